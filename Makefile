@@ -23,7 +23,8 @@ TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, and for sb3, which needs `make peers`; the rest of the
 # folder is what they share
 BENCHMARKS   = $(filter-out recipes sb3,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
-PYTEST       = $(BIN)/python -m pytest $(PYTEST_ARGS)
+# The slowest tests are named at the end: CI has 25 minutes.
+PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.
 SHARED_OUT   = --dist worksteal --numprocesses
 
@@ -57,7 +58,7 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
 # `--group` came with pip 25.1, and a new environment has the pip that its Python shipped with.
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade pip
-	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,atari,plot,video]' --group dev
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,atari,plot,video,wandb,trackio,mlflow]' --group dev
 	@touch $@
 
 # Not in .dev: only `make docs` needs them.

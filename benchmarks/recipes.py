@@ -27,9 +27,9 @@ import numpy as np
 
 from benchmarks.table import print_table
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.learner.training.training_run import reward_threshold
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN
+from rollcast.services.settings.recipes import read_recipe, recipe_names
 
 EVALUATION = (
     "--eval-interval-steps",

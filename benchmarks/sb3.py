@@ -20,8 +20,8 @@ from pathlib import Path
 from benchmarks.recipes import Evaluated, first_above, spread, threshold_of
 from benchmarks.recipes import train as train_ours
 from benchmarks.table import print_table
-from rollcast.learner.settings.recipes import read_recipe
 from rollcast.learner.settings.train import TrainSettings
+from rollcast.services.settings.recipes import read_recipe
 
 EVAL_INTERVAL_STEPS, EVAL_EPISODES = 5000, 20
 

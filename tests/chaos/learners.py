@@ -3,7 +3,7 @@
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -53,6 +53,9 @@ class _Served(ABC):
     """The base of all: actors that dial in, and a thread that does what a trainer does."""
 
     frame_stack = 1
+    busy_s: Sequence[float] = _BUSY_S
+    # room for so many rollouts in the queue: less than the actors of a chaos play
+    queued_rollouts = 4
 
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger()
@@ -63,8 +66,7 @@ class _Served(ABC):
         self.actors = RemoteDistributedActors(
             self._policy,
             N_ROLLOUT_STEPS,
-            # room for four rollouts, or three actors' promises: less than they play
-            4 * ENVS_PER_ACTOR,
+            self.queued_rollouts * ENVS_PER_ACTOR,
             envs_per_actor=ENVS_PER_ACTOR,
             seed=seed,
             serving=ServingOptions(
@@ -94,7 +96,7 @@ class _Served(ABC):
     def _train(self) -> None:
         broadcast_at = _BROADCAST_EVERY
         try:
-            while not self._stop.wait(self._rng.choice(_BUSY_S)):
+            while not self._stop.wait(self._rng.choice(self.busy_s)):
                 self._take_all()
                 if self.ledger.n_rollouts >= broadcast_at:
                     broadcast_at = self.ledger.n_rollouts + _BROADCAST_EVERY
@@ -122,6 +124,17 @@ class QueueLearner(_Served):
     def _take_all(self) -> None:
         while (piece := self.actors.poll_slice(ENVS_PER_ACTOR)) is not None:
             self.ledger.enter(piece.rollout)
+
+
+class PromptLearner(QueueLearner):
+    """The same without updates that take long: it takes all that its actors play.
+
+    Args:
+        seed: Of the environments.
+    """
+
+    busy_s = (0.02,)
+    queued_rollouts = 64
 
 
 class _Entering:

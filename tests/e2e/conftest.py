@@ -3,6 +3,7 @@
 Without an engine these tests are skipped in one line, except in CI (`CI=true`), which has one and fails without it.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,14 @@ from tests.processes import environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 _LABEL = "com.docker.compose"
+_PACKAGES = "/opt/venv/lib/python3.11/site-packages"
+# Training that does not end by itself, however long a test takes. Its environments wait for a millisecond in each step,
+# so that a test that watches containers leaves the cores to the tests beside it.
+ENDLESS = {
+    "ROLLCAST_ENV_ID": "paced_environments:paced_cartpole",
+    "ROLLCAST_STOP_RETURN": "1e9",
+    "ROLLCAST_TOTAL_STEPS": "1000000000",
+}
 IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Dockerfile"}
 
 
@@ -29,7 +38,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(600))
 
 
-def _unavailable(reason):
+def unavailable(reason):
+    """Skips the test, which lacks something; in CI, which lacks nothing, fails it."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; CI must have one: .ci/run brings it up", pytrace=False)
     pytest.skip(reason)
@@ -51,7 +61,7 @@ def engine():
     """A client of the Docker engine."""
     # asked through the command first: the SDK leaves a socket open when nobody answers
     if shutil.which("docker") is None or not _succeeds("docker", "info"):
-        _unavailable("no Docker engine answers (docker info)")
+        unavailable("no Docker engine answers (docker info)")
     client = docker.from_env(timeout=60)
     yield client
     client.close()
@@ -63,7 +73,7 @@ def compose_command():
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     if not _succeeds("docker", "compose", "version"):
-        _unavailable("neither docker-compose nor docker compose is installed")
+        unavailable("neither docker-compose nor docker compose is installed")
     return ["docker", "compose"]
 
 
@@ -161,23 +171,41 @@ class ComposeProject:
         return f"127.0.0.1:{binding['HostPort']}"
 
 
+def paced(folder):
+    """Returns what a service of Compose or of a stack needs besides for the environments of `ENDLESS`."""
+    file = folder / "paced_environments.py"
+    shutil.copy(ROOT / "tests/soak/environments.py", file)
+    file.chmod(0o644)
+    return {
+        "volumes": [f"{file}:{_PACKAGES}/{file.name}:ro"],
+        "environment": {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.001}'},
+    }
+
+
 @pytest.fixture
 def compose(engine, compose_command, images, tmp_path, request):
     """A compose project, not started yet; afterwards it is taken down, and its logs are shown when the test failed.
 
     `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`; `OVERRIDE` is no
-    setting but names a file on top of docker-compose.yml.
+    setting but names a file on top of docker-compose.yml, and `LEARNER` holds settings of the learner that this file
+    does not pass on.
     """
     settings = dict(getattr(request, "param", {}))
     given = [ROOT / settings.pop("OVERRIDE")] if "OVERRIDE" in settings else []
+    services = {
+        "runs-folder": {"volumes": []},
+        "learner": {"volumes": [], "environment": settings.pop("LEARNER", {})},
+    }
+    if settings.get("ROLLCAST_ENV_ID") == ENDLESS["ROLLCAST_ENV_ID"]:
+        services |= {service: paced(tmp_path) for service in ("learner", "actor", "evaluator")}
     runs = tmp_path / "runs"
     runs.mkdir()
     override = tmp_path / "test.yml"
     # lists of volumes merge by target: the run lands in the test's own folder instead of ./runs
-    override.write_text(
-        "services:\n"
-        + "".join(f"  {service}:\n    volumes: ['{runs}:/runs']\n" for service in ("runs-folder", "learner"))
-    )
+    for service in ("runs-folder", "learner"):
+        services[service]["volumes"].append(f"{runs}:/runs")
+    # JSON is YAML
+    override.write_text(json.dumps({"services": services}))
     project = ComposeProject(
         name=f"rollcast-test-{uuid.uuid4().hex[:8]}",
         command=tuple(compose_command),

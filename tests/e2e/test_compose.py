@@ -16,13 +16,11 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.status.status import ActorState
+from tests.e2e.conftest import ENDLESS
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, rollcast, wait_until
 
-# Training that does not end by itself, however long a test takes.
-endless = pytest.mark.parametrize(
-    "compose", [{"ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}], indirect=True
-)
+endless = pytest.mark.parametrize("compose", [ENDLESS], indirect=True)
 
 # Mean return that an agent reaches only by learning: an untrained policy makes 22, one that always pushes one way 9.
 LEARNT = 195
@@ -61,7 +59,9 @@ def test_actors_come_and_go_while_it_trains(compose):
         watch.wait_for_progress()
 
 
-@endless
+@pytest.mark.parametrize(
+    "compose", [{"ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}], indirect=True
+)
 def test_what_was_learnt_is_served_saved_and_plays(compose, tmp_path):
     compose.up(n_actors=2)
     with Watch(compose.address()) as watch:
@@ -252,13 +252,13 @@ def learn_off_policy(compose, envs_per_actor):
     return run
 
 
-# 15 batches. Each waits for the trajectories that the learner has given out places for, those of dead actors, too.
+# 30 batches. Each waits for the trajectories that the learner has given out places for, those of dead actors, too.
 @pytest.mark.parametrize(
     "compose",
-    [{"ROLLCAST_ALGORITHM": "ppo", "ROLLCAST_TOTAL_STEPS": "30720", "ROLLCAST_WHEN_FINISHED": "exit"}],
+    [{"ROLLCAST_RECIPE": "ppo-acrobot", "ROLLCAST_TOTAL_STEPS": "61440", "ROLLCAST_WHEN_FINISHED": "exit"}],
     indirect=True,
 )
-def test_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
+def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
     compose.up(n_actors=3)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(3)
@@ -270,11 +270,23 @@ def test_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
     wait_until(lambda: compose.exit_codes()["learner"] == [0], "the end of training", 300)
     printed = compose.run("logs", "--no-color", "learner")
     assert re.search(r"policy +version \d+, lag mean 0\.00, max 0", printed)
-    assert float(re.search(r"mean return +([\d.]+)", printed)[1]) > 60, "far above the 22 of an untrained policy"
+    assert float(re.search(r"mean return +(-[\d.]+)", printed)[1]) > -300, "far above the -500 of an untrained policy"
 
 
-# Random actions return about -1200; three seeds reached -200.
-@pytest.mark.parametrize("compose", [off_policy("sac", "Pendulum-v1", 5_000)], indirect=True)
+# Random actions return about -1200; two runs reached -213 and -216. An update with the default's batches, four times as
+# large, takes longer.
+@pytest.mark.parametrize(
+    "compose",
+    [
+        off_policy(
+            "sac",
+            "Pendulum-v1",
+            4_000,
+            LEARNER={"ROLLCAST_BATCH_SIZE": "64", "ROLLCAST_REPLAY__SAMPLES_PER_INSERT": "64"},
+        )
+    ],
+    indirect=True,
+)
 def test_sac_is_a_setting_of_the_same_stack(compose, tmp_path):
     run = learn_off_policy(compose, envs_per_actor=1)
     figures = tmp_path / "evaluation.json"
@@ -295,12 +307,7 @@ def test_dqn_is_a_setting_of_the_same_stack(compose):
 @pytest.mark.parametrize(
     "compose",
     [
-        {
-            "ROLLCAST_STOP_RETURN": "1e9",
-            "ROLLCAST_TOTAL_STEPS": "1000000000",
-            "ROLLCAST_EVAL_INTERVAL_S": "1",
-            "ROLLCAST_EVAL_EPISODES": "3",
-        }
+        {**ENDLESS, "ROLLCAST_EVAL_INTERVAL_S": "1", "ROLLCAST_EVAL_EPISODES": "3"},
     ],
     indirect=True,
 )
@@ -330,7 +337,7 @@ def test_evaluator_is_a_profile_of_the_same_stack(compose):
 
 @pytest.mark.parametrize(
     "compose",
-    [{"OVERRIDE": "docker-compose.tls.yml", "ROLLCAST_STOP_RETURN": "1e9", "ROLLCAST_TOTAL_STEPS": "1000000000"}],
+    [{**ENDLESS, "OVERRIDE": "docker-compose.tls.yml"}],
     indirect=True,
 )
 def test_mutual_tls_by_one_override_file(compose, tmp_path):

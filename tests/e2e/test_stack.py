@@ -1,31 +1,37 @@
-"""`docker stack deploy` of deploy/stack.yml, as it is, on the Swarm of this machine."""
+"""`docker stack deploy` of deploy/stack.yml on the Swarm of this machine: scaled, updated, drained and removed."""
 
+import json
 import subprocess
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import docker
 import numpy as np
 import pytest
 
 from rollcast.services.status.status import ActorState
+from tests.e2e.conftest import ENDLESS, paced, unavailable
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, free_port, wait_until
+
+# The stock stack has four actors with a core each, and the machine may have two cores.
+FEW = {"deploy": {"replicas": 2, "resources": {"reservations": {"cpus": "0.1"}}}}
 
 
 def run(*command, **variables):
     done = subprocess.run(
-        command, cwd=ROOT, env=environment() | variables, capture_output=True, text=True, check=False, timeout=60
+        command, cwd=ROOT, env=environment() | variables, capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}"
+    assert done.returncode == 0, f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}"
+    return done.stdout
 
 
 @pytest.fixture
 def swarm(engine):
-    """The engine as a Swarm of one node, as long as the test takes."""
-    if engine.info()["Swarm"]["LocalNodeState"] == "active":
-        yield
-        return
+    """The engine as a Swarm of one node, as long as the test takes, which drains this node."""
+    if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
+        unavailable("no Swarm of the test's own, whose node it drains: the engine is part of one already (docker info)")
     run("docker", "swarm", "init", "--advertise-addr", "127.0.0.1")
     yield
     run("docker", "swarm", "leave", "--force")
@@ -38,67 +44,124 @@ class Stack:
     Attributes:
         name: The stack's.
         port: Where its learner is on this machine.
+        override: The file on top of the stack's.
         engine: The engine it runs on.
     """
 
     name: str
     port: int
+    override: Path
     engine: docker.DockerClient
 
     def deploy(self, **settings):
-        run(
-            *("docker", "stack", "deploy", "--compose-file", "deploy/stack.yml", "--resolve-image", "never", self.name),
-            ROLLCAST_PORT=str(self.port),
-            **settings,
-        )
+        files = ("--compose-file", "deploy/stack.yml", "--compose-file", self.override)
+        command = ("docker", "stack", "deploy", *files, "--detach=true", "--resolve-image", "never", self.name)
+        run(*command, ROLLCAST_PORT=str(self.port), **settings)
 
-    def containers(self):
-        labels = {"label": f"com.docker.stack.namespace={self.name}"}
+    def scale(self, n_actors):
+        run("docker", "service", "scale", "--detach", f"{self.name}_actor={n_actors}")
+
+    def update_actors(self, *options):
+        run("docker", "service", "update", "--quiet", *options, f"{self.name}_actor")
+
+    def set_availability(self, availability):
+        """Sets the availability of the Swarm's only node: `active`, or `drain`."""
+        run("docker", "node", "update", "--availability", availability, self.engine.info()["Swarm"]["NodeID"])
+
+    def containers(self, service):
+        """Returns the containers of a service, running or not."""
+        labels = {"label": f"com.docker.swarm.service.name={self.name}_{service}"}
         return self.engine.containers.list(all=True, filters=labels, ignore_removed=True)
 
     def learner(self):
-        """The id of the learner's container that is healthy; None while there is none."""
-        for container in self.containers():
-            if f"{self.name}_learner" in container.name and container.health == "healthy":
-                return container.id
-        return None
+        """Returns the id of the learner's container that is healthy; None while there is none."""
+        healthy = [container.id for container in self.containers("learner") if container.health == "healthy"]
+        return healthy[0] if healthy else None
+
+    def parts(self):
+        """Returns the names of its services, containers and networks."""
+        labels = {"label": f"com.docker.stack.namespace={self.name}"}
+        containers = self.engine.containers.list(all=True, filters=labels, ignore_removed=True)
+        networks = self.engine.networks.list(filters=labels)
+        return [part.name for part in (*self.engine.services.list(filters=labels), *containers, *networks)]
+
+    def volumes(self):
+        return self.engine.volumes.list(filters={"label": f"com.docker.stack.namespace={self.name}"})
 
     def remove(self):
+        """Removes everything but the volume."""
         run("docker", "stack", "rm", self.name)
-        wait_until(lambda: not self.containers(), "the stack's containers to be gone", 60)
-        volumes = {"label": f"com.docker.stack.namespace={self.name}"}
-        for volume in self.engine.volumes.list(filters=volumes):
-            volume.remove()
+        wait_until(lambda: not self.parts(), "the stack to be gone", 60)
 
 
 @pytest.fixture
-def stack(engine, images, swarm):
-    stack = Stack(name=f"rollcast-test-{uuid.uuid4().hex[:8]}", port=free_port(), engine=engine)
+def stack(engine, images, swarm, tmp_path):
+    override = tmp_path / "override.yml"
+    services = {"learner": paced(tmp_path), "actor": paced(tmp_path) | FEW}
+    # JSON is YAML
+    override.write_text(json.dumps({"version": "3.8", "services": services}))
+    name = f"rollcast-test-{uuid.uuid4().hex[:8]}"
+    stack = Stack(name=name, port=free_port(), override=override, engine=engine)
     try:
         yield stack
     finally:
-        stack.remove()
+        if stack.parts():
+            stack.remove()
+        for volume in stack.volumes():
+            volume.remove()
 
 
-def test_the_stock_stack_trains_scales_and_serves_what_it_has_learnt(stack):
-    endless = {"ROLLCAST_STOP_RETURN": "1e9"}
-    stack.deploy(**endless)
+def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_has_learnt(stack):
+    """One stack for everything, since each start of a learner takes its time."""
+    stack.deploy(**ENDLESS)
     with Watch(f"127.0.0.1:{stack.port}") as watch:
-        # of its four actors as many as there are cores that nobody has reserved
-        wait_until(lambda: watch.is_training(len(watch.incarnations() or "?")), "training", 120)
-        watch.wait_for_progress()
-        wait_until(lambda: stack.learner() is not None, "health", 60)
-        first = stack.learner()
 
-        run("docker", "service", "scale", "--detach", f"{stack.name}_actor=1")
+        def lives():
+            return sorted(watch.incarnations().values())
+
+        watch.wait_for_training(2, 120)
+        wait_until(lambda: stack.learner() is not None, "health", 60)
+        assert watch.incarnations() == {f"{stack.name}_actor-1": 1, f"{stack.name}_actor-2": 1}, "named by their slots"
+
+        stack.scale(4)
+        watch.wait_for_training(4)
+        watch.wait_for_progress()
+        stack.scale(1)
         watch.wait_for_training(1)
         watch.wait_for_progress()
-        assert not watch.incarnations(ActorState.LOST), "drained, not torn away"
+        assert set(watch.incarnations(ActorState.LEFT).values()) == {1}
+        stack.scale(2)
+        watch.wait_for_training(2)
+        assert lives() == [1, 2], "who comes back has the slot that it had"
+
+        stack.update_actors("--env-add", "ROLLCAST_ENVS_PER_ACTOR=2")
+        wait_until(lambda: lives() == [2, 3], "the updated actors", 60)
+        streaming = [actor for actor in watch.client.actors() if actor.state is ActorState.STREAMING]
+        assert {actor.n_envs for actor in streaming} == {2}
+        watch.wait_for_progress()
+        assert not watch.incarnations(ActorState.LOST), "all of them drained, none torn away"
+
+        before = watch.client.status()
+        stack.set_availability("drain")
+        wait_until(lambda: watch.phase() is None, "the learner's end")
+        (learner,) = stack.containers("learner")
+        assert learner.wait(timeout=30)["StatusCode"] == 0
+        stack.set_availability("active")
+        wait_until(lambda: lives() == [3, 4], "the actors on the node again", 60)
+        watch.wait_for_training(2)
+        watch.wait_for_progress()
+        after = watch.client.status()
+        assert after.env_steps > before.env_steps, "it goes on from the checkpoint that it wrote at its end"
+        assert after.policy_version > before.policy_version
 
         # no more steps than there were: the next task finds a run that has ended, and serves its policy
-        stack.deploy(**endless, ROLLCAST_TOTAL_STEPS="1")
+        first = stack.learner()
+        stack.deploy(**ENDLESS | {"ROLLCAST_TOTAL_STEPS": "1"})
         wait_until(lambda: stack.learner() not in (None, first), "the next task", 120)
         watch.wait_for_the_end()
-        assert watch.client.status().updates > 0
+        assert watch.client.status().updates >= after.updates
         action, _ = watch.client.act({"": np.zeros((3, 4), np.float32)})
         assert action.shape == (3,)
+
+    stack.remove()
+    assert [volume.name for volume in stack.volumes()] == [f"{stack.name}_runs"], "the run stays"

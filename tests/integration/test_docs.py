@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -56,6 +57,8 @@ TYPED = {
     "recipes": (
         "rollcast train --recipe ppo-cartpole --run-dir runs/cartpole0",
         "rollcast train --recipe ppo-cartpole --seed 1",
+        "rollcast ls",
+        "rollcast compare runs/cartpole0 runs/cartpole1",
         "rollcast plot runs/cartpole0 runs/cartpole1",
     ),
     "checkpoints": (
@@ -64,12 +67,18 @@ TYPED = {
         "rollcast train --initial-policy runs/mine",
         "rollcast learner --resume auto",
     ),
+    "address file": (
+        "rollcast learner --address 0.0.0.0:0 --insecure --address-file learner.address",
+        "rollcast actor --learner-address file:learner.address",
+    ),
     "durability": ("rollcast learner --durable --run-dir runs/mine", "rollcast learner --resume runs/mine"),
     "environments": (
         "rollcast train --env-id mpe2.simple_spread_v3",
         "rollcast train --env-id pettingzoo:make",
         "rollcast train --env-id ALE/Pong-v5 --atari",
     ),
+    "tracker": ("rollcast train --track trackio",),
+    "metrics": ("rollcast train --metrics-address localhost:9464", "curl -s http://localhost:9464/metrics"),
     "tls": (
         "rollcast certs certs",
         "rollcast learner --address 0.0.0.0:50051 --tls-cert",
@@ -87,8 +96,9 @@ NOT_TYPED = {
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
     "export ROLLCAST_EVAL_INTERVAL_STEPS": "is for the containers after it: tests/e2e",
+    "rollcast certs cluster": "is for the secrets after it; `rollcast certs certs` is typed",
     "docker ": "needs an engine: tests/e2e",
-    "kubectl ": "needs a cluster; tests/unit/test_deployments.py reads the manifests",
+    "kubectl ": "needs a cluster; tests/unit/test_kubernetes.py builds and validates the manifests",
     "tensorboard ": "serves until it is ended; a dependency of this project",
 }
 # Snippets in Python that no test runs as they stand, by how they begin, and why.
@@ -128,10 +138,10 @@ def test_every_command_is_typed_here_or_has_a_reason():
 
 
 class Shell:
-    """A fresh shell in a folder of its own, which has the examples as a checkout has, and a free port for 50051."""
+    """A fresh shell in a folder of its own, with the examples as in a checkout, and free ports for 50051 and 9464."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port, self.metrics_port = folder, free_port(), free_port()
         (folder / "home").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
@@ -150,7 +160,7 @@ class Shell:
         """Returns a text with the placeholders for hosts and ports replaced."""
         for host in ("LEARNER_HOST", "learner.example.org"):
             text = text.replace(f"{host}:50051", "localhost:50051")
-        return text.replace(":50051", f":{self.port}")
+        return text.replace(":50051", f":{self.port}").replace(":9464", f":{self.metrics_port}")
 
     def run(self, command: str, **variables: str) -> str:
         """Types a command and returns what it prints."""
@@ -199,7 +209,14 @@ def is_training(address: str, security: ClientSecurity | None = None) -> bool:
         return False
 
 
-@pytest.mark.parametrize("scenario", ["readme", "environments"])
+def answers(port: int) -> bool:
+    """Returns whether a server listens; while it starts, connecting fails."""
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("scenario", ["readme", "environments", "tracker"])
 def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
     for command in shown(scenario):
         printed = shell.run(command)
@@ -221,6 +238,13 @@ def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
             assert learner.wait(60) == 0
             assert actor.wait(60) == 0
             assert watching.wait(60) in (0, 1), "the learner may be gone before its last word is asked for"
+
+
+def test_metrics_are_served_while_it_trains(shell: Shell):
+    train, ask = shown("metrics")
+    with shell.running(train, **LONG):
+        wait_until(lambda: answers(shell.metrics_port), "the metrics", 240)
+        assert "rollcast_learner_phase" in shell.run(ask)
 
 
 def test_recording_is_made_and_trained_on(shell: Shell):
@@ -246,12 +270,24 @@ def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
 
 
 def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell):
-    first, second, plot = shown("recipes")
+    first, second, ls, compare, plot = shown("recipes")
     for train in (first, second):
         # a batch as the recipe has it: its minibatches have 256 steps
         assert "mean return" in shell.run(train, ROLLCAST_BATCH_SIZE="8")
+    assert shell.run(ls).count("finished") == 2
+    assert re.search(r"^seed +0 +1$", shell.run(compare), re.MULTILINE)
     assert "ppo CartPole-v1 (median and quartiles of 2 runs)" in shell.run(plot)
     assert (shell.folder / "curves.svg").read_text().startswith("<?xml")
+
+
+def test_actor_finds_the_learner_by_its_file(shell: Shell):
+    learn, act = shown("address file")
+    with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
+        wait_until(lambda: is_training(f"file:{shell.folder / 'learner.address'}"), "training", 240)
+        learner.terminate()
+        assert learner.wait(60) == 0
+        actor.terminate()
+        assert actor.wait(60) == 0
 
 
 def test_durable_run_continues_after_a_kill(shell: Shell):

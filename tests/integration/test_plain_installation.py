@@ -1,9 +1,11 @@
 """`pip install rollcast` without extras, in an environment of its own: an actor with an MLP needs no more."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +38,34 @@ class Images(gymnasium.Env):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("wheel", tmp_path_factory.mktemp("wheel"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel and an environment that holds it: one for all the processes that share these tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "plain"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        # until the file is closed
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "installed").exists():
+            # pip takes as long as all of the tests; after a failure the next process tries again
+            for left in (folder / "wheel", folder / "venv"):
+                shutil.rmtree(left, ignore_errors=True)
+            (folder / "wheel").mkdir()
+            install(build("wheel", folder / "wheel"), folder / "venv")
+            (folder / "installed").touch()
+    return folder
 
 
 @pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(shared: Path) -> Path:
+    (file,) = (shared / "wheel").iterdir()
+    return file
+
+
+@pytest.fixture(scope="module")
+def programs(shared: Path) -> Path:
     """The programs of an environment that holds the wheel and what it requires."""
-    return install(wheel, tmp_path_factory.mktemp("plain") / "venv")
+    return shared / "venv" / "bin"
 
 
 def run(program: Path, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:

@@ -30,8 +30,8 @@ R2D2 = (
 @pytest.mark.parametrize("algorithm", [(), R2D2], ids=["impala", "r2d2"])
 def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path, algorithm: tuple[object, ...]):
     run = tmp_path / "run"
-    train(run, "--total-steps", 2000, "--n-actors", 2, "--durable", *algorithm)
-    done = rollcast("train", "--resume", run, "--total-steps", 3000)
+    train(run, "--total-steps", 1000, "--n-actors", 2, "--durable", *algorithm)
+    done = rollcast("train", "--resume", run, "--total-steps", 1500)
     assert done.returncode == 0, done.stderr
     done = rollcast("evaluate", run, "--n-episodes", 2)
     assert done.returncode == 0, done.stderr

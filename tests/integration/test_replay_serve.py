@@ -28,11 +28,13 @@ def size_of(client: ReplayClient) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Path, number: int):
     address = f"127.0.0.1:{free_port()}"
-    options = ("--env-id", "CartPole-v1", "--replay.sampler", "prioritized", "--replay.capacity", 20_000)
-    if number == signal.SIGINT:  # the spaces come from the actor
-        options = ("--spaces-from", "first_actor", *options[2:])
+    options = ("--replay.sampler", "prioritized", "--replay.capacity", 20_000)
+    # the spaces come from the actor, or from an environment
+    options += ("--spaces-from", "first_actor") if number == signal.SIGINT else ("--env-id", "CartPole-v1")
     with running("learner", "replay", "serve", "--address", address, *options) as server:
-        acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--envs-per-actor", 8)
+        # it leaves the core to the process that is to learn
+        paced = ("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.0005}')
+        acting = ("actor", "--learner-address", address, *paced, "--envs-per-actor", 8)
         with running(*acting) as actor, ReplayClient(address) as client:
             wait_until(lambda: size_of(client) > 500, "the actor to fill the buffer", 60)
             done = subprocess.run(

@@ -19,10 +19,10 @@ TICTACTOE = (
 )
 SMALL = {
     "impala": ("--n-rollout-steps", 25, "--batch-size", 8, "--total-steps", 4000),
-    "dqn": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 1500),
+    "dqn": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 800),
     "r2d2": (
         *("--batch-size", 8, "--n-rollout-steps", 4, "--replay.sequence-length", 3, "--replay.burn-in", 1),
-        *("--replay.min-size", 50, "--recurrent-size", 8, "--total-steps", 1500),
+        *("--replay.min-size", 50, "--recurrent-size", 8, "--total-steps", 500),
     ),
     "sac": ("--batch-size", 32, "--replay.min-size", 200, "--total-steps", 600),
 }

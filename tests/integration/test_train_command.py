@@ -88,20 +88,21 @@ def test_evaluate_plays_the_saved_policy(solved_run: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env_id", "min_size", "n_updates"),
+    ("algorithm", "env_id", "min_size", "total_steps", "n_updates"),
     [
-        ("sac", "Pendulum-v1", 500, 100),
-        ("sac", "CartPole-v1", 500, 100),
-        ("dqn", "CartPole-v1", 500, 100),
-        ("r2d2", "CartPole-v1", 16, 20),  # sequences, of 40 steps
+        # an update a step, and each takes as long as ten steps
+        ("sac", "Pendulum-v1", 500, 850, 100),
+        ("sac", "CartPole-v1", 500, 850, 100),
+        ("dqn", "CartPole-v1", 500, 1500, 100),
+        ("r2d2", "CartPole-v1", 16, 1500, 20),  # sequences, of 40 steps
     ],
 )
 def test_off_policy_algorithms_train_from_replay(
-    algorithm: str, env_id: str, min_size: int, n_updates: int, tmp_path: Path
+    algorithm: str, env_id: str, min_size: int, total_steps: int, n_updates: int, tmp_path: Path
 ):
     done = rollcast(
-        *("train", "--algorithm", algorithm, "--env-id", env_id, "--total-steps", 1500, "--replay.min-size", min_size),
-        *("--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
+        *("train", "--algorithm", algorithm, "--env-id", env_id, "--total-steps", total_steps),
+        *("--replay.min-size", min_size, "--run-dir", tmp_path / "run", "--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
@@ -115,7 +116,7 @@ def test_off_policy_algorithms_train_from_replay(
     assert metrics["replay/min_diff"] <= metrics["replay/difference"] <= metrics["replay/max_diff"]
     assert ("replay/beta" in metrics) == (algorithm in ("dqn", "r2d2"))
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["env_steps"] >= 1500
+    assert summary["env_steps"] >= total_steps
     assert summary["updates"] > n_updates
     settings = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
     assert settings["replay"]["samples_per_insert"] > 1, "the algorithm's own default"
@@ -144,7 +145,7 @@ def test_ppo_learns_from_the_newest_policy_only_while_a_third_actor_waits_for_pl
 def test_trains_from_buffer_on_the_learner_device(algorithm: str, env_id: str, min_size: int, tmp_path: Path):
     done = rollcast(
         *("train", "--algorithm", algorithm, "--env-id", env_id, "--device", "cpu", "--replay.device", "learner"),
-        *("--total-steps", 900, "--replay.min-size", min_size, "--run-dir", tmp_path / "run"),
+        *("--total-steps", 600, "--replay.min-size", min_size, "--run-dir", tmp_path / "run"),
         *("--summary-json", tmp_path / "summary.json"),
     )
     assert done.returncode == 0, done.stderr
@@ -264,7 +265,7 @@ def test_sequential_training_gives_the_same_bits(tmp_path: Path):
     policies = []
     for name in ("a", "b"):
         done = rollcast(
-            "train", "--actor-kind", "sequential", "--total-steps", 20000, "--seed", 3, "--run-dir", tmp_path / name
+            "train", "--actor-kind", "sequential", "--total-steps", 8000, "--seed", 3, "--run-dir", tmp_path / name
         )
         assert done.returncode == 0, done.stderr
         policies.append((tmp_path / name / "policy_last.safetensors").read_bytes())

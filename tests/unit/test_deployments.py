@@ -1,5 +1,6 @@
 """The Compose files, the Swarm stack and the Kubernetes manifests say the same as the images and as each other."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import yaml
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
+from tests.manifests import container, environment_of, overlay, pod
 from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]
@@ -15,18 +17,6 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings}
-
-
-def manifest(component):
-    """The Deployment of a component."""
-    documents = yaml.safe_load_all((ROOT / f"deploy/kubernetes/{component}.yaml").read_text())
-    (found,) = [document for document in documents if document["kind"] == "Deployment"]
-    return found["spec"]["template"]["spec"]
-
-
-def container(component):
-    (found,) = manifest(component)["containers"]
-    return found
 
 
 def health_check(component):
@@ -41,7 +31,7 @@ def environment(component):
     return {
         "compose": COMPOSE["services"][component]["environment"],
         "stack": STACK["services"][component]["environment"],
-        "kubernetes": {variable["name"]: variable["value"] for variable in container(component)["env"]},
+        "kubernetes": environment_of(overlay("base"), component),
     }
 
 
@@ -52,15 +42,15 @@ class TestAllOfThem:
         for file in (COMPOSE, TLS, STACK):
             assert "healthcheck" not in file["services"].get(component, {}), "the image's is everybody's"
         for name in ("startupProbe", "livenessProbe"):
-            probe = container(component)[name]
+            probe = container(overlay("base"), component)[name]
             assert (probe["periodSeconds"], probe["timeoutSeconds"]) == (numbers["interval"], numbers["timeout"])
             assert "initialDelaySeconds" not in probe
-        assert container(component)["livenessProbe"]["failureThreshold"] == numbers["retries"]
-        start = container(component)["startupProbe"]
+        assert container(overlay("base"), component)["livenessProbe"]["failureThreshold"] == numbers["retries"]
+        start = container(overlay("base"), component)["startupProbe"]
         assert start["failureThreshold"] * start["periodSeconds"] == numbers["start-period"] >= 120
 
     def test_grant_the_same_time_to_stop(self, component):
-        seconds = manifest(component)["terminationGracePeriodSeconds"]
+        seconds = pod(overlay("base"), component)["terminationGracePeriodSeconds"]
         for file in (COMPOSE, STACK):
             assert file["services"][component]["stop_grace_period"] == f"{seconds}s"
 
@@ -71,7 +61,7 @@ class TestAllOfThem:
         assert COMPOSE["services"][component]["tmpfs"] == ["/tmp"]
         assert COMPOSE["services"][component]["security_opt"] == ["no-new-privileges:true"]
         assert {"type": "tmpfs", "target": "/tmp"} in STACK["services"][component]["volumes"]
-        assert container(component)["securityContext"] == {
+        assert container(overlay("base"), component)["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
@@ -94,7 +84,7 @@ class TestLearner:
             assert "auto" in variables["ROLLCAST_RESUME"], where
 
     def test_has_time_for_its_last_checkpoint_before_it_is_killed(self):
-        grace_s = manifest("learner")["terminationGracePeriodSeconds"]
+        grace_s = pod(overlay("base"), "learner")["terminationGracePeriodSeconds"]
         for where, variables in environment("learner").items():
             assert 2 * int(re.search(r"\d+", variables["ROLLCAST_STOP_TIMEOUT_S"])[0]) <= grace_s, where
 
@@ -106,14 +96,21 @@ class TestLearner:
         assert options == '"-I", "-S"'
         assert any((root / script).is_file() for root in SOURCE_ROOTS)
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-            assert container("learner")[name]["grpc"] == {"port": 50051}
+            # the API server fills in the empty name: that of the whole server
+            assert container(overlay("base"), "learner")[name]["grpc"] == {"port": 50051}
+            # the kubelet speaks no TLS
+            assert container(overlay("tls"), "learner")[name]["exec"] == {"command": json.loads(command)}
 
 
 class TestActor:
     def test_is_probed_by_the_same_command(self):
         _, command = health_check("actor")
         for name in ("startupProbe", "livenessProbe"):
-            assert container("actor")[name]["exec"]["command"] == ["sh", "-c", command]
+            assert container(overlay("base"), "actor")[name]["exec"]["command"] == ["sh", "-c", command]
+
+    def test_keeps_its_name_in_the_stack_when_its_task_is_replaced(self):
+        assert "ENV ROLLCAST_ACTOR_ID={host} " in (ROOT / "actor/Dockerfile").read_text()
+        assert STACK["services"]["actor"]["hostname"] == "{{.Service.Name}}-{{.Task.Slot}}"
 
     def test_waits_for_the_next_run_where_it_would_be_started_again(self):
         assert environment("actor")["kubernetes"]["ROLLCAST_WAIT_FOR_NEXT_RUN"] == "true"

@@ -40,7 +40,7 @@ class TestWheel:
         assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto", ".yaml"}
 
     def test_every_recipe(self, wheel):
-        recipes = {f"rollcast/learner/recipes/{path.name}" for path in (ROOT / "recipes").iterdir()}
+        recipes = {f"rollcast/services/recipes/{path.name}" for path in (ROOT / "recipes").iterdir()}
         assert {name for name in wheel.namelist() if name.endswith(".yaml")} == recipes
 
     @pytest.mark.parametrize("package", ["v1", "services", "actor", "learner"])
@@ -52,7 +52,7 @@ class TestWheel:
         protos = [name for name in names if name.endswith(".proto")]
         assert protos
         for proto in protos:
-            assert proto.startswith("rollcast/v1/")
+            assert proto.startswith(("rollcast/v1/", "rollcast/keda/"))
             assert {proto.replace(".proto", "_pb2.py"), proto.replace(".proto", "_pb2.pyi")} <= names
 
     def test_console_script_and_licence(self, wheel):

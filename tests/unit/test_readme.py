@@ -29,9 +29,16 @@ DEPLOYMENT_VARIABLES = {
     "ROLLCAST_TAG",
     "ROLLCAST_CERTS",
     "ROLLCAST_SETTINGS_EXIT_CODE",
+    "ROLLCAST_PROMETHEUS_IMAGE",
+    "ROLLCAST_PROMETHEUS_PORT",
+    "ROLLCAST_GRAFANA_IMAGE",
+    "ROLLCAST_GRAFANA_PORT",
 }
 # Other programs' options.
-FOREIGN_OPTIONS = {"--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help"}
+FOREIGN_OPTIONS = {
+    *("--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help"),
+    *("--env-add", "--availability"),
+}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INVOCATION = re.compile(rf"(?:rollcast|python -m) ({'|'.join(SETTINGS)})\b([^`|#&;\n]*)")

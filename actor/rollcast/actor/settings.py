@@ -2,15 +2,19 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne
+from rollcast.services.settings.origins import Origins
+from rollcast.services.settings.recipes import read_recipe, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
@@ -96,20 +100,29 @@ class ActingSettings(EnvironmentSettings):
         return replace(super().env_factory(), vectorization=self.vectorization, on_step_failure=self.on_step_failure)
 
 
-class ActorSettings(ActingSettings, ClientSecuritySettings):
+class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     first_options: ClassVar = (
-        *("learner_address", "role", "env_id", "env_kwargs", "actor_id", "envs_per_actor", "network", "vectorization"),
-        *("connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
+        *("learner_address", "role", "env_id", "env_kwargs", "recipe", "actor_id", "envs_per_actor", "network"),
+        *("vectorization", "connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
     )
 
+    recipe: str | None = Field(
+        None,
+        description="The learner's --recipe: its environment, and what else an actor can be told. rollcast recipes "
+        "lists them. Default: none.",
+        examples=list(recipe_names()),
+    )
     role: Literal["act", "evaluate"] = Field(
         "act",
         description="act: play rollouts for training; evaluate: play whole episodes with the likeliest actions, to "
         "measure how good the policies are, for a learner with --eval-interval-s or --eval-interval-steps.",
     )
-    learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
+    learner_address: str = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+    )
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",
         description="This actor's name; {host} and {pid} are replaced by the host's name and the process id. An "
@@ -144,3 +157,14 @@ class ActorSettings(ActingSettings, ClientSecuritySettings):
         "health checks. Default: none.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    @classmethod
+    def preset(cls, origins: Origins) -> Mapping[str, Any]:
+        """Returns the settings of actors in the recipe that is named, if there is one; the rest is the learner's.
+
+        Raises:
+            ConfigurationError: There is no such recipe.
+        """
+        recipe = origins.value_of("recipe")
+        values = {} if recipe is None else read_recipe(str(recipe))
+        return {name: value for name, value in values.items() if name in cls.model_fields}

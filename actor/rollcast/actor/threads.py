@@ -1,15 +1,23 @@
 """Limits the threads of an actor's arithmetic."""
 
+import os
 import sys
+from typing import Final
 
 from threadpoolctl import threadpool_limits
 
+# Libraries that are loaded later read these: torch comes with the first policy that it computes, OpenCV with a game.
+_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+
 
 def limit_threads(n_threads: int) -> None:
-    """Limits the linear algebra library, and torch if it is loaded, to `n_threads` threads in this process.
+    """Limits the linear algebra library, torch and OpenCV to `n_threads` threads, here and in processes started later.
 
     Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits).
     """
+    os.environ.update(dict.fromkeys(_VARIABLES, str(n_threads)))
     threadpool_limits(limits=n_threads)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(n_threads)
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(n_threads)

@@ -1,4 +1,4 @@
-"""Parses the address of a server: "host:port" or "unix:/path"."""
+"""Parses the address of a server: "host:port", "unix:/path", or "file:/path" of a file that has it."""
 
 import ipaddress
 import re
@@ -23,12 +23,14 @@ class Address:
         host: The host, without the brackets of IPv6; empty for a unix socket.
         port: The port; 0 for a unix socket, or for any free port.
         path: The unix socket; None for TCP.
+        rendezvous: The file in which the server says where it is; None if the address says it.
     """
 
     text: str
     host: str = ""
     port: int = 0
     path: Path | None = None
+    rendezvous: Path | None = None
 
     @property
     def is_local(self) -> bool:
@@ -38,6 +40,8 @@ class Address:
         """
         if self.path is not None or self.host.lower() == "localhost":
             return True
+        if self.rendezvous is not None:
+            return False
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -48,13 +52,13 @@ def parse_address(text: str) -> Address:
     """Checks an address and splits it into its parts.
 
     Args:
-        text: "host:port", "[ipv6]:port" or "unix:/path".
+        text: "host:port", "[ipv6]:port", "unix:/path" or "file:/path".
 
     Returns:
         The parts.
 
     Raises:
-        ConfigurationError: It has neither form, the port is above 65535, or the path is too long for a socket.
+        ConfigurationError: It has none of these forms, the port is above 65535, or the path is too long for a socket.
     """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
@@ -66,6 +70,11 @@ def parse_address(text: str) -> Address:
                 f"{MAX_SOCKET_PATH_BYTES}; choose a shorter one, for example under /tmp"
             )
         return Address(text=f"unix:{path}", path=Path(path))
+    if text.startswith("file:"):
+        file = re.sub("^//(?=/)", "", text.removeprefix("file:"))
+        if not file:
+            raise ConfigurationError(f"the address {text!r} names no file; expected 'file:/path'; correct it")
+        return Address(text=text, rendezvous=Path(file))
     match = _HOST_AND_PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ConfigurationError(
@@ -73,3 +82,18 @@ def parse_address(text: str) -> Address:
             "'unix:/path'; correct it"
         )
     return Address(text=text, host=match["host"].strip("[]"), port=int(match["port"]))
+
+
+def parse_listening_address(text: str) -> Address:
+    """Checks and splits the address at which a server is to listen.
+
+    Raises:
+        ConfigurationError: As of `parse_address`, or it is the file of another server's address.
+    """
+    address = parse_address(text)
+    if address.rendezvous is not None:
+        raise ConfigurationError(
+            f"the address {text!r} is a file; expected host:port or unix:/path to listen at; give the file as "
+            "--address-file, and clients this address"
+        )
+    return address

@@ -5,8 +5,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
+from rollcast.actor.acting.state_clock import ActingState
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
@@ -38,6 +40,7 @@ def evaluate_until_stopped(
     on_hang: Callable[[ActorFailure], None],
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     heartbeat: Heartbeat | None = None,
+    metrics: ActorMetrics | None = None,
 ) -> None:
     """Evaluates policies until `stop` is set or the learner says that training has ended.
 
@@ -50,18 +53,22 @@ def evaluate_until_stopped(
         on_hang: As for `act_until_stopped`.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
+        metrics: Notes what is done; None: nobody asks.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.
         Exception: The exception of the environment or the policy, after the learner has been told.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
+    metrics = metrics or ActorMetrics()
     try:
         agreement = connection.join()
     except TrainingEndedError as error:
         logger.info("there is nothing to do: %s", error)
         return
     logger.info("joined as evaluator %s, incarnation %d", agreement.actor_id, agreement.incarnation)
+
+    metrics.joined(agreement.actor_id, 1)
 
     def hangs(seconds: float, stack: str) -> None:
         failure = step_timeout(seconds, step_timeout_s, stack, agreement.env_seed)
@@ -87,8 +94,10 @@ def evaluate_until_stopped(
 
             while not (stop.is_set() or connection.ended):
                 heartbeat.beat()
+                metrics.clock.enter(ActingState.WAITING_FOR_POLICY)
                 given = connection.wait_for_policy(_WAIT_S)
                 if given is not None:
+                    metrics.clock.enter(ActingState.ACTING)
                     _evaluate(env_factory, policy, given, connection, on_step, watchdog)
     except _StoppedError:
         pass
@@ -96,6 +105,8 @@ def evaluate_until_stopped(
         if not isinstance(error, LearnerUnreachableError):
             connection.fail(describe_failure(error, agreement.env_seed))
         raise
+    finally:
+        metrics.clock.enter(ActingState.CONNECTING)
 
 
 def _evaluate(

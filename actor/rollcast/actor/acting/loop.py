@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.agreed_work import check_agreed_work
 from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
+from rollcast.actor.acting.state_clock import ActingState
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
@@ -45,6 +47,7 @@ def act_until_stopped(
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     heartbeat: Heartbeat | None = None,
+    metrics: ActorMetrics | None = None,
 ) -> None:
     """Acts until `stop` is set or the learner says that training has ended.
 
@@ -58,12 +61,14 @@ def act_until_stopped(
         step_timeout_s: How long a step, or a reset, may take, in seconds.
         max_rollout_bytes: The largest rollout to make, whatever the learner asks for, in bytes.
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
+        metrics: Notes what is done; None: nobody asks.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.
         Exception: The exception of the environment or the policy, after the learner has been told.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
+    metrics = metrics or ActorMetrics()
     try:
         agreement = connection.join()
     except TrainingEndedError as error:
@@ -76,6 +81,7 @@ def act_until_stopped(
         agreement.incarnation,
         agreement.n_envs,
     )
+    metrics.joined(agreement.actor_id, agreement.n_envs)
     try:
         check_agreed_work(environments.spaces, agreement, max_rollout_bytes=max_rollout_bytes)
         policy = make_policy(
@@ -112,12 +118,14 @@ def act_until_stopped(
                 stop=stop,
                 heartbeat=heartbeat,
                 watchdog=watchdog,
+                metrics=metrics,
             )
     except Exception as error:
         if not isinstance(error, LearnerUnreachableError):
             connection.fail(describe_failure(error, agreement.env_seed))
         raise
     finally:
+        metrics.clock.enter(ActingState.CONNECTING)
         left = connection.drain(DRAIN_TIMEOUT_S)
         if left and not connection.ended:
             logger.warning("%d rollouts were not acknowledged before the end", left)
@@ -132,6 +140,7 @@ def _collect_and_send(
     stop: threading.Event,
     heartbeat: Heartbeat,
     watchdog: StepWatchdog,
+    metrics: ActorMetrics,
 ) -> None:
     def should_stop() -> bool:
         heartbeat.beat()
@@ -142,6 +151,9 @@ def _collect_and_send(
     waiting_since = time.monotonic()
     next_report = waiting_since + _REPORT_EVERY_S
     while not should_stop():
+        metrics.clock.enter(
+            ActingState.WAITING_FOR_POLICY if connection.has_credit(sequence) else ActingState.WAITING_FOR_CREDIT
+        )
         if not connection.wait_for_credit(sequence, _WAIT_S):
             if time.monotonic() > next_report and not connection.ended:
                 next_report += _REPORT_EVERY_S
@@ -153,12 +165,15 @@ def _collect_and_send(
             continue
         newest = connection.take_policy()
         if newest is not None and newest[0] != policy.version:
+            metrics.clock.enter(ActingState.LOADING)
             policy.load(*newest)
+        metrics.clock.enter(ActingState.ACTING)
         rollout = worker.collect(should_stop)
         watchdog.rest()
         if rollout is None:
             break
         connection.send(rollout)
+        metrics.sent(rollout)
         sequence += 1
         waiting_since = time.monotonic()
         next_report = waiting_since + _REPORT_EVERY_S

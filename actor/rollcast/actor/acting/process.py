@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.evaluating import evaluate_until_stopped
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
@@ -24,6 +25,7 @@ from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
@@ -88,16 +90,20 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         Heartbeat(heartbeat_file, patience_s=step_timeout_s + 2 * GRACE_S) as heartbeat,
         contextlib.ExitStack() as stack,
     ):
+        metrics = ActorMetrics()
+        if settings.metrics_address is not None:
+            server = stack.enter_context(MetricsServer(settings.metrics_address, metrics.collect))
+            logger.info("metrics for Prometheus at http://%s/metrics", server.address)
         if settings.role == "evaluate":
             spaces = probe_spaces(env_factory)
             in_one_run = functools.partial(
-                _evaluate_in_one_run, settings, security, env_factory, spaces, heartbeat, stop
+                _evaluate_in_one_run, settings, security, env_factory, spaces, heartbeat, metrics, stop
             )
         else:
             environments = stack.enter_context(
                 EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s)
             )
-            in_one_run = functools.partial(_act_in_one_run, settings, security, environments, heartbeat, stop)
+            in_one_run = functools.partial(_act_in_one_run, settings, security, environments, heartbeat, metrics, stop)
         connect_timeout_s = settings.connect_timeout_s
         while in_one_run(connect_timeout_s=connect_timeout_s):
             if not settings.wait_for_next_run:
@@ -116,6 +122,7 @@ def _act_in_one_run(
     security: ClientSecurity,
     environments: EnvironmentSupply,
     heartbeat: Heartbeat,
+    metrics: ActorMetrics,
     stop: threading.Event,
     *,
     connect_timeout_s: float,
@@ -140,6 +147,7 @@ def _act_in_one_run(
             step_timeout_s=settings.step_timeout_s,
             max_rollout_bytes=settings.max_rollout_bytes,
             heartbeat=heartbeat,
+            metrics=metrics,
         )
         return connection.ended
 
@@ -150,6 +158,7 @@ def _evaluate_in_one_run(
     env_factory: EnvFactory,
     spaces: EnvironmentSpaces,
     heartbeat: Heartbeat,
+    metrics: ActorMetrics,
     stop: threading.Event,
     *,
     connect_timeout_s: float,
@@ -174,6 +183,7 @@ def _evaluate_in_one_run(
             on_hang=_end_process,
             step_timeout_s=settings.step_timeout_s,
             heartbeat=heartbeat,
+            metrics=metrics,
         )
         return connection.ended
 

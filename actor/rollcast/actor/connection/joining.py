@@ -35,7 +35,7 @@ class Joining:
     One thread at a time calls `join`; any thread may call `offer`.
 
     Args:
-        address: The learner, `host:port` or `unix:/path`.
+        address: The learner, `host:port`, `unix:/path` or `file:/path`.
         offer: The actor's first offer.
         security: Certificates and token; their files are read again at every attempt.
         ending: Ends every wait.

@@ -70,6 +70,11 @@ class LearnerConnection(Connection):
         self._reconnect_after_loss()
         return False
 
+    def has_credit(self, sequence: int) -> bool:
+        """Returns whether the learner asks for rollout `sequence`, which may still wait for a policy new enough."""
+        with self._changed:
+            return self._outbox.credit_sequence >= sequence
+
     def take_policy(self) -> tuple[int, PolicyState] | None:
         """Returns the learner's newest policy, `(version, state)`; None before the first."""
         with self._changed:

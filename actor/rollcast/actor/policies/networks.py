@@ -129,7 +129,11 @@ class AutoNetwork(nn.Module):
         Returns:
             float32 `[N, n_outputs]`.
         """
-        return mlp(self.features(observation), self._parameters_of(self.layers), self._activation)
+        return self.outputs_of(self.features(observation))
+
+    def outputs_of(self, features: Tensor) -> Tensor:
+        """Returns the outputs, `[N, n_outputs]`, for the inputs of the first layer, `[N, F]`."""
+        return mlp(features, self._parameters_of(self.layers), self._activation)
 
     @property
     def learns_features(self) -> bool:

@@ -1,5 +1,6 @@
 """Defines `TorchPolicy`, the policy that a learner trains: a torch module that returns parameters of distributions."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +18,7 @@ from rollcast.actor.policies.exploration import (
 )
 from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.heads import OFF_POLICY_HEADS, Q_HEADS, head_distribution
-from rollcast.actor.policies.networks import RecurrentNetwork, build_network
+from rollcast.actor.policies.networks import AutoNetwork, RecurrentNetwork, build_network
 from rollcast.actor.policies.observation_moments import check_moments, normalized_leaves
 from rollcast.actor.policies.state_check import check_policy_state
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
@@ -84,6 +85,16 @@ class TorchPolicy(nn.Module):
         if spec.head in Q_HEADS:
             self.set_epsilons([0.0])
 
+    def set_std(self, std: float) -> None:
+        """Sets the standard deviations of Box actions, in all dimensions; other heads and spaces have none.
+
+        Args:
+            std: In the action's units, above 0.
+        """
+        with torch.no_grad():
+            for log_std in self.log_std.values():
+                log_std.fill_(math.log(std))
+
     def set_uniform_exploration(self, uniform: bool) -> None:
         """Sets whether actors act at random, to fill a replay buffer, from the next version on.
 
@@ -110,8 +121,27 @@ class TorchPolicy(nn.Module):
         rates = checked_epsilons(np.array(epsilons, dtype=np.float32))
         self._set_buffer("epsilons", torch.from_numpy(rates))
 
+    def features_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
+        """Computes what the hidden layers of a built-in network see of observations, images through their torso.
+
+        Args:
+            observation: `[N, ...]` for every leaf of the observation space, normalised.
+            substep_key: The substep.
+
+        Returns:
+            float32 `[N, F]`, for `parameters_of`.
+        """
+        network = self.networks[substep_key]
+        assert isinstance(network, AutoNetwork)
+        return network.features(observation)
+
     def parameters_of(
-        self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP, *, is_normalized: bool = False
+        self,
+        observation: Mapping[str, Tensor],
+        substep_key: str = FLAT_SUBSTEP,
+        *,
+        is_normalized: bool = False,
+        features: Tensor | None = None,
     ) -> Tensor:
         """Computes the parameters of the distributions over actions.
 
@@ -120,6 +150,7 @@ class TorchPolicy(nn.Module):
             substep_key: The substep.
             is_normalized: True if the observations have passed through `normalized`, as once for all passes over a
                 batch.
+            features: float32 `[N, F]`, those of `features_of`, if they are known; with their graph.
 
         Returns:
             float32 `[N, P]`, in the layout of `distributions`. Parameters of forbidden actions are
@@ -135,7 +166,13 @@ class TorchPolicy(nn.Module):
             )
         if not is_normalized:
             observation = self.normalized(observation, substep_key)
-        return self._parameters_from(self.networks[substep_key](observation), observation, substep_key)
+        network = self.networks[substep_key]
+        if features is None:
+            outputs = network(observation)
+        else:
+            assert isinstance(network, AutoNetwork)
+            outputs = network.outputs_of(features)
+        return self._parameters_from(outputs, observation, substep_key)
 
     def step(
         self,

@@ -1,5 +1,6 @@
 """Serves actors between `start` and `stop`: the registry, the intake, the policies and the servers of one learner."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicyState
+from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.replay.service import ReplaySource
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.server import LearnerServer, make_server
@@ -21,10 +23,17 @@ from rollcast.services.status.service import LearnerControl
 
 
 class Endpoint(NamedTuple):
-    """An address to listen at, and what clients must bring there."""
+    """An address to listen at, and what clients must bring there.
+
+    Attributes:
+        address: The address.
+        security: What clients must bring.
+        announcement: Says other machines where it is; None: they know.
+    """
 
     address: str
     security: ServerSecurity
+    announcement: Announcement | None = None
 
 
 class ActorsWork(NamedTuple):
@@ -96,6 +105,7 @@ class Reception:
         self._destination = destination
         self._evaluations = evaluations
         self._servers: list[LearnerServer] = []
+        self._announced = contextlib.ExitStack()
         self.registry = ActorRegistry(
             max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, reserved_names=work.names
         )
@@ -157,6 +167,7 @@ class Reception:
             )
             server.start()
             self._servers.append(server)
+            self._announced.enter_context(announced(server.address, endpoint.announcement))
 
     def cast(self, state: PolicyState) -> None:
         """Casts the next version, and begins its round if there are rounds."""
@@ -187,6 +198,7 @@ class Reception:
                 told that training has ended.
             grace_s: The seconds that streams may take to end by themselves.
         """
+        self._announced.close()
         for server in self._servers:
             server.drain()
         if training_goes_on:

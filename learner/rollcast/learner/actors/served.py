@@ -128,7 +128,8 @@ class ServedDistributedActors(DistributedActors):
 
     def _endpoints(self) -> list[Endpoint]:
         """Returns the endpoints that the options ask for."""
-        return [Endpoint(address, self._serving.security) for address in self._serving.addresses]
+        own = self._serving
+        return [Endpoint(address, own.security, own.announcement) for address in own.addresses]
 
     def _serve(self, endpoints: Sequence[Endpoint]) -> None:
         """Begins to serve at the endpoints. Does nothing when started already."""

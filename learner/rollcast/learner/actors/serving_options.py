@@ -7,6 +7,7 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.rendezvous import Announcement
 from rollcast.services.replay.service import ReplaySource
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.status.service import LearnerControl
@@ -38,6 +39,7 @@ class ServingOptions:
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
         destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        announcement: The file in which the server says other machines where it is; None: none. For one address only.
         evaluations: Gives evaluators their work and takes their reports; local processes come with one evaluator more
             then. None: no policy is evaluated, and no evaluator may join.
     """
@@ -50,6 +52,7 @@ class ServingOptions:
     deterministic: bool = False
     control: LearnerControl | None = None
     security: ServerSecurity = field(default=PLAIN_SERVER)
+    announcement: Announcement | None = None
     collect_timeout_s: float = 600.0
     limits: Limits = field(default=DEFAULT_LIMITS)
     replay: Mapping[str, ReplaySource] | None = None

@@ -11,7 +11,7 @@ from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
-from rollcast.learner.algorithms.critics import RecurrentValueCritic, ValueCritic
+from rollcast.learner.algorithms.critics import RecurrentValueCritic, TorsoValueCritic, ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
@@ -60,8 +60,8 @@ class Forward(NamedTuple):
 class ActorCritic(OnePolicy[OwnSettings]):
     """Base of an algorithm that follows the policy's gradient, with a critic's values as the baseline.
 
-    Policy and critic share no parameter, so that only the policy is sent to actors. Their parameters are one vector,
-    with one optimiser.
+    Policy and critic share no parameter, or the policy's torso of images; only the policy is sent to actors. Their
+    parameters are one vector, with one optimiser.
     """
 
     learns_recurrent_policies = True
@@ -70,7 +70,8 @@ class ActorCritic(OnePolicy[OwnSettings]):
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         self._action_space = spaces[self._substep_key].action
         self._policy = TorchPolicy(spaces, spec).to(self._device)
-        critic = RecurrentValueCritic if spec.state_size else ValueCritic
+        self._policy.set_std(settings.initial_std)
+        critic = TorsoValueCritic if settings.share_torso else RecurrentValueCritic if spec.state_size else ValueCritic
         self._critic = critic(spaces, spec, substep_key=self._substep_key).to(self._device)
         self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
         self._optimizer = self._make_optimizer(settings, self._parameters.vector)
@@ -102,11 +103,10 @@ class ActorCritic(OnePolicy[OwnSettings]):
     def _outputs(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Forward:
         """Runs both networks on the observations of `observations_to_value`, normalised."""
         n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
-        observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
         if columns.initial_state is None:
-            values = self._critic(rows)
-            parameters = self._policy.parameters_of(observation, self._substep_key, is_normalized=True)
+            parameters, values = self._of_observations(rows, n_rows)
         else:
+            observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
             parameters, values, states = self._unroll(observation, columns.initial_state, sequence_starts(batch))
             with torch.no_grad():
                 ends = {path: leaf[n_rows:] for path, leaf in rows.items()}
@@ -115,6 +115,32 @@ class ActorCritic(OnePolicy[OwnSettings]):
                 of_ends = self._critic(ends, after)
             values = torch.cat([values, of_ends])
         return Forward(*log_prob_and_entropy(self._action_space, parameters, action), values)
+
+    def _of_observations(self, rows: Mapping[str, Tensor], n_rows: int) -> tuple[Tensor, Tensor]:
+        """Runs a policy without a memory, and its critic.
+
+        Args:
+            rows: `[N, ...]` for every leaf, normalised.
+            n_rows: The first so many are those of the policy.
+
+        Returns:
+            The policy's parameters, `[n_rows, P]`; and the values, `[N]`.
+        """
+        observation = {path: leaf[:n_rows] for path, leaf in rows.items()}
+        if not self._settings.share_torso:
+            parameters = self._policy.parameters_of(observation, self._substep_key, is_normalized=True)
+            return parameters, self._critic(rows)
+        features = self._policy.features_of(rows, self._substep_key)
+        parameters = self._policy.parameters_of(
+            observation, self._substep_key, is_normalized=True, features=features[:n_rows]
+        )
+        return parameters, self._critic(features)
+
+    def _values(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Returns the values of observations `[N, ...]`, normalised, float32 `[N]`, without a memory."""
+        seen = self._policy.features_of(rows, self._substep_key) if self._settings.share_torso else rows
+        values: Tensor = self._critic(seen)
+        return values
 
     def _unroll(
         self, observation: Mapping[str, Tensor], initial_state: Tensor, starts: SequenceStarts
@@ -186,12 +212,12 @@ class ActorCritic(OnePolicy[OwnSettings]):
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads policy and critic; see `Algorithm.begin_with`. The critic of other rewards is refused."""
         values = {} if checkpoint is None else read_training_state(checkpoint)[1]
-        theirs = values.get("settings", {}).get("normalize_rewards", False)
-        own = self._settings.normalize_rewards
-        if values.get("algorithm") == self.name and theirs != own:
-            raise ConfigurationError(
-                f"--initial-policy: the critic of {checkpoint} was learnt with normalize_rewards {theirs}; expected "
-                f"{own}, as of this run; set --{self.name}.normalize-rewards to that, or give the file of the policy, "
-                "which has no critic"
-            )
+        for name in ("normalize_rewards", "share_torso") if values.get("algorithm") == self.name else ():
+            theirs, own = values.get("settings", {}).get(name, False), getattr(self._settings, name)
+            if theirs != own:
+                raise ConfigurationError(
+                    f"--initial-policy: the critic of {checkpoint} was learnt with {name} {theirs}; expected {own}, as "
+                    f"of this run; set --{self.name}.{name.replace('_', '-')} to that, or give the file of the policy, "
+                    "which has no critic"
+                )
         return super().begin_with(state, checkpoint)

@@ -1,8 +1,8 @@
 """The settings that all actor-critics have. Imports no torch, like those of each algorithm."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
 from rollcast.services.settings.numbers import PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
@@ -44,6 +44,18 @@ class ActorCriticSettings(BaseModel):
         LEARNING,
     )
     value_cost: PositiveFloat = setting(0.5, "Weight of half the squared error of the critic, above 0.", LEARNING)
+    initial_std: Annotated[float, Field(gt=0, le=7)] = setting(
+        1.0,
+        "Standard deviation of Box actions before anything is learnt, in the action's own units, above 0, at most 7. "
+        "Smaller where actions reach beyond their bounds or throw a body over.",
+        stays("the checkpoint has what the deviations have become"),
+    )
+    share_torso: bool = setting(
+        False,
+        "Policy and critic share the torso of images, which then learns from both and takes half the time; else they "
+        "share no parameter. For built-in networks without a memory.",
+        stays("the checkpoint has such a critic"),
+    )
     normalize_advantages: bool = setting(
         True, "Scale the advantages that an optimiser step uses to mean 0 and standard deviation 1.", LEARNING
     )

@@ -153,8 +153,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         weight = steps.valid / steps.valid.sum().clamp(min=1.0)
         advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
         if steps.memory is None:
-            parameters = self._policy.parameters_of(steps.observation, self._substep_key, is_normalized=True)
-            value = self._critic(steps.observation)
+            parameters, value = self._of_observations(steps.observation, len(steps.valid))
         else:
             parameters, value, _ = self._unroll(steps.observation, *steps.memory)
         log_prob, entropy = log_prob_and_entropy(self._action_space, parameters, steps.action)

@@ -12,7 +12,11 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import Tensor, nn
 
+from rollcast.actor.policies.features import feature_layout
 from rollcast.actor.policies.frame_stacks import stacked_space
+from rollcast.actor.policies.image_networks import orthogonal
+from rollcast.actor.policies.mlp_function import mlp
+from rollcast.actor.policies.network_size import layer_shapes
 from rollcast.actor.policies.networks import AutoNetwork, build_network
 from rollcast.learner.algorithms.ensemble_mlp import LAYER_NORM_EPSILON, ensemble_mlp
 from rollcast.services.errors import ConfigurationError
@@ -52,6 +56,52 @@ class ValueCritic(nn.Module):
         """
         values: Tensor = self.network(observation)
         return values.squeeze(-1)
+
+
+class TorsoValueCritic(nn.Module):
+    """V(x) with the policy's torso: layers of its own, of the features that the policy's network makes of images.
+
+    The torso takes most of the time of an update; so it is run once for both, and learns from both losses, as in the
+    papers of IMPALA and PPO.
+    """
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
+        """Builds the layers.
+
+        Args:
+            spaces: The environment's spaces by substep key.
+            spec: The architecture of the policy; the critic has hidden layers of the same sizes.
+            substep_key: The substep whose observations are valued.
+
+        Raises:
+            ConfigurationError: If the policy's network is one's own, has a memory, or sees no image.
+        """
+        super().__init__()
+        seen = _seen(spaces[substep_key], spec)
+        layout = feature_layout(seen, spec.network) if spec.network in BUILT_IN_NETWORKS else None
+        if layout is None or not layout.images or spec.state_size:
+            raise ConfigurationError(
+                f"share_torso: the network is {spec.network!r}, with recurrence {spec.recurrence!r}, for "
+                f"{spaces[substep_key].observation}; expected a built-in network of images, without a memory; leave "
+                "share_torso off"
+            )
+        shapes = layer_shapes(layout, 1, spec)
+        gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [1.0]
+        self.layers = nn.ModuleList(
+            orthogonal(nn.Linear(n_in, n_out), gain) for (n_in, n_out), gain in zip(shapes, gains, strict=True)
+        )
+        self._activation = spec.activation
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Estimates values.
+
+        Args:
+            features: float32 `[N, F]`, from `TorchPolicy.features_of`.
+
+        Returns:
+            float32 `[N]`.
+        """
+        return mlp(features, list(self.layers.parameters()), self._activation).squeeze(-1)
 
 
 class RecurrentValueCritic(nn.Module):

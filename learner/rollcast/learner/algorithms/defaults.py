@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from rollcast.actor.entry_points import split_entry_point
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import AUTO_NETWORK, IMAGE_NETWORKS
 
 # Off-policy algorithms learn from large batches of transitions and want short rollouts, which arrive sooner. SAC makes
 # an update for every environment step, as in the paper: 256 samples per insert at a batch of 256. DQN makes one for
@@ -73,6 +74,9 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 # Beside them, with a recurrent policy: minibatches of whole trajectories.
 RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"minibatch_steps": 256}} for name in ("ppo", "appo")}
 
+# With `--atari` and a built-in network without a memory: one torso for policy and critic, as in the papers.
+TORSO_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"share_torso": True}} for name in ("impala", "ppo", "appo")}
+
 # Before them, with `--atari`: those of the papers. One frame does not show where things move, and games differ in their
 # points by thousands. IMPALA: Espeholt et al. 2018, table G.1. PPO and APPO: Schulman et al. 2017, table 5, with four
 # passes as in rl-baselines3-zoo. DQN and R2D2: Hessel et al. 2018, table 1.
@@ -112,11 +116,11 @@ ATARI_DEFAULTS: dict[str, dict[str, Any]] = {
         **_LONG,
         "batch_size": 32,
         "dqn": _Q_LEARNING,
-        "replay": {"samples_per_insert": 8.0, "min_size": 20_000},
+        "replay": {"samples_per_insert": 8.0, "min_size": 20_000, "reward_clip": "unit"},
     },
-    # of single frames: the memory sees what moves
+    # of single frames: the memory sees what moves; of whole points, which its values are rescaled for
     "r2d2": {**_LONG, "r2d2": _Q_LEARNING},
-    "sac": {**_FRAMES, **_LONG},
+    "sac": {**_FRAMES, **_LONG, "replay": {"reward_clip": "unit"}},
 }
 
 # The groups of settings that each algorithm reads.
@@ -184,6 +188,9 @@ def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
     if getattr(settings, "recurrence", "none") != "none":
         settings = _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))
     if getattr(settings, "atari", False):
+        has_torso = getattr(settings, "network", AUTO_NETWORK) in (AUTO_NETWORK, *IMAGE_NETWORKS)
+        if has_torso and getattr(settings, "recurrence", "none") == "none":
+            settings = _with_defaults(settings, TORSO_DEFAULTS.get(algorithm, {}))
         settings = _with_defaults(settings, ATARI_DEFAULTS.get(algorithm, _FRAMES))
     return _with_defaults(settings, ALGORITHM_DEFAULTS.get(algorithm, {}))
 

@@ -28,7 +28,7 @@ class Ppo(ClippedSurrogate[PpoSettings]):
 
     def _estimates(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Estimates:
         # The policy runs only where the critic needs its states: its log-probabilities are those of the actors.
-        values = self._critic(rows) if columns.initial_state is None else self._outputs(batch, columns, rows).values
+        values = self._values(rows) if columns.initial_state is None else self._outputs(batch, columns, rows).values
         v_t, v_tp1 = values_and_next_values(batch, values)
         advantage, target = gae(
             r_t=self._shaped_rewards(batch),

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +11,7 @@ from torch import Tensor
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.learner.algorithms.frame_stacking import stacked_rows
 from rollcast.learner.batch import Batch, BatchColumns
-
-RewardClip = Literal["none", "unit", "soft_asymmetric"]
+from rollcast.learner.reward_clip import RewardClip, clip_rewards
 
 
 def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tensor]:
@@ -119,16 +117,11 @@ def shaped_rewards(reward: Tensor, clip: RewardClip, scale: float) -> Tensor:
 
     Args:
         reward: float32, of any shape.
-        clip: unit: to [-1, 1], as Mnih et al. 2015 do; soft_asymmetric: 5 tanh(r) for positive and 0.3 tanh(r) for
-            negative rewards, as Espeholt et al. 2018 do for DMLab; none: not at all.
+        clip: See `clip_rewards`.
         scale: The factor.
     """
-    if clip == "unit":
-        reward = reward.clamp(-1.0, 1.0)
-    elif clip == "soft_asymmetric":
-        squashed = reward.tanh()
-        reward = torch.where(squashed > 0.0, 5.0 * squashed, 0.3 * squashed)
-    return reward if scale == 1.0 else reward * scale
+    clipped = clip_rewards(reward, clip)
+    return clipped if scale == 1.0 else clipped * scale
 
 
 def weighted_variance(quantity: Tensor, weight: Tensor) -> Tensor:

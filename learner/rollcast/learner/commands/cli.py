@@ -25,9 +25,12 @@ commands:
   doctor     find out what is wrong with a run, and what to do
   evaluate   play episodes with a saved policy of a run
   record     record rollouts in a file: demonstrations, to fill a replay buffer with
+  ls         list runs with their return, steps, age and state
+  compare    show the settings in which runs differ
   plot       draw the curves of runs, with their spread, into a picture
   recipes    list the recipes: tuned settings of an algorithm for a task
   certs      make certificates and tokens for a learner and its clients, for development
+  scaler     tell KEDA on Kubernetes how many actors a learner wants
   replay     replay serve: serve a replay buffer that actors fill, for your own learner
   completion print a script that lets bash or zsh complete commands, options and values
 
@@ -161,6 +164,20 @@ def _record(arguments: list[str]) -> int:
     return record(settings, sys.stdout)
 
 
+def _ls(arguments: list[str]) -> int:
+    from rollcast.learner.commands.ls import ls
+    from rollcast.learner.settings.ls import LsSettings
+
+    return ls(LsSettings.from_command_line("rollcast ls", arguments), sys.stdout)
+
+
+def _compare(arguments: list[str]) -> int:
+    from rollcast.learner.commands.compare import compare
+    from rollcast.learner.settings.compare import CompareSettings
+
+    return compare(CompareSettings.from_command_line("rollcast compare", arguments), sys.stdout)
+
+
 def _plot(arguments: list[str]) -> int:
     from rollcast.learner.settings.plot import PlotSettings
 
@@ -203,6 +220,16 @@ def _replay(arguments: list[str]) -> int:
     return replay_serve(settings)
 
 
+def _scaler(arguments: list[str]) -> int:
+    from rollcast.learner.settings.scaler import ScalerSettings
+
+    settings = ScalerSettings.from_command_line("rollcast scaler", arguments)
+    log_to_stderr(settings.log_level)
+    from rollcast.learner.commands.scaler import scaler
+
+    return scaler(settings)
+
+
 def _completion(arguments: list[str]) -> int:
     from rollcast.learner.commands.completion import completion_script
     from rollcast.learner.settings.completion import CompletionSettings
@@ -219,9 +246,12 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
     "evaluate": _evaluate,
     "record": _record,
+    "ls": _ls,
+    "compare": _compare,
     "plot": _plot,
     "recipes": _recipes,
     "certs": _certs,
+    "scaler": _scaler,
     "replay": _replay,
     "completion": _completion,
 }

@@ -32,6 +32,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
             limits=settings.server_limits(),
             timeout_s=settings.collect_timeout_s,
             security=security,
+            announcement=settings.announcement(),
         )
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:

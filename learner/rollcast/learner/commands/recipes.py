@@ -2,8 +2,9 @@
 
 from typing import TextIO
 
-from rollcast.learner.settings.recipes import read_recipe, recipe_file, recipe_names
+from rollcast.learner.commands.printing import print_table
 from rollcast.learner.settings.recipes_command import RecipesSettings
+from rollcast.services.settings.recipes import read_recipe, recipe_file, recipe_names
 
 
 def recipes(settings: RecipesSettings, out: TextIO) -> int:
@@ -28,7 +29,5 @@ def recipes(settings: RecipesSettings, out: TextIO) -> int:
         for name in recipe_names()
         for recipe in [read_recipe(name)]
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    for name, algorithm, environment in rows:
-        out.write(f"{name:<{widths[0]}}  {algorithm:<{widths[1]}}  {environment}\n")
+    print_table(out, rows)
     return 0

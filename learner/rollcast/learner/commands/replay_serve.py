@@ -1,21 +1,28 @@
 """`rollcast replay serve`: serves a replay buffer that actors fill and other learners draw from."""
 
+import contextlib
 import logging
 import signal
 import time
+from collections.abc import Iterable
+
+from prometheus_client import Metric
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.commands.signals import stop_on_signals
-from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, buffer_metrics
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
+from rollcast.learner.writers.prometheus import add_actors, add_values
+from rollcast.services.metrics.families import Families
+from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -120,13 +127,25 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
             addresses=(settings.address,),
             max_actors=settings.max_actors,
             security=security,
+            announcement=settings.announcement(),
             limits=settings.server_limits(),
             destination=ReplayInserter(buffers),
             replay=serve_buffers(buffers, spaces, n_rollout_steps=settings.n_rollout_steps),
         ),
     )
     stops.append(actors)
-    with actors:
+
+    def collect() -> Iterable[Metric]:
+        families = Families()
+        add_values(families, buffer_metrics(buffers))
+        add_actors(families, actors.actor_infos)
+        return families
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(actors)
+        if settings.metrics_address is not None:
+            server = stack.enter_context(MetricsServer(settings.metrics_address, collect))
+            logger.info("metrics for Prometheus at http://%s/metrics", server.address)
         n_entries = sum(buffer.info().capacity for buffer in buffers.values())
         logger.info("serving a replay buffer of %d entries at %s", n_entries, ", ".join(actors.addresses))
         watch(buffers, actors)
@@ -140,4 +159,5 @@ def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> Environm
         limits=settings.server_limits(),
         timeout_s=settings.first_actor_timeout_s,
         security=security,
+        announcement=settings.announcement(),
     )

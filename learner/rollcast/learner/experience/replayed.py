@@ -190,11 +190,7 @@ class ReplayedExperience(ExperienceSource):
             metric_names.REPLAY_INSERT_WAIT_S.tag: self._insert_wait_s + held_back_s,
             metric_names.REPLAY_SAMPLE_WAIT_S.tag: self._sample_wait_s,
         }
-        for key, buffer in self.buffers.items():
-            several = len(self.buffers) > 1
-            metrics |= {
-                metric.of(key) if several else metric.tag: value for metric, value in _counters(buffer.info()).items()
-            }
+        metrics |= buffer_metrics(self.buffers)
         if self._beta is not None:
             metrics[metric_names.REPLAY_BETA.tag] = self._beta_now
         return metrics
@@ -315,6 +311,16 @@ class ReplayedExperience(ExperienceSource):
 def _path(checkpoint: Path, i: int) -> Path:
     """Returns the folder of the i-th substep's buffer. It has a number, since a key may be no name of a folder."""
     return checkpoint / "replay" / f"substep{i}"
+
+
+def buffer_metrics(buffers: SubstepBuffers) -> dict[str, float]:
+    """Returns the counters of buffers by their tags; with several substeps `replay/KEY/size`. Any thread may call."""
+    several = len(buffers) > 1
+    return {
+        metric.of(key) if several else metric.tag: value
+        for key, buffer in buffers.items()
+        for metric, value in _counters(buffer.info()).items()
+    }
 
 
 def _counters(info: BufferInfo) -> dict[Metric, float]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.rollouts.join import ActorRole, JoinOffer
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import make_server
@@ -23,7 +24,12 @@ _GRACE_S = 0.2
 
 
 def spaces_of_first_actor(
-    address: str, *, limits: Limits, timeout_s: float, security: ServerSecurity = PLAIN_SERVER
+    address: str,
+    *,
+    limits: Limits,
+    timeout_s: float,
+    security: ServerSecurity = PLAIN_SERVER,
+    announcement: Announcement | None = None,
 ) -> EnvironmentSpaces:
     """Serves at an address until an actor joins, and returns the spaces that it offers.
 
@@ -34,6 +40,7 @@ def spaces_of_first_actor(
         limits: The learner's limits.
         timeout_s: The seconds to wait for an actor.
         security: The learner's security.
+        announcement: The file that says other machines where it serves; None: none.
 
     Raises:
         AddressInUseError: Another process serves the address.
@@ -43,7 +50,8 @@ def spaces_of_first_actor(
     server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
     server.start()
     try:
-        offer = reception.wait_for_offer(timeout_s)
+        with announced(server.address, announcement):
+            offer = reception.wait_for_offer(timeout_s)
     finally:
         server.stop(_GRACE_S)
     if offer is None:

@@ -14,7 +14,7 @@ from rollcast.learner.ingest.stream import IntakeStream, SharedParts
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RefusedError, TrainingEndedError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
@@ -217,10 +217,12 @@ class RolloutIntake:
             record.accepting.release()
 
     def _check_network(self, offer: JoinOffer) -> None:
-        if offer.network != self._policy.network:
+        own = self._policy.network
+        fits = own in BUILT_IN_NETWORKS if offer.network == AUTO_NETWORK else own == offer.network
+        if not fits:
             raise ProtocolMismatchError(
                 f"{_actor(offer)} was started with --network {offer.network!r}, the learner trains "
-                f"{self._policy.network!r}: start both with the same"
+                f"{own!r}: start both with the same"
             )
 
     def _check_n_envs(self, offer: JoinOffer) -> None:

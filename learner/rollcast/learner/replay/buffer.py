@@ -29,6 +29,7 @@ from rollcast.learner.replay.sampling.times_sampled import TimesSampled
 from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
+from rollcast.learner.reward_clip import with_clipped_rewards
 from rollcast.services.errors import InvalidInputError, LimitExceededError, NotReadyError
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.rollouts.rollouts import Rollout
@@ -125,6 +126,7 @@ class ReplayBuffer:
         sampler_seed, sequence_seed = np.random.SeedSequence(seed).spawn(2)
         self._sampler = make_sampler(settings, self._store, np.random.default_rng(sampler_seed))
         self._rng = np.random.default_rng(sequence_seed)
+        self._reward_clip: Final = settings.reward_clip
         most = settings.max_times_sampled
         self._times_sampled = None if most is None else TimesSampled(self._store.n_slots, most)
         self._rings: dict[int, SampleRing] = {}
@@ -377,7 +379,7 @@ class ReplayBuffer:
         self._limiter.stop_waiting(who)
 
     def _insert_piece(self, piece: Rollout) -> None:
-        change = self._store.insert(piece)
+        change = self._store.insert(with_clipped_rewards(piece, self._reward_clip))
         if len(change.removed):
             self._has_displaced = True
             self._sampler.remove(change.removed)

@@ -74,6 +74,13 @@ class ReplaySettings(BaseModel):
         "Transitions: number of steps whose rewards are summed into one transition, at least 1.",
         _SAME_LAYOUT,
     )
+    reward_clip: Literal["none", "unit", "soft_asymmetric"] = setting(
+        "none",
+        "Clipping of rewards as they enter the buffer, before they are summed over n_step. unit: to [-1, 1], as for "
+        "Atari; soft_asymmetric: 5 tanh(r) for positive and 0.3 tanh(r) for negative rewards. Statistics show the "
+        "environment's own returns.",
+        stays("the checkpoint has the rewards as they entered the buffer"),
+    )
     sequence_length: AtLeastOne | None = setting(
         None, "Rollouts: steps of the sequences to draw, without the burn-in. Default: all T.", _SAME_LAYOUT
     )

@@ -109,7 +109,7 @@ def alike(runs: Sequence[RunDirectory]) -> dict[str, list[RunDirectory]]:
     groups: dict[str, list[RunDirectory]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
-        values = dict(_flat(run.read_settings()))
+        values = flat_settings(run.read_settings())
         key = json.dumps(values, sort_keys=True, default=str)
         groups.setdefault(key, []).append(run)
         settings[key] = values
@@ -124,6 +124,11 @@ def alike(runs: Sequence[RunDirectory]) -> dict[str, list[RunDirectory]]:
 
 def _title(settings: Mapping[str, Any]) -> str:
     return f"{settings.get('algorithm', '?')} {settings.get('env_id', '?')}"
+
+
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that tell runs apart, by their full names (`ppo.discount`): without seed and folder."""
+    return dict(_flat(settings))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

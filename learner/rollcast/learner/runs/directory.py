@@ -121,6 +121,20 @@ class RunDirectory:
         finally:
             os.close(descriptor)
 
+    def is_locked(self) -> bool:
+        """Returns True while a process trains in it."""
+        try:
+            descriptor = os.open(self.path / _LOCK_FILE, os.O_RDONLY)
+        except OSError:  # no process has trained in it, or it is another user's
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def has_log(self) -> bool:
         """Returns True if there may be rollouts in the log."""
         return any(self.log_path.glob("*.log"))

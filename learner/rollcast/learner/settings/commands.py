@@ -4,13 +4,16 @@ from typing import Final
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.certs import CertsSettings
+from rollcast.learner.settings.compare import CompareSettings
 from rollcast.learner.settings.completion import CompletionSettings
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.ls import LsSettings
 from rollcast.learner.settings.plot import PlotSettings
 from rollcast.learner.settings.recipes_command import RecipesSettings
 from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
+from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.learner.settings.status import DoctorSettings, StatusSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.settings.settings import ProcessSettings
@@ -23,9 +26,12 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "doctor": DoctorSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,
+    "ls": LsSettings,
+    "compare": CompareSettings,
     "plot": PlotSettings,
     "recipes": RecipesSettings,
     "certs": CertsSettings,
+    "scaler": ScalerSettings,
     "replay": ReplayServeSettings,
     "completion": CompletionSettings,
 }

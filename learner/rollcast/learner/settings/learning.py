@@ -21,7 +21,6 @@ from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.settings.recipes import read_recipe, recipe_names
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import (
     MAX_EVALUATION_EPISODES,
@@ -30,12 +29,15 @@ from rollcast.services.limits.limits import (
     MAX_RECURRENT_SIZE,
 )
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
+from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
+from rollcast.services.server.settings import AnnouncementSettings
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.origins import Origins
+from rollcast.services.settings.recipes import read_recipe, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
@@ -54,7 +56,9 @@ FIRST_OF_LEARNING: Final = (
 )
 
 
-class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
+class LearnerSettings(
+    EnvironmentSettings, ServerSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings
+):
     """The settings that `train` and `learner` share."""
 
     address: str = setting(
@@ -277,6 +281,14 @@ class LearnerSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSe
     collect_timeout_s: TimeoutSeconds = setting(
         600.0, "Seconds without a rollout after which training fails; the error names the actors it waited for.", FREE
     )
+    track: Literal["wandb", "trackio", "mlflow"] | None = setting(
+        None,
+        "Also write metrics and settings to a tracker of experiments: wandb, trackio or mlflow, each an extra, with "
+        "its own variables for account and place (WANDB_MODE=offline, TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A "
+        "resumed run goes on in the same run there. Default: none.",
+        FREE,
+    )
+    track_project: str = setting("rollcast", "The project, or experiment, under which the tracker lists the run.", FREE)
     log_level: LogLevel = setting("WARNING", "Least severe messages to log, on stderr.", FREE)
 
     @classmethod

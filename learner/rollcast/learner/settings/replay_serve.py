@@ -9,12 +9,16 @@ from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.limits.limits import MAX_FRAME_STACK
 from rollcast.services.limits.settings import ServerLimitSettings
+from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.security.settings import ServerSecuritySettings
+from rollcast.services.server.settings import AnnouncementSettings
 from rollcast.services.settings.numbers import AtLeastOne, Seed, ZeroToOne
 from rollcast.services.settings.settings import LogLevel
 
 
-class ReplayServeSettings(EnvironmentSettings, ServerSecuritySettings, ServerLimitSettings):
+class ReplayServeSettings(
+    EnvironmentSettings, ServerSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings
+):
     """Serves a replay buffer without a learner: actors fill it at random, and learners elsewhere draw from it."""
 
     first_options: ClassVar = (

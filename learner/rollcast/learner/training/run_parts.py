@@ -248,6 +248,7 @@ def serving_options(
         deterministic=settings.deterministic,
         control=control,
         security=settings.server_security(),
+        announcement=settings.announcement(),
         collect_timeout_s=settings.collect_timeout_s,
         limits=settings.server_limits(),
         replay=replay,

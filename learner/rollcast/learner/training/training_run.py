@@ -40,8 +40,11 @@ from rollcast.learner.training.run_parts import (
 )
 from rollcast.learner.training.stall_watchdog import StallWatchdog
 from rollcast.learner.training.trainer import Trainer, TrainingSummary
-from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter
+from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, PrometheusWriter, TensorBoardWriter, TrackerWriter
+from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
 from rollcast.services.errors import AddressInUseError
+from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.process.installation import require_extra
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
@@ -142,12 +145,20 @@ def training_run(
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
         writers = _open_writers(folder, stack)
+        if settings.track is not None:
+            writers = (*writers, stack.enter_context(_tracker(settings.track, settings, folder.directory)))
+        prometheus = PrometheusWriter(control.status, control.actors)
+        if settings.metrics_address is not None:
+            writers = (*writers, prometheus)
         run = _make_run(settings, learner, actors, control, folder.directory, writers)
         if folder.checkpoint is not None:
             run.trainer.resume(folder.checkpoint[0])
         if not settings.durable:
             _refuse_forgotten_log(settings, learner, folder)
         try:
+            if settings.metrics_address is not None:
+                server = stack.enter_context(MetricsServer(settings.metrics_address, prometheus.collect))
+                announce(f"metrics for Prometheus at http://{server.address}/metrics")
             yield run
         except AddressInUseError:
             # Nothing was learnt. Without its folder, the same command works once the address is free.
@@ -209,6 +220,23 @@ def _open_writers(folder: _Folder, stack: ExitStack) -> tuple[MetricsWriter, ...
     for writer in writers:
         stack.callback(writer.close)
     return writers
+
+
+@contextlib.contextmanager
+def _tracker(name: TrackerName, settings: LearnerSettings, directory: RunDirectory) -> Iterator[MetricsWriter]:
+    """Opens the writer to a tracker of experiments, and closes it.
+
+    Raises:
+        ConfigurationError: Its package is not installed.
+    """
+    require_extra(name, f"--track {name}")
+    values = settings.model_dump(mode="json")
+    tracker = make_tracker(name, project=settings.track_project, run_dir=directory.path, settings=values)
+    writer = TrackerWriter(name, tracker, directory.path)
+    try:
+        yield writer
+    finally:
+        writer.close()
 
 
 def _make_run(

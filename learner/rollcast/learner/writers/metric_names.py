@@ -16,11 +16,13 @@ class Metric:
         tag: The name under which it is written; the part before the slash groups it.
         unit: The unit of its values.
         meaning: A line for people.
+        counts: True if it only grows while the learner lives: Prometheus calls it a counter.
     """
 
     tag: str
     unit: str
     meaning: str
+    counts: bool = False
 
     def of(self, key: str) -> str:
         """Returns the tag for one of several substeps: `replay/size` of `scout` is `replay/scout/size`."""
@@ -39,8 +41,8 @@ def algorithm_tag(algorithm: str, name: str) -> str:
 
 
 MEAN_RETURN: Final = Metric("train/mean_return", "reward", "mean return of the last 100 episodes; NaN before the first")
-EPISODES: Final = Metric("train/episodes", "episodes", "episodes that have ended")
-UPDATES: Final = Metric("train/updates", "updates", "updates that were made")
+EPISODES: Final = Metric("train/episodes", "episodes", "episodes that have ended", counts=True)
+UPDATES: Final = Metric("train/updates", "updates", "updates that were made", counts=True)
 POLICY_VERSION: Final = Metric("train/policy_version", "version", "newest policy version that was cast")
 
 ENV_STEPS_PER_SECOND: Final = Metric("speed/env_steps_per_second", "steps/s", "environment steps, over the last 5 s")
@@ -58,11 +60,14 @@ STALE_TRAJECTORIES: Final = Metric(
     "queue/stale_trajectories",
     "trajectories",
     "dropped: beyond `--max-policy-lag`, or played for an earlier learner",
+    counts=True,
 )
 DUPLICATE_ROLLOUTS: Final = Metric(
-    "queue/duplicate_rollouts", "rollouts", "came again after a reconnect, and were dropped; harmless"
+    "queue/duplicate_rollouts", "rollouts", "came again after a reconnect, and were dropped; harmless", counts=True
 )
-REJECTED_ROLLOUTS: Final = Metric("queue/rejected_rollouts", "rollouts", "refused because they did not fit")
+REJECTED_ROLLOUTS: Final = Metric(
+    "queue/rejected_rollouts", "rollouts", "refused because they did not fit", counts=True
+)
 ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stream")
 
 EVAL_MEAN_RETURN: Final = Metric(
@@ -74,15 +79,18 @@ EVAL_STD: Final = Metric("eval/std", "reward", "standard deviation of the episod
 EVAL_MEAN_LENGTH: Final = Metric("eval/mean_length", "steps", "mean length of the episodes")
 EVAL_BEST_MEAN_RETURN: Final = Metric("eval/best_mean_return", "reward", "highest mean return of an evaluation so far")
 EVAL_POLICY_VERSION: Final = Metric("eval/policy_version", "version", "version of the policy that was evaluated")
-EVAL_EVALUATIONS: Final = Metric("eval/evaluations", "policies", "policies that were evaluated")
+EVAL_EVALUATIONS: Final = Metric("eval/evaluations", "policies", "policies that were evaluated", counts=True)
 EVAL_SKIPPED: Final = Metric(
-    "eval/skipped", "policies", "policies that were due and not evaluated, because no evaluator was free in time"
+    "eval/skipped",
+    "policies",
+    "policies that were due and not evaluated, because no evaluator was free in time",
+    counts=True,
 )
 EVAL_SECONDS: Final = Metric("eval/seconds", "seconds", "time that the episodes took")
 
 REPLAY_SIZE: Final = Metric("replay/size", "entries", "entries in the replay buffer")
-REPLAY_INSERTS: Final = Metric("replay/inserts", "entries", "entries that were inserted")
-REPLAY_SAMPLES: Final = Metric("replay/samples", "entries", "entries that were drawn")
+REPLAY_INSERTS: Final = Metric("replay/inserts", "entries", "entries that were inserted", counts=True)
+REPLAY_SAMPLES: Final = Metric("replay/samples", "entries", "entries that were drawn", counts=True)
 REPLAY_SAMPLES_PER_INSERT: Final = Metric(
     "replay/samples_per_insert",
     "ratio",
@@ -96,9 +104,11 @@ REPLAY_DIFFERENCE: Final = Metric(
 )
 REPLAY_MIN_DIFF: Final = Metric("replay/min_diff", "entries", "lower end of that band")
 REPLAY_MAX_DIFF: Final = Metric("replay/max_diff", "entries", "upper end of that band")
-REPLAY_INSERT_WAIT_S: Final = Metric("replay/insert_wait_s", "seconds", "time that rollouts were held back, in all")
+REPLAY_INSERT_WAIT_S: Final = Metric(
+    "replay/insert_wait_s", "seconds", "time that rollouts were held back, in all", counts=True
+)
 REPLAY_SAMPLE_WAIT_S: Final = Metric(
-    "replay/sample_wait_s", "seconds", "time that the trainer waited for a batch, in all"
+    "replay/sample_wait_s", "seconds", "time that the trainer waited for a batch, in all", counts=True
 )
 REPLAY_BETA: Final = Metric(
     "replay/beta", "0 to 1", "share of the bias that importance weights correct; with prioritised replay"
@@ -198,9 +208,9 @@ EVENT_METRICS: Final = (
     Metric("episode_length/median", "steps", "median length"),
     Metric("episode_length/min", "steps", "shortest length"),
     Metric("episode_length/max", "steps", "longest length"),
-    Metric("episode_length/cumulative", "steps", "steps of all episodes of the run"),
+    Metric("episode_length/cumulative", "steps", "steps of all episodes of the run", counts=True),
     Metric("episode_count/epoch", "episodes", "episodes since the last record"),
-    Metric("episode_count/cumulative", "episodes", "episodes of the run"),
+    Metric("episode_count/cumulative", "episodes", "episodes of the run", counts=True),
     Metric("learner_update/mean_s", "seconds", "mean time of an update since the last record"),
     Metric("learner_update/max_s", "seconds", "longest update since the last record"),
     Metric("learner_update/max_waited_s", "seconds", "longest wait for a batch since the last record"),

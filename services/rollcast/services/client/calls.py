@@ -16,7 +16,7 @@ class Client:
     """A channel to a server, and the calls over it. Safe from many threads.
 
     Args:
-        address: "host:port" or "unix:/path".
+        address: "host:port", "unix:/path" or "file:/path".
         timeout_s: Deadline of every unary call, in seconds.
         security: Certificates and token.
 

@@ -6,6 +6,7 @@ import grpc
 
 from rollcast.services.address import parse_address
 from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.rendezvous import read_rendezvous
 from rollcast.services.security.bearer import BearerInterceptor
 from rollcast.services.security.credentials import channel_credentials
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
@@ -45,19 +46,26 @@ def make_channel(address: str, security: ClientSecurity = PLAIN_CLIENT) -> grpc.
     """Makes a channel, which connects when it is first used; close it.
 
     Args:
-        address: "host:port" or "unix:/path".
+        address: "host:port", "unix:/path", or "file:/path" of a file that has the address, which is read now.
         security: Certificates and token; their files are read now. A unix socket uses neither.
 
     Raises:
+        LearnerUnreachableError: There is no such file.
         ConfigurationError: The address is malformed, a file cannot be used, or a token would travel unprotected.
     """
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     parsed = parse_address(address)
+    if parsed.rendezvous is not None:
+        found = read_rendezvous(parsed.rendezvous)
+        parsed = parse_address(found.address)
+        if found.server_name:
+            # its machine was not known when the certificate was made
+            options.append(("grpc.ssl_target_name_override", found.server_name))
     if parsed.path is not None:
         # gRPC would send the percent-encoded path as :authority, which other languages' servers refuse.
         options.append(("grpc.default_authority", "localhost"))
         return grpc.insecure_channel(parsed.text, options=options)
-    token = security.token_for(address)
+    token = security.token_for(parsed.text)
     credentials = channel_credentials(security)
     if credentials is None:
         channel = grpc.insecure_channel(parsed.text, options=options)

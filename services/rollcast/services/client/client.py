@@ -49,7 +49,7 @@ class LearnerClient(Client):
         ...     print(learner.status().env_steps_per_second)
 
     Args:
-        address: "host:port" or "unix:/path".
+        address: "host:port", "unix:/path" or "file:/path".
         timeout_s: Deadline of every unary call, in seconds; at least 30 for get_policy, at least 60 for pause and
             save_checkpoint.
         security: Certificates and token.

@@ -37,7 +37,7 @@ def probe(address: str, service: str = "", *, environment: Mapping[str, str] | N
     """Asks a learner whether it serves.
 
     Args:
-        address: "host:port" or "unix:/path".
+        address: "host:port", "unix:/path", or "file:/path" of a file that has the address.
         service: A service's full name; empty: the whole server.
         environment: The variables ROLLCAST_TLS_CA, ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY, which name files; None:
             plain TCP.
@@ -91,6 +91,9 @@ def _connect(address: str, environment: Mapping[str, str], deadline: float) -> s
             connection.close()
             raise
         return connection
+    server_name = ""
+    if address.startswith("file:"):
+        address, server_name = _read_rendezvous(address.removeprefix("file:"))
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host.strip("[]"), int(port)), _left(deadline))
     # Without TLS_CA, the other variables are for the server beside this process, not for this client.
@@ -105,10 +108,21 @@ def _connect(address: str, environment: Mapping[str, str], deadline: float) -> s
         certificate = environment.get("ROLLCAST_TLS_CERT")
         if certificate:
             context.load_cert_chain(certificate, environment.get("ROLLCAST_TLS_KEY"), password="")
-        return context.wrap_socket(connection, server_hostname=host.strip("[]"))
+        return context.wrap_socket(connection, server_hostname=server_name or host.strip("[]"))
     except BaseException:
         connection.close()
         raise
+
+
+def _read_rendezvous(path: str) -> tuple[str, str]:
+    """Returns the address in a file that a learner has written, and the name in its certificate, or ""."""
+    import json
+
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes longer to import than to use
+        content = json.load(file)
+    if not isinstance(content, dict) or not isinstance(content.get("address"), str):
+        raise ValueError("the file has no address")  # noqa: TRY004  # what `probe` expects
+    return content["address"], str(content.get("server_name", ""))
 
 
 def _check(connection: socket.socket, service: str, deadline: float) -> str:

@@ -27,7 +27,7 @@ class ReplayClient(Client):
         ...         replay.update_priorities(batch.keys, learn(batch))
 
     Args:
-        address: "host:port" or "unix:/path".
+        address: "host:port", "unix:/path" or "file:/path".
         timeout_s: Deadline of every unary call, in seconds.
         substep_key: The substep whose buffer to use; empty: the only one.
         security: Certificates and token.

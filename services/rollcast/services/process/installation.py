@@ -23,6 +23,9 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "mujoco": ("mujoco",),
     "atari": ("ale_py", "cv2"),
     "plot": ("matplotlib",),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
     "video": ("moviepy", "pygame"),
 }
 

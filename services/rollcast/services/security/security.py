@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from rollcast.services.address import parse_address
+from rollcast.services.address import parse_address, parse_listening_address
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.tokens import TokenFile, Tokens, check_token, read_secret
 
@@ -97,7 +97,8 @@ class ServerSecurity:
             ConfigurationError: The address is malformed; or other machines reach it, there is no TLS, and `insecure` is
                 False.
         """
-        if self.tls is None and not self.insecure and not parse_address(address).is_local:
+        parsed = parse_listening_address(address)
+        if self.tls is None and not self.insecure and not parsed.is_local:
             raise ConfigurationError(
                 f"the address {address!r} can be reached from other machines and has no TLS: anyone on the network "
                 "could read and steer everything; expected localhost, a unix socket, or TLS; give --tls-cert and "

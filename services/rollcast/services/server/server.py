@@ -91,6 +91,7 @@ class LearnerServer:
         services: The names whose health it reports, including the empty name of the whole server.
         security: TLS and tokens for clients that come over TCP.
         refusals: The clients that met a limit lately.
+        opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class LearnerServer:
         services: Sequence[str] = _SERVICES,
         security: ServerSecurity = PLAIN_SERVER,
         refusals: Refusals,
+        opens: str = "can join, steer and stop the learner",
     ) -> None:
         self.refusals = refusals
+        self._opens = opens
         self._address = address
         self._server = server
         self._executor = executor
@@ -166,7 +169,7 @@ class LearnerServer:
         self._gate.start()
         self._server.start()
         if tls is None and not self._address.is_local:
-            _warn_of_open_door(self.address, self._security.tokens is not None)
+            _warn_of_open_door(self.address, self._security.tokens is not None, self._opens)
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
@@ -202,11 +205,20 @@ class LearnerServer:
 
 
 @functools.cache  # once for each address: a learner that waits for its first actor serves there twice
-def _warn_of_open_door(address: str, has_tokens: bool) -> None:
+def _warn_of_open_door(address: str, has_tokens: bool, opens: str) -> None:
     _log.warning(
         "%s is served without TLS: anyone on the network path can read everything, %s",
         address,
-        "including tokens" if has_tokens else "and anyone who reaches it can join, steer and stop the learner",
+        "including tokens" if has_tokens else f"and anyone who reaches it {opens}",
+    )
+
+
+def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Returns gRPC's options of a server with limits."""
+    return (
+        *_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
     )
 
 
@@ -255,14 +267,11 @@ def make_server(
     ]
     if security.tokens is not None and parsed.path is None:
         interceptors.insert(0, AuthorizationInterceptor(security.tokens))
-    options = (
-        *_OPTIONS,
-        ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
-    )
     # As many again may wait for a thread for that moment; more than that is a flood.
     n_concurrent = 2 * n_threads
-    server = grpc.server(executor, interceptors=interceptors, options=options, maximum_concurrent_rpcs=n_concurrent)
+    server = grpc.server(
+        executor, interceptors=interceptors, options=server_options(limits), maximum_concurrent_rpcs=n_concurrent
+    )
     rollouts = RolloutServicer(
         sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes, evaluations=evaluators
     )

@@ -1,12 +1,14 @@
 """Tests that every actor-critic has to pass."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 from pydantic import ValidationError
 
 from rollcast.learner.algorithms.actor_critic import ActorCritic
@@ -17,9 +19,10 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import (
     SPEC,
     bools,
@@ -30,9 +33,15 @@ from tests.actor_critics import (
     on_policy_batch,
     parameters_of,
 )
-from tests.batches import SPACES, make_batch
+from tests.batches import BOX_SPACES, SPACES, make_batch
 
 Maker = Callable[..., ActorCritic]
+IMAGE_SPACES = {
+    FLAT_SUBSTEP: SubstepSpaces(
+        observation=Dict({"image": Box(0, 255, (36, 36, 1), np.uint8), "vector": Box(-np.inf, np.inf, (3,))}),
+        action=Discrete(2),
+    )
+}
 IDS = ["impala", "ppo", "appo"]
 every_actor_critic = pytest.mark.parametrize("make", [make_impala, make_ppo, make_appo], ids=IDS)
 every_class = pytest.mark.parametrize(
@@ -60,6 +69,16 @@ def test_rewarded_actions_become_likelier(make: Maker, n_updates: int):
     gain = log_prob_of(algorithm, batch) - batch.substeps[FLAT_SUBSTEP].log_prob
     assert gain[action == 1].min() > 0.05
     assert gain[action == 0].max() < -0.05
+
+
+@every_class
+@pytest.mark.parametrize("std", [0.14, 1.0, 7.0])
+def test_actions_of_a_box_begin_with_the_deviation_that_was_set(algorithm: type, settings: type, std: float):
+    made = algorithm(BOX_SPACES, SPEC, settings(initial_std=std), seed=0)
+    arrays = {name: array for name, array in made.policy_state().items() if name.startswith("log_std.")}
+    assert len(arrays) == 1
+    for array in arrays.values():
+        np.testing.assert_allclose(np.exp(array), [std, std], rtol=1e-6)
 
 
 @every_actor_critic
@@ -118,6 +137,80 @@ def test_updates_after_load_are_bit_identical(make: Maker, settings: dict[str, o
         assert torch.equal(parameters_of(algorithm), parameters_of(restored))
     state = restored.policy_state()
     assert all(np.array_equal(array, state[name]) for name, array in algorithm.policy_state().items())
+
+
+def of_images(algorithm: type, settings: type, *, seed: int = 0, **given: object) -> ActorCritic:
+    """Returns an actor-critic that sees an image and a vector, so that there are hidden layers after the torso."""
+    own = settings(**{**_small(settings), "max_grad_norm": 1e9, **given})
+    return algorithm(IMAGE_SPACES, SPEC, own, seed=seed)
+
+
+def batch_of_images(seed: int = 0) -> Batch:
+    batch, rng = make_batch(seed=seed), torch.Generator().manual_seed(seed)
+    columns = batch.substeps[FLAT_SUBSTEP]
+
+    def seen(leaves: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        shape = (*leaves[""].shape[:-1], 36, 36, 1)
+        return {"image": torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng), "vector": leaves[""]}
+
+    observed = {name: seen(getattr(columns, name)) for name in ("observation", "last_observation", "final_observation")}
+    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **observed)})
+
+
+@every_class
+def test_one_torso_gives_policy_and_critic_what_two_passes_give(algorithm: type, settings: type):
+    shared = of_images(algorithm, settings, share_torso=True)
+    (network,) = shared.policy.networks.values()
+    rows = {path: leaf.flatten(0, 1) for path, leaf in batch_of_images().substeps[FLAT_SUBSTEP].observation.items()}
+    parameters, values = shared._of_observations(rows, 12)
+    assert (parameters.shape, values.shape) == ((12, 2), (20,))
+    twin = shared.policy.parameters_of({path: leaf[:12] for path, leaf in rows.items()})
+    torch.testing.assert_close(parameters, twin)
+    value_twin = shared._critic(network.features(rows))
+    torch.testing.assert_close(values, value_twin)
+    # Both reach the torso; of the critic's layers the policy knows nothing.
+    weights = list(network.images.parameters())
+    (parameters.square().sum() + values.square().sum()).backward()
+    together = [weight.grad.clone() for weight in weights]
+    for of_one in (twin.square().sum(), value_twin.square().sum()):
+        gradients = torch.autograd.grad(of_one, weights)
+        assert all(gradient.abs().max() > 0 for gradient in gradients)
+        together = [sum_ - gradient for sum_, gradient in zip(together, gradients, strict=True)]
+    for rest in together:
+        torch.testing.assert_close(rest, torch.zeros_like(rest), atol=1e-4, rtol=0.0)
+    assert shared.policy_state().keys() == of_images(algorithm, settings).policy_state().keys()
+
+
+@every_class
+def test_a_torso_for_two_goes_on_after_load_bit_by_bit(algorithm: type, settings: type, tmp_path: Path):
+    one = of_images(algorithm, settings, share_torso=True)
+    before = parameters_of(one)
+    one.update(batch_of_images(), progress=0.1)
+    assert not torch.equal(before, parameters_of(one))
+    one.save(tmp_path)
+    other = of_images(algorithm, settings, share_torso=True, seed=9)
+    other.load(tmp_path)
+    for each in (one, other):
+        each.update(batch_of_images(seed=1), progress=0.1)
+    assert torch.equal(parameters_of(one), parameters_of(other))
+    with pytest.raises(ConfigurationError, match="was learnt with share_torso True; expected False"):
+        of_images(algorithm, settings).begin_with(one.policy_state(), tmp_path)
+
+
+@every_class
+@pytest.mark.parametrize(
+    ("spaces", "spec"),
+    [
+        (SPACES, SPEC),
+        (IMAGE_SPACES, PolicySpec(network="mlp")),
+        (IMAGE_SPACES, PolicySpec(recurrence="gru")),
+        (SPACES, PolicySpec(network="tests.networks:make_linear")),
+    ],
+    ids=["vector", "mlp", "memory", "own"],
+)
+def test_a_torso_to_share_is_that_of_images_without_a_memory(algorithm: type, settings: type, spaces, spec):
+    with pytest.raises(ConfigurationError, match=r"share_torso: the network is .*; expected a built-in network of im"):
+        algorithm(spaces, spec, settings(share_torso=True), seed=0)
 
 
 @every_actor_critic

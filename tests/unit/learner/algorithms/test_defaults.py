@@ -69,6 +69,18 @@ def test_the_policy_of_an_atari_game_sees_four_frames_by_default(algorithm: str)
         assert with_algorithm_defaults(LearnerSettings.model_validate(given), algorithm).frame_stack == expected
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "clips"),
+    [("impala", True), ("ppo", True), ("appo", True), ("dqn", True), ("sac", True), ("r2d2", False)],
+)
+def test_points_of_an_atari_game_are_clipped_unless_values_are_rescaled(algorithm: str, clips: bool):
+    for atari in (False, True):
+        settings = with_algorithm_defaults(LearnerSettings.model_validate({"atari": atari}), algorithm)
+        own = getattr(settings, algorithm)
+        found = {settings.replay.reward_clip, getattr(own, "reward_clip", "none")}
+        assert ("unit" in found) == (atari and clips)
+
+
 @pytest.mark.parametrize("algorithm", ["impala", "ppo", "appo", "dqn", "r2d2"])
 def test_defaults_of_atari_are_those_of_the_papers_unless_given(algorithm: str):
     plain = with_algorithm_defaults(LearnerSettings(), algorithm)
@@ -80,8 +92,25 @@ def test_defaults_of_atari_are_those_of_the_papers_unless_given(algorithm: str):
     assert own.model_dump(exclude={"learning_rate"}) != plain_own.model_dump(exclude={"learning_rate"})
     # The rest are the algorithm's.
     assert settings.n_rollout_steps == plain.n_rollout_steps
-    if hasattr(own, "reward_clip"):
-        assert (own.reward_clip, plain_own.reward_clip) == ("unit", "none")
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "appo"])
+@pytest.mark.parametrize(
+    ("given", "shares"),
+    [
+        ({"atari": True}, True),
+        ({"atari": True, "network": "impala_resnet"}, True),
+        ({}, False),
+        ({"atari": True, "network": "mlp"}, False),
+        ({"atari": True, "network": "tests.networks:make_linear"}, False),
+        ({"atari": True, "recurrence": "lstm"}, False),
+    ],
+)
+def test_policy_and_critic_of_an_atari_game_share_the_torso_where_they_can(
+    algorithm: str, given: dict[str, object], shares: bool
+):
+    settings = with_algorithm_defaults(LearnerSettings.model_validate(given), algorithm)
+    assert getattr(settings, algorithm).share_torso == shares
 
 
 def test_r2d2_sees_single_frames_of_an_atari_game():

@@ -30,7 +30,8 @@ OPTIONS = {
     "dqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 --replay.min-size 40 --updates-per-broadcast 2 "
     "--checkpoint-interval-updates 20",
     "r2d2": "--n-rollout-steps 4 --replay.sequence-length 3 --replay.burn-in 1 --batch-size 4 --total-steps 140 "
-    "--replay.min-size 10 --recurrent-size 4 --updates-per-broadcast 2 --checkpoint-interval-updates 20",
+    "--replay.min-size 10 --replay.samples-per-insert 20 --recurrent-size 4 --updates-per-broadcast 2 "
+    "--checkpoint-interval-updates 20",
 }
 
 

@@ -56,7 +56,12 @@ def records(run_dir):
         ("dqn", (), 17),
         ("dqn", ("--deterministic",), 17),
         ("r2d2", (), 17),
-        ("r2d2", ("--deterministic", "--recurrence", "gru", "--replay.capacity", "12"), 17),
+        # more updates: actors that are in step get fewer policies
+        (
+            "r2d2",
+            ("--deterministic", "--recurrence=gru", "--replay.capacity=12", "--replay.samples-per-insert=40"),
+            17,
+        ),
         ("dqn", ("--replay.removal", "lowest_priority", "--replay.capacity", "64"), 17),
         ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
     ],

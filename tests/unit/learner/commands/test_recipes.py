@@ -1,8 +1,8 @@
 import io
 
 from rollcast.learner.commands.recipes import recipes
-from rollcast.learner.settings.recipes import recipe_names
 from rollcast.learner.settings.recipes_command import RecipesSettings
+from rollcast.services.settings.recipes import recipe_names
 from tests.processes import ROOT
 
 

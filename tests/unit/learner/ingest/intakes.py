@@ -26,7 +26,7 @@ def offer(**changes: object) -> JoinOffer:
 class Intake:
     """An intake with its queue and registry."""
 
-    def __init__(self, capacity: int = 8, rule: CreditRule | None = None) -> None:
+    def __init__(self, capacity: int = 8, rule: CreditRule | None = None, network: str = "auto") -> None:
         self.queue = RolloutQueue(capacity)
         self.registry = ActorRegistry(max_actors=4)
         self.intake = RolloutIntake(
@@ -34,7 +34,7 @@ class Intake:
             self.queue,
             seeds=ActorSeeds(0, env_seeds=(11, 12)),
             spaces=CARTPOLE_LIKE,
-            policy=PolicySpec(),
+            policy=PolicySpec(network=network),
             n_rollout_steps=3,
             envs_per_actor=4,
             rule=rule,

@@ -12,7 +12,7 @@ from rollcast.services.errors import (
     ProtocolMismatchError,
     SpacesMismatchError,
 )
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
 from tests.processes import wait_until
@@ -81,6 +81,26 @@ def test_join_refuses_other_spaces_and_names_the_place():
     }
     with pytest.raises(SpacesMismatchError, match=r"observation.*learner.*actor 'a'"):
         Intake().intake.join(offer(spaces=spaces))
+
+
+@pytest.mark.parametrize(
+    ("trained", "started_with", "fits"),
+    [
+        *((network, "auto", True) for network in BUILT_IN_NETWORKS),
+        ("mlp", "mlp", True),
+        ("mlp", "nature_cnn", False),
+        ("mine:net", "mine:net", True),
+        ("mine:net", "auto", False),
+        ("auto", "mine:net", False),
+    ],
+)
+def test_an_actor_of_auto_plays_every_network_that_needs_no_import(trained: str, started_with: str, fits: bool):
+    intake = Intake(network=trained).intake
+    if fits:
+        assert intake.join(offer(network=started_with)).incarnation == 1
+    else:
+        with pytest.raises(ProtocolMismatchError, match=f"--network '{started_with}', the learner trains '{trained}'"):
+            intake.join(offer(network=started_with))
 
 
 def test_join_refuses_a_network_the_actor_was_not_started_with():

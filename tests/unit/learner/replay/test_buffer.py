@@ -1,9 +1,11 @@
+import dataclasses
 import logging
 import threading
 
 import numpy as np
 import pytest
 
+from rollcast.learner.replay.columns.memory import host_array
 from rollcast.services.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -73,6 +75,30 @@ def test_rejects_sizes_below_one(argument: str):
     arguments = {"n_rollout_steps": T, "batch_size": 2, "n_envs": 1, argument: 0}
     with pytest.raises(ConfigurationError, match=f"{argument} is 0"):
         make_buffer(**arguments)
+
+
+@pytest.mark.parametrize("way", ["insert", "load"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"n_step": 3}, {"n_step": 3, "removal": "lowest_priority", "sampler": "prioritized"}, {"entry": "rollouts"}],
+    ids=["ring", "transitions", "rollouts"],
+)
+def test_rewards_are_clipped_one_by_one_before_they_are_summed(settings: dict, way: str, place: str | None):
+    rollout = played()
+    own = np.array([[7.0, 0.25], [-3.0, 0.5], [0.5, -9.0], [2.0, 0.0]], np.float32)
+    rollout = dataclasses.replace(rollout, reward=own)
+    own.setflags(write=False)  # as those of the wire
+    samples = []
+    for given in (rollout, dataclasses.replace(rollout, reward=own.clip(-1.0, 1.0))):
+        clip = "unit" if given is rollout else "none"
+        buffer = make_buffer(reward_clip=clip, discount=0.5, place=place, **settings)
+        assert getattr(buffer, way)(given if way == "insert" else [given])
+        samples.append(host_array(buffer.sample(buffer.size).reward))
+    clipped, expected = samples
+    assert np.array_equal(clipped, expected)
+    assert np.abs(clipped).max() <= 1.0 + 0.5 + 0.25
+    assert rollout.reward is own
+    assert own[0, 0] == 7.0
 
 
 def test_keeps_last_entries_of_rollout_larger_than_buffer(place: str | None):

@@ -1,6 +1,7 @@
 import re
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
@@ -13,6 +14,11 @@ from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
+from rollcast.services.settings.recipes import read_recipe, recipe_names
+
+
+def train_settings(*arguments: str) -> TrainSettings:
+    return TrainSettings.from_command_line("rollcast train", list(arguments))
 
 
 @pytest.mark.parametrize("settings", [LearnerSettings, TrainSettings])
@@ -166,3 +172,53 @@ def test_every_command_makes_the_same_environment_of_the_same_settings(settings,
     for variable, atari in (("true", True), ("", False)):
         monkeypatch.setenv("ROLLCAST_ATARI", variable)
         assert settings.from_command_line("rollcast", given).env_factory().atari is atari
+
+
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("kind", [TrainSettings, ServingSettings])
+def test_recipe_is_valid_and_named_after_its_algorithm(kind: type, name: str):
+    settings = kind.from_command_line("rollcast", ["--recipe", name])
+    values = read_recipe(name)
+    assert settings.algorithm == values["algorithm"] == name.partition("-")[0]
+    assert (settings.env_id, settings.env_kwargs) == (values["env_id"], values.get("env_kwargs", {}))
+    assert settings.env_id in gymnasium.registry or ":" in settings.env_id
+    for group, options in values.items():
+        if isinstance(options, dict) and group != "env_kwargs":
+            assert {option: getattr(getattr(settings, group), option) for option in options} == options
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_an_actor_of_the_recipe_makes_the_learners_environment(name: str):
+    acting = ActorSettings.from_command_line("rollcast actor", ["--recipe", name])
+    learning = ServingSettings.from_command_line("rollcast learner", ["--recipe", name])
+    assert acting.env_factory() == learning.env_factory()
+    assert acting.network in (learning.network, "auto")
+
+
+def test_values_win_over_defaults_and_lose_to_file_environment_and_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert train_settings("--recipe", "ppo-cartpole").ppo.n_epochs == 20
+    assert train_settings("--recipe", "ppo-cartpole").ppo.clip_range == 0.2, "PPO's default"
+    file = tmp_path / "mine.yaml"
+    file.write_text("recipe: ppo-cartpole\nppo: {n_epochs: 3}\n")
+    read = train_settings("--config", str(file)).ppo
+    assert (read.n_epochs, read.gae_lambda) == (3, 0.8)
+    monkeypatch.setenv("ROLLCAST_RECIPE", "ppo-cartpole")
+    monkeypatch.setenv("ROLLCAST_PPO__N_EPOCHS", "4")
+    assert (train_settings().env_id, train_settings().ppo.n_epochs) == ("CartPole-v1", 4)
+    assert train_settings("--ppo.n-epochs", "5", "--env-id", "Acrobot-v1").ppo.n_epochs == 5
+
+
+@pytest.mark.parametrize("command", ["train", "learner"])
+def test_help_shows_the_values_as_defaults(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        COMMAND_SETTINGS[command].from_command_line(f"rollcast {command}", ["--recipe", "ppo-cartpole", "--help"])
+    shown = capsys.readouterr().out
+    assert re.search(r"--ppo.n-epochs INT .*\(default: 20\)", shown)
+    assert re.search(r"--envs-per-actor INT[^(]*\(default: 4\)", shown)
+
+
+def test_algorithm_of_another_recipe_is_refused():
+    with pytest.raises(ConfigurationError, match=r"ppo \(from the recipe\): the algorithm is 'sac'"):
+        train_settings("--recipe", "ppo-cartpole", "--algorithm", "sac")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from rollcast.services.client import health_probe
+from rollcast.services.rendezvous import Rendezvous, write_rendezvous
 from rollcast.services.server.server import ROLLOUT_SERVICE
 from tests.integration.learner_fakes import DEADLINE_S
 
@@ -29,6 +30,15 @@ def test_probe_names_the_reason_if_learner_does_not_serve(learner, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert "no learner answers at 127.0.0.1:1" in lines[1]
+
+
+def test_probe_finds_the_learner_by_its_file(learner, tmp_path):
+    file = tmp_path / "learner.address"
+    assert "No such file" in health_probe.probe(f"file:{file}")
+    file.write_text("[]")
+    assert "has no address" in health_probe.probe(f"file:{file}")
+    write_rendezvous(file, Rendezvous(address=learner.address))
+    assert health_probe.probe(f"file:{file}") is None
 
 
 def test_ctrl_c_ends_the_probe_without_a_traceback():

@@ -1,0 +1,56 @@
+"""The metrics of an actor process, for Prometheus."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import Metric
+
+from rollcast.actor.acting.state_clock import ActingState, StateClock
+from rollcast.services.metrics.families import Families
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.version import software_version
+
+_LABELS: Final = {state: state.value.replace(" ", "_") for state in ActingState}
+
+
+class ActorMetrics:
+    """The counts of an actor, and its state now. Its main thread writes; any thread may collect.
+
+    Attributes:
+        clock: Adds up the time by state.
+    """
+
+    def __init__(self) -> None:
+        self.clock = StateClock()
+        self._env_steps = 0
+        self._rollouts = 0
+        self._episodes = 0
+        self._policy_version = 0
+        self._n_envs = 0
+        self._name = ""
+
+    def joined(self, actor_id: str, n_envs: int) -> None:
+        """Notes what the learner agreed to."""
+        self._name, self._n_envs = actor_id, n_envs
+
+    def sent(self, rollout: Rollout) -> None:
+        """Notes a rollout that was handed to the connection."""
+        self._env_steps += rollout.n_env_steps
+        self._rollouts += 1
+        self._episodes += int((rollout.terminated | rollout.truncated).sum())
+        self._policy_version = rollout.policy_version
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics of this moment."""
+        families = Families()
+        about = {"version": software_version(), "actor": self._name}
+        families.gauge("actor_info", "1; its labels say what runs", 1, about)
+        families.gauge("actor_environments", "environments that it steps at once", self._n_envs)
+        families.counter("actor_env_steps", "environment steps in the rollouts that it has made", self._env_steps)
+        families.counter("actor_rollouts", "rollouts that it has made", self._rollouts)
+        families.counter("actor_episodes", "episodes that have ended in them", self._episodes)
+        families.gauge("actor_policy_version", "policy version with which it acted last", self._policy_version)
+        for state, seconds in self.clock.seconds().items():
+            labels = {"state": _LABELS[state]}
+            families.counter("actor_state_seconds", "time by what its main thread does", seconds, labels)
+        return families

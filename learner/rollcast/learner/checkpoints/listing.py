@@ -1,0 +1,117 @@
+"""Describes the runs of a folder: how far each came, and whether it goes on."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rollcast.learner.checkpoints.manifest import read_info
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN, MEAN_RETURN
+from rollcast.services.errors import ConfigurationError
+
+# The end of metrics.jsonl in which the newest values are looked for: some hundred records.
+_TAIL_BYTES: Final = 512 * 1024
+
+RunState = Literal["training", "finished", "stopped", "empty", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The state of a run, by its files.
+
+    Attributes:
+        path: The run's folder.
+        state: training: a process trains in it; finished: training has ended; stopped: it can be resumed; empty: it
+            ended before its first checkpoint; unreadable: its settings cannot be read.
+        algorithm: The algorithm; empty if it is not known.
+        env_id: The environment; likewise.
+        seed: The seed; None if it is not known.
+        env_steps: Environment steps in its newest record.
+        mean_return: The newest mean return of 100 training episodes; None before the first episode.
+        eval_mean_return: The newest mean return of an evaluation; None if there is none.
+        written: When its newest record was written, in seconds since the epoch.
+    """
+
+    path: Path
+    state: RunState
+    algorithm: str = ""
+    env_id: str = ""
+    seed: int | None = None
+    env_steps: int = 0
+    mean_return: float | None = None
+    eval_mean_return: float | None = None
+    written: float = 0.0
+
+
+def find_runs(folder: Path) -> list[RunDirectory]:
+    """Returns the runs in a folder and in the folders below it, or the one that the folder is.
+
+    Raises:
+        ConfigurationError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"{str(folder)!r} is no folder; expected one of runs, or a run; correct the path")
+    return [RunDirectory(path.parent) for path in sorted(folder.rglob("settings.yaml"))]
+
+
+def describe_run(run: RunDirectory) -> RunSummary:
+    """Reads what the files of a run say. The run may be under way; nothing is written or locked."""
+    records = list(_newest_records(run.metrics_path))
+    newest = records[-1] if records else {}
+    try:
+        settings = run.read_settings()
+    except (ConfigurationError, OSError):
+        return RunSummary(path=run.path, state="unreadable", written=_written(run))
+    return RunSummary(
+        path=run.path,
+        state=_state_of(run),
+        algorithm=str(settings.get("algorithm", "")),
+        env_id=str(settings.get("env_id", "")),
+        seed=settings.get("seed"),
+        env_steps=int(newest.get("env_steps", 0)),
+        mean_return=_newest(records, MEAN_RETURN.tag),
+        eval_mean_return=_newest(records, EVAL_MEAN_RETURN.tag),
+        written=float(newest.get("time", _written(run))),
+    )
+
+
+def _state_of(run: RunDirectory) -> RunState:
+    if run.is_locked():
+        return "training"
+    checkpoints = CheckpointStore(run.checkpoints_path, keep=1).all()
+    for checkpoint in reversed(checkpoints):
+        try:
+            return "finished" if read_info(checkpoint).has_ended else "stopped"
+        except ConfigurationError:
+            continue  # damaged; a resumed run takes the one before it, too
+    return "stopped" if run.has_log() else "empty"
+
+
+def _newest(records: list[dict[str, Any]], tag: str) -> float | None:
+    values = (record[tag] for record in reversed(records) if isinstance(record.get(tag), int | float))
+    return next((float(value) for value in values), None)
+
+
+def _written(run: RunDirectory) -> float:
+    path = run.metrics_path if run.metrics_path.is_file() else run.settings_path
+    return path.stat().st_mtime
+
+
+def _newest_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the records at the end of a file, the newest last; skips lines that are none."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("env_steps"), int):
+            yield record

@@ -1,0 +1,87 @@
+"""Measures from a learner's status, asked again and again, what share of the time trainer and actors waited lately."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from rollcast.services.status.status import LearnerStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """The waits of one window.
+
+    Attributes:
+        learner: The share of the time that the trainer waited for the actors, in [0, 1].
+        actors: The share of the time that the actors waited for the learner, in [0, 1].
+        n_actors: The mean number of connected actors.
+        env_steps_per_second: The environment steps trained on a second.
+    """
+
+    learner: float
+    actors: float
+    n_actors: float
+    env_steps_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    time: float
+    waited_s: float
+    actors_wait: bool
+    n_actors: int
+    env_steps: int
+
+
+class WaitWindow:
+    """The statuses of the last seconds. Used by one thread.
+
+    A status has the trainer's waits since training began: two of them give the waits between.
+
+    Args:
+        seconds: The length of a full window.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._samples: deque[_Sample] = deque()
+
+    def clear(self) -> None:
+        """Forgets all statuses: what they say no longer holds."""
+        self._samples.clear()
+
+    def add(self, status: LearnerStatus, now: float) -> None:
+        """Adds a status of a learner that trains; one of a run that has gone back to a checkpoint clears the window.
+
+        Args:
+            status: The learner's status.
+            now: The time, in seconds of a monotonic clock.
+        """
+        # waits that have ended, and the one that has not
+        waited_s = status.waiting_fraction * status.seconds + (status.waiting_s if status.waiting_for else 0.0)
+        sample = _Sample(now, waited_s, _actors_wait(status), status.actors_alive, status.env_steps)
+        if self._samples and sample.env_steps < self._samples[-1].env_steps:
+            self.clear()
+        self._samples.append(sample)
+        while len(self._samples) > 1 and now - self._samples[1].time >= self._seconds:
+            self._samples.popleft()
+
+    def waits(self) -> Waits | None:
+        """Returns the waits of the window; None until it is full."""
+        if not self._samples or self._samples[-1].time - self._samples[0].time < self._seconds:
+            return None
+        first, last, n = self._samples[0], self._samples[-1], len(self._samples)
+        seconds = last.time - first.time
+        return Waits(
+            learner=min(max((last.waited_s - first.waited_s) / seconds, 0.0), 1.0),
+            actors=sum(sample.actors_wait for sample in self._samples) / n,
+            n_actors=sum(sample.n_actors for sample in self._samples) / n,
+            env_steps_per_second=(last.env_steps - first.env_steps) / seconds,
+        )
+
+
+def _actors_wait(status: LearnerStatus) -> bool:
+    """Returns True if actors wait for the learner now: for room in its queue, or for the limiter of its buffer."""
+    if status.replay is not None:
+        return any(wait.who == "the actors" for wait in status.replay.waiting)
+    # a trainer takes whole batches out of a queue that actors keep full
+    return 2 * status.queue_size >= status.queue_capacity > 0

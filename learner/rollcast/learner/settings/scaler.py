@@ -1,0 +1,111 @@
+"""The settings of `rollcast scaler`. Imports neither torch nor grpc."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from rollcast.learner.scaling.controller import ScalingRules
+from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.numbers import AtLeastOne
+from rollcast.services.settings.settings import LogLevel
+
+_Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ScalerSettings(ClientSecuritySettings):
+    """Tells KEDA how many actors a learner wants, from who waits for whom."""
+
+    first_options: ClassVar = (
+        *("learner_address", "address", "min_actors", "max_actors", "up_above", "down_below", "token_file", "tls_ca"),
+        *("insecure", "log_level"),
+    )
+
+    learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
+    address: str = Field(
+        "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
+    )
+    min_actors: AtLeastOne = Field(
+        1, description="Fewest actors while training goes on; 0 are wanted once it has ended."
+    )
+    max_actors: AtLeastOne = Field(64, description="Most actors. The learner has its own --max-actors.")
+    up_above: _Share = Field(
+        0.1, description="Add actors if the trainer waits for them for more than this share of its time."
+    )
+    down_below: _Share = Field(
+        0.02,
+        description="Remove actors if the trainer waits for less than this share of its time and the actors wait "
+        "for it. Below --up-above.",
+    )
+    max_growth: Annotated[float, Field(gt=1, le=10)] = Field(
+        2.0, description="Factor by which one step raises the number of actors at most."
+    )
+    window_s: TimeoutSeconds = Field(15.0, description="Seconds of waits that a decision takes.")
+    cooldown_s: TimeoutSeconds = Field(60.0, description="Seconds between a change and the next step down.")
+    retry_s: TimeoutSeconds = Field(
+        1800.0,
+        description="Seconds until a number of actors is tried again that was too small, or that brought nothing.",
+    )
+    hold_s: TimeoutSeconds = Field(
+        60.0, description="Seconds without an answer of the learner for which the wanted number stays as it is."
+    )
+    interval_s: TimeoutSeconds = Field(1.0, description="Seconds between two questions to the learner.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the learner's answer.")
+    serve_tls_cert: Path | None = Field(
+        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
+    )
+    serve_tls_key: Path | None = Field(
+        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
+    )
+    serve_tls_client_ca: Path | None = Field(
+        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
+    )
+    insecure: bool = Field(
+        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
+    )
+    log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        """Refuses bounds that cross; pydantic turns the ValueError into its own error."""
+        if self.min_actors > self.max_actors:
+            raise ValueError(
+                f"min_actors is {self.min_actors} and max_actors {self.max_actors}; expected min_actors to be at most "
+                "max_actors; correct one of them"
+            )
+        if self.down_below >= self.up_above:
+            raise ValueError(
+                f"down_below is {self.down_below} and up_above {self.up_above}; expected down_below to be below "
+                "up_above, so that there is a band in which nothing changes; correct one of them"
+            )
+        return self
+
+    def rules(self) -> ScalingRules:
+        """Returns the rules of the controller."""
+        return ScalingRules(
+            min_actors=self.min_actors,
+            max_actors=self.max_actors,
+            up_above=self.up_above,
+            down_below=self.down_below,
+            max_growth=self.max_growth,
+            cooldown_s=self.cooldown_s,
+            retry_s=self.retry_s,
+        )
+
+    def server_security(self) -> ServerSecurity:
+        """Makes the security towards KEDA, and reads the files.
+
+        Raises:
+            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
+                `insecure` is not set.
+        """
+        security = ServerSecurity.from_files(
+            tls_cert=self.serve_tls_cert,
+            tls_key=self.serve_tls_key,
+            tls_client_ca=self.serve_tls_client_ca,
+            insecure=self.insecure,
+        )
+        security.check_address(self.address)
+        return security

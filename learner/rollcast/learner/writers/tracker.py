@@ -1,0 +1,112 @@
+"""Writes metrics to a tracker of experiments, on a thread of its own: whatever it does, training goes on."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rollcast.learner.disk import write_whole
+from rollcast.learner.writers.tracker_backends import Tracker, finite
+
+logger = logging.getLogger(__name__)
+
+# Records that wait for a slow tracker; later ones are dropped. At one in 2 s, half an hour.
+_MAX_WAITING: Final = 900
+# The rest of a run is written for so long, in seconds.
+_CLOSE_TIMEOUT_S: Final = 30.0
+# A tracker that fails is told about so often, and one that does not start is tried again so often, in seconds.
+_LOG_EVERY_S: Final = 60.0
+_START_EVERY_S: Final = 60.0
+
+
+class TrackerWriter:
+    """A tracker's run. Records are handed to a thread; a tracker that hangs or fails costs training nothing.
+
+    What makes a resumed run go on in the same run of the tracker is in a file of the run's folder.
+
+    Args:
+        name: The tracker's name, for the log and the file.
+        tracker: The tracker, not started.
+        run_dir: The run's folder.
+        close_timeout_s: How long `close` waits for records that are not written yet, in seconds.
+    """
+
+    def __init__(
+        self, name: str, tracker: Tracker, run_dir: Path, *, close_timeout_s: float = _CLOSE_TIMEOUT_S
+    ) -> None:
+        self._name, self._tracker, self._close_timeout_s = name, tracker, close_timeout_s
+        self._identity_path = run_dir / f"{name}.run"
+        self._records: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(_MAX_WAITING)
+        self._next_log = 0.0
+        self._n_lost = 0
+        self._thread = threading.Thread(target=self._work, name=f"rollcast-{name}", daemon=True)
+        self._thread.start()
+
+    def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Hands a record over; see `MetricsWriter.write`. Never waits: if too many wait already, it is dropped."""
+        try:
+            self._records.put_nowait((env_steps, metrics))
+        except queue.Full:
+            self._lost(f"it is {_MAX_WAITING} records behind")
+
+    def close(self) -> None:
+        """Waits until the rest is written, for so long; idempotent."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._records.put(None, timeout=self._close_timeout_s)
+        except queue.Full:
+            return
+        self._thread.join(self._close_timeout_s)
+        if self._thread.is_alive():
+            logger.error(
+                "%s has not taken the last records within %.0f s; they are in metrics.jsonl",
+                self._name,
+                self._close_timeout_s,
+            )
+
+    def _work(self) -> None:
+        started, next_start = self._start(), time.monotonic() + _START_EVERY_S
+        while (record := self._records.get()) is not None:
+            if not started and time.monotonic() >= next_start:
+                started, next_start = self._start(), time.monotonic() + _START_EVERY_S
+            if not started:
+                self._n_lost += 1
+                continue
+            try:
+                self._tracker.log(record[0], finite(record[1]))
+            except Exception as error:  # noqa: BLE001 - a tracker may raise anything, and training goes on
+                self._lost(f"{type(error).__name__}: {error}")
+        if not started:
+            return
+        try:
+            self._tracker.finish()
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._lost(f"{type(error).__name__}: {error}")
+
+    def _start(self) -> bool:
+        """Starts the tracker's run, or goes on with the one of an earlier process; returns whether that worked."""
+        try:
+            identity = self._identity_path.read_text(encoding="utf-8") if self._identity_path.is_file() else None
+            begun = self._tracker.start(identity)
+            if begun != identity:
+                write_whole(self._identity_path, begun.encode())
+        except Exception as error:  # noqa: BLE001 - without account or network it may raise anything
+            self._lost(f"{type(error).__name__}: {error}", records=0)
+            return False
+        return True
+
+    def _lost(self, why: str, *, records: int = 1) -> None:
+        self._n_lost += records
+        now = time.monotonic()
+        if now >= self._next_log:
+            self._next_log = now + _LOG_EVERY_S
+            logger.error(
+                "%s does not take records (%d so far): %s; training goes on, and metrics.jsonl has all of them",
+                self._name,
+                self._n_lost,
+                why,
+            )

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: the server, and its settings."""

@@ -1,0 +1,98 @@
+"""Serves KEDA's ExternalScaler: the number of actors that a learner wants, seen through a Protocol."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import grpc
+
+from rollcast.keda import external_scaler_pb2 as messages
+from rollcast.keda import external_scaler_pb2_grpc
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.scaling.bounds import ActorBounds
+
+EXTERNAL_SCALER: Final[str] = messages.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
+# The only metric. One replica counts for 1, so KEDA makes as many replicas as its value says.
+WANTED_ACTORS: Final = "wanted_actors"
+
+# Seconds after which a stream checks whether the caller or the server has gone.
+_LOOK_S: Final = 0.5
+
+
+class WantedActors(Protocol):
+    """The number of actors that a learner wants. Called from many threads."""
+
+    def wanted(self) -> int:
+        """Returns how many actors the learner wants; 0 once training has ended.
+
+        Raises:
+            NotReadyError: Nothing is known about the learner, or has not been for too long.
+            UnauthenticatedError: The learner does not know the scaler's token.
+            PermissionDeniedError: The token's role may not read the status.
+        """
+
+    def wait_for_change(self, wanted: int, timeout_s: float) -> None:
+        """Waits until the number is another one; at most `timeout_s`."""
+
+
+class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
+    """Serves KEDA.
+
+    Args:
+        source: The wanted number of actors.
+        gate: Tells when the server stops.
+    """
+
+    def __init__(self, source: WantedActors, gate: StreamGate) -> None:
+        self._source = source
+        self._gate = gate
+
+    def IsActive(  # noqa: N802  # gRPC's name
+        self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
+    ) -> messages.IsActiveResponse:
+        """Answers whether training goes on."""
+        del context
+        return messages.IsActiveResponse(result=self._wanted(request) > 0)
+
+    def StreamIsActive(  # noqa: N802  # gRPC's name
+        self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
+    ) -> Iterator[messages.IsActiveResponse]:
+        """Answers whether training goes on, at once and at every change."""
+        ActorBounds.from_metadata(request.scalerMetadata)
+        said: bool | None = None
+        while context.is_active() and not self._gate.draining:
+            wanted = self._source.wanted()
+            if (wanted > 0) is not said:
+                said = wanted > 0
+                yield messages.IsActiveResponse(result=said)
+            self._source.wait_for_change(wanted, _LOOK_S)
+
+    def GetMetricSpec(  # noqa: N802  # gRPC's name
+        self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
+    ) -> messages.GetMetricSpecResponse:
+        """Names the only metric."""
+        del context
+        ActorBounds.from_metadata(request.scalerMetadata)
+        spec = messages.MetricSpec(metricName=WANTED_ACTORS, targetSize=1, targetSizeFloat=1.0)
+        return messages.GetMetricSpecResponse(metricSpecs=[spec])
+
+    def GetMetrics(  # noqa: N802  # gRPC's name
+        self, request: messages.GetMetricsRequest, context: grpc.ServicerContext
+    ) -> messages.GetMetricsResponse:
+        """Answers the wanted number of actors.
+
+        Raises:
+            InvalidInputError: There is no such metric.
+        """
+        del context
+        if request.metricName != WANTED_ACTORS:
+            raise InvalidInputError(
+                f"there is no metric {request.metricName[:64]!r}; expected {WANTED_ACTORS!r}; ask for what "
+                "GetMetricSpec names"
+            )
+        wanted = self._wanted(request.scaledObjectRef)
+        value = messages.MetricValue(metricName=WANTED_ACTORS, metricValue=wanted, metricValueFloat=float(wanted))
+        return messages.GetMetricsResponse(metricValues=[value])
+
+    def _wanted(self, asked: messages.ScaledObjectRef) -> int:
+        return ActorBounds.from_metadata(asked.scalerMetadata).clamp(self._source.wanted())

@@ -1,0 +1,255 @@
+"""`rollcast scaler`, asked over KEDA's contract about learners that train, end, or do not answer."""
+
+import contextlib
+import re
+import signal
+import threading
+
+import grpc
+import pytest
+
+from rollcast.keda import external_scaler_pb2 as messages
+from rollcast.learner.commands.certificates import make_certificates
+from rollcast.services.client import health_probe
+from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.scaling.service import EXTERNAL_SCALER
+from rollcast.services.server.scaler import make_scaler_server
+from tests.keda import Keda
+from tests.processes import free_port, rollcast, running, wait_until
+
+# training that does not end, and a window that is soon full
+ENDLESS = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
+QUICK = {"ROLLCAST_WINDOW_S": "1", "ROLLCAST_INTERVAL_S": "0.1", "ROLLCAST_COOLDOWN_S": "1"}
+
+
+class Wanted:
+    """The number of a scaler, as a test sets it; an exception is raised."""
+
+    def __init__(self, number: int | RollcastError) -> None:
+        self.number = number
+
+    def wanted(self) -> int:
+        if isinstance(self.number, RollcastError):
+            raise self.number
+        return self.number
+
+    def wait_for_change(self, wanted: int, timeout_s: float) -> None:
+        threading.Event().wait(min(timeout_s, 0.02))
+
+
+@pytest.fixture
+def source():
+    return Wanted(3)
+
+
+@pytest.fixture
+def served(source):
+    server = make_scaler_server("127.0.0.1:0", source)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def keda(served):
+    with Keda(served.address) as client:
+        yield client
+
+
+class TestContract:
+    def test_replicas_are_the_wanted_actors(self, keda, source):
+        assert keda.is_active()
+        assert keda.metric() == 3
+        assert keda.replicas(1) == 3
+        source.number = 11
+        assert keda.replicas(3) == 11
+
+    def test_nobody_is_wanted_after_the_end(self, keda, source):
+        source.number = 0
+        assert not keda.is_active()
+        assert keda.metric() == 0
+        assert keda.replicas(5) == 0
+
+    def test_activity_is_streamed_at_once_and_at_every_change(self, keda, source):
+        stream = keda.stream_is_active()
+        assert next(stream) is True
+        source.number = 5  # still active: nothing is sent
+        source.number = 0
+        assert next(stream) is False
+        source.number = 1
+        assert next(stream) is True
+
+    def test_stream_ends_when_the_scaler_stops(self, keda, served):
+        stream = keda.stream_is_active()
+        assert next(stream) is True
+        served.drain()
+        assert list(stream) == []
+
+    def test_names_and_numbers_are_those_of_kedas_contract(self):
+        """The bytes on the wire: KEDA's client was not made from our file."""
+        asked = messages.ScaledObjectRef(name="n", namespace="s", scalerMetadata={"k": "v"})
+        assert asked.SerializeToString() == b"\x0a\x01n\x12\x01s\x1a\x06\x0a\x01k\x12\x01v"
+        request = messages.GetMetricsRequest(scaledObjectRef=messages.ScaledObjectRef(), metricName="m")
+        assert request.SerializeToString() == b"\x0a\x00\x12\x01m"
+        value = messages.MetricValue(metricName="m", metricValue=2, metricValueFloat=2.0)
+        assert value.SerializeToString() == b"\x0a\x01m\x10\x02\x19\x00\x00\x00\x00\x00\x00\x00@"
+        spec = messages.MetricSpec(metricName="m", targetSize=1, targetSizeFloat=1.0)
+        assert spec.SerializeToString() == b"\x0a\x01m\x10\x01\x19\x00\x00\x00\x00\x00\x00\xf0?"
+        assert messages.IsActiveResponse(result=True).SerializeToString() == b"\x08\x01"
+        assert EXTERNAL_SCALER == "externalscaler.ExternalScaler"
+
+    def test_health_says_that_it_serves(self, served):
+        assert health_probe.probe(served.address) is None
+        assert health_probe.probe(served.address, EXTERNAL_SCALER) is None
+
+
+class TestRefusals:
+    def test_unknown_metric(self, keda):
+        with pytest.raises(grpc.RpcError) as caught:
+            keda.metric("queue_length")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "'queue_length'; expected 'wanted_actors'" in caught.value.details()
+
+    @pytest.mark.parametrize("call", [Keda.is_active, Keda.metric, lambda keda: list(keda.stream_is_active())])
+    def test_bad_metadata(self, served, call):
+        with Keda(served.address, metadata={"maxActors": "many"}) as keda, pytest.raises(grpc.RpcError) as caught:
+            call(keda)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "maxActors is 'many'; expected a whole number" in caught.value.details()
+
+    @pytest.mark.parametrize("call", [Keda.is_active, Keda.metric, lambda keda: list(keda.stream_is_active())])
+    def test_unknown_number(self, keda, source, call):
+        source.number = NotReadyError("the learner has not answered for 61 s")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(keda)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "has not answered for 61 s" in caught.value.details()
+
+    def test_bounds_of_a_scaled_object_hold_for_it_alone(self, served, keda):
+        with Keda(served.address, metadata={"maxActors": "2"}) as bounded:
+            assert bounded.metric() == 2
+        assert keda.metric() == 3
+
+
+@contextlib.contextmanager
+def scaler_of(learner: str, **variables: str):
+    """Runs `rollcast scaler` for a learner, and yields its process and KEDA."""
+    address = f"localhost:{free_port()}"
+    settings = {"ROLLCAST_LEARNER_ADDRESS": learner, "ROLLCAST_ADDRESS": address} | QUICK | variables
+    with running("learner", "scaler", **settings) as process, Keda(address) as keda:
+        yield process, keda
+
+
+def answer_of(keda):
+    """Returns the metric's value, or the code of the error."""
+    try:
+        return keda.metric()
+    except grpc.RpcError as error:
+        return error.code()
+
+
+class TestCommand:
+    def test_trainer_that_waits_wants_more_actors(self, tmp_path):
+        address = f"localhost:{free_port()}"
+        learner = {"ROLLCAST_ADDRESS": address, "ROLLCAST_RUN_DIR": str(tmp_path / "run")} | ENDLESS
+        # a step waits for 20 ms: the trainer waits nearly always
+        slow = {"ROLLCAST_ENV_ID": "tests.soak.environments:paced_cartpole"}
+        slow["ROLLCAST_ENV_KWARGS"] = '{"step_s": 0.02}'
+        with (
+            running("learner", "learner", **learner, **slow),
+            running("actor", ROLLCAST_LEARNER_ADDRESS=address, **slow),
+            scaler_of(address, ROLLCAST_MAX_ACTORS="2") as (process, keda),
+        ):
+            wait_until(lambda: answer_of(keda) == 2, "the trainer's wait to count", 90)
+            assert keda.is_active()
+            assert keda.replicas(1) == 2
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            said = process.stdout.read()
+        assert re.search(r"2 actors instead of 1: the trainer waited \d+% of its time", said)
+
+    def test_learner_that_has_ended_wants_nobody(self, tmp_path):
+        address = f"localhost:{free_port()}"
+        finished = {
+            "ROLLCAST_ADDRESS": address,
+            "ROLLCAST_WHEN_FINISHED": "serve",
+            "ROLLCAST_TOTAL_STEPS": "1",
+            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
+        }
+        with (
+            running("learner", "learner", **finished) as learner,
+            running("actor", ROLLCAST_LEARNER_ADDRESS=address) as actor,
+            scaler_of(address) as (_, keda),
+        ):
+            wait_until(lambda: answer_of(keda) == 0, "the end of training", 90)
+            assert not keda.is_active()
+            assert actor.wait(30) == 0
+            learner.send_signal(signal.SIGTERM)
+            assert learner.wait(30) == 0
+            assert keda.metric() == 0, "it has gone, and still nobody is wanted"
+
+    def test_says_that_the_learner_does_not_answer(self):
+        address = f"localhost:{free_port()}"
+        with scaler_of(address) as (_, keda):
+            with pytest.raises(grpc.RpcError) as caught:
+                keda.metric()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            wait_until(lambda: address in details_of(keda), "the reason")
+
+    def test_says_that_the_token_is_refused(self, tmp_path):
+        make_certificates(tmp_path)
+        address = f"localhost:{free_port()}"
+        learner = {
+            "ROLLCAST_ADDRESS": address,
+            "ROLLCAST_TOKENS_FILE": str(tmp_path / "tokens"),
+            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
+        }
+        with running("learner", "learner", **learner):
+            with scaler_of(address, ROLLCAST_TOKEN="wrong-token-of-16-characters") as (_, keda):
+                wait_until(lambda: answer_of(keda) is grpc.StatusCode.UNAUTHENTICATED, "the refusal", 60)
+                assert "give the scaler another --token-file" in details_of(keda)
+            with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "actor.token")) as (_, keda):
+                wait_until(lambda: answer_of(keda) is grpc.StatusCode.PERMISSION_DENIED, "the refusal", 60)
+            with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "viewer.token")) as (_, keda):
+                wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
+
+    def test_serves_kedas_client_with_mutual_tls(self, tmp_path):
+        make_certificates(tmp_path)
+        address = f"localhost:{free_port()}"
+        tls = {
+            "ROLLCAST_SERVE_TLS_CERT": "server.pem",
+            "ROLLCAST_SERVE_TLS_KEY": "server.key",
+            "ROLLCAST_SERVE_TLS_CLIENT_CA": "ca.pem",
+        }
+        files = {name: str(tmp_path / file) for name, file in tls.items()}
+        files |= {"ROLLCAST_ADDRESS": address, "ROLLCAST_LEARNER_ADDRESS": f"localhost:{free_port()}"}
+        ca, cert, key = ((tmp_path / name).read_bytes() for name in ("ca.pem", "viewer.pem", "viewer.key"))
+        with (
+            running("learner", "scaler", **files),
+            Keda(address, credentials=grpc.ssl_channel_credentials(ca, key, cert)) as keda,
+        ):
+            assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
+            assert "the learner has not" in details_of(keda), "the scaler's own words"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--address", "0.0.0.0:0"), "has no TLS"),
+            (("--min-actors", "3", "--max-actors", "2"), "min_actors is 3 and max_actors 2"),
+            (("--up-above", "0.1", "--down-below", "0.1"), "down_below is 0.1 and up_above 0.1"),
+            (("--max-actors", "0"), "max_actors|max-actors"),
+        ],
+    )
+    def test_settings_that_cannot_be_right_are_refused(self, options, message):
+        done = rollcast("scaler", *options)
+        assert done.returncode == 2
+        assert re.search(message, done.stderr)
+
+
+def details_of(keda):
+    """Returns the words of the error that the metric's call ends with."""
+    with pytest.raises(grpc.RpcError) as caught:
+        keda.metric()
+    return caught.value.details()

@@ -1,0 +1,73 @@
+import pytest
+
+from rollcast.learner.scaling.waits import WaitWindow
+from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.status.status import LearnerStatus, Phase
+
+
+def status(seconds=0.0, waited_s=0.0, **fields):
+    fraction = waited_s / seconds if seconds else 0.0
+    return LearnerStatus(phase=Phase.TRAINING, seconds=seconds, waiting_fraction=fraction, **fields)
+
+
+def window_of(*statuses, seconds=10.0):
+    window = WaitWindow(seconds)
+    for at, given in statuses:
+        window.add(given, at)
+    return window
+
+
+def test_nothing_is_known_until_the_window_is_full():
+    assert window_of().waits() is None
+    assert window_of((0.0, status()), (9.0, status(9.0))).waits() is None
+
+
+def test_waits_of_the_window_count_and_those_before_do_not():
+    # it had waited for all of its first 1000 s
+    window = window_of((0.0, status(1000.0, 1000.0, env_steps=50)), (10.0, status(1010.0, 1002.0, env_steps=250)))
+    waits = window.waits()
+    assert waits.learner == pytest.approx(0.2)
+    assert waits.env_steps_per_second == 20
+
+
+def test_window_moves_on():
+    waits = window_of(*((float(second), status(second, min(second, 20.0))) for second in range(41))).waits()
+    assert waits.learner == pytest.approx(0.0)
+
+
+def test_wait_that_has_not_ended_counts():
+    began = status(100.0, 0.0)
+    still = status(110.0, 0.0, waiting_for="rollouts", waiting_s=8.0)
+    assert window_of((0.0, began), (10.0, still)).waits().learner == pytest.approx(0.8)
+
+
+def test_actors_wait_while_the_queue_is_at_least_half_full():
+    fill = [0, 8, 16, 12]
+    window = window_of(
+        *((5.0 * at, status(5.0 * at, queue_size=size, queue_capacity=16)) for at, size in enumerate(fill)), seconds=15
+    )
+    assert window.waits().actors == 0.75
+
+
+def test_queue_without_room_at_all_is_no_wait():
+    assert window_of((0.0, status()), (10.0, status(10.0))).waits().actors == 0.0
+
+
+@pytest.mark.parametrize(("who", "expected"), [("the actors", 1.0), ("the trainer", 0.0)])
+def test_with_a_replay_buffer_actors_wait_for_its_limiter(who, expected):
+    numbers = dict.fromkeys(
+        ("size", "capacity", "n_bytes", "inserted", "sampled", "min_size", "difference", "min_diff", "max_diff"), 0
+    )
+    replay = ReplayStatus(**numbers, waiting=(ReplayWaiting(reason="", seconds=1.0, who=who),))
+    window = window_of((0.0, status(replay=replay)), (10.0, status(10.0, replay=replay)))
+    assert window.waits().actors == expected
+
+
+def test_run_that_went_back_to_a_checkpoint_begins_a_new_window():
+    window = window_of((0.0, status(100.0, env_steps=100)), (10.0, status(50.0, env_steps=60)))
+    assert window.waits() is None
+
+
+def test_mean_number_of_actors_is_that_of_the_window():
+    window = window_of((0.0, status(actors_alive=2)), (5.0, status(5.0, actors_alive=4)), (10.0, status(10.0)))
+    assert window.waits().n_actors == 2

@@ -1,0 +1,55 @@
+import math
+
+from rollcast.learner.writers.prometheus import PrometheusWriter
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+
+
+def samples(writer: PrometheusWriter) -> dict[tuple[str, ...], float]:
+    """Returns the values by name and labels."""
+    return {
+        (sample.name, *(f"{name}={value}" for name, value in sample.labels.items())): sample.value
+        for family in writer.collect()
+        for sample in family.samples
+    }
+
+
+def test_before_the_first_record_there_is_what_the_learner_knows():
+    status = LearnerStatus(phase=Phase.STARTING, algorithm="ppo", software_version="1", run_dir="runs/a")
+    found = samples(PrometheusWriter(lambda: status, tuple))
+    assert found["rollcast_learner_info", "version=1", "algorithm=ppo", "run_dir=runs/a"] == 1
+    assert found["rollcast_learner_phase", "phase=starting"] == 1
+    assert found["rollcast_learner_phase", "phase=training"] == 0
+    assert math.isnan(found["rollcast_train_mean_return",])
+    assert found["rollcast_train_updates_total",] == 0
+
+
+def test_values_of_records_stay_and_those_that_change_meanwhile_are_of_now():
+    now = LearnerStatus(phase=Phase.TRAINING, updates=9, queue_size=3, mean_return=2.5, waiting_s=7.0)
+    writer = PrometheusWriter(lambda: now, tuple)
+    writer.write(100, {"train/updates": 5.0, "ppo/entropy": 1.5, "durable/commit_ms": 4.0, "mine/x": 1.0})
+    writer.write(200, {"eval/mean_return": 11.0, "ppo/entropy": 1.25})
+    writer.close()
+    found = samples(writer)
+    assert found["rollcast_train_updates_total",] == 9
+    assert found["rollcast_train_mean_return",] == 2.5
+    assert found["rollcast_queue_size",] == 3
+    assert found["rollcast_learner_waiting_seconds",] == 7.0
+    assert found["rollcast_ppo_entropy",] == 1.25
+    assert found["rollcast_durable_commit_seconds",] == 0.004
+    assert found["rollcast_eval_mean_return",] == 11.0
+    assert found["rollcast_reported", "tag=mine/x"] == 1.0
+
+
+def test_actors_are_counted_by_state_and_named():
+    actors = [
+        ActorInfo(actor_id="left", slot=0, incarnation=2, state=ActorState.LOST, env_steps=64, rollouts=2, idle_s=9.0),
+        ActorInfo(actor_id="right", slot=1, incarnation=1, state=ActorState.STREAMING, policy_version=5, idle_s=0.5),
+    ]
+    found = samples(PrometheusWriter(lambda: LearnerStatus(phase=Phase.TRAINING), lambda: actors))
+    states = {state: found["rollcast_learner_actors", f"state={state.name.lower()}"] for state in ActorState}
+    assert states == dict.fromkeys(ActorState, 0) | {ActorState.LOST: 1, ActorState.STREAMING: 1}
+    assert found["rollcast_learner_actor_env_steps_total", "actor=left"] == 64
+    assert ("rollcast_learner_actor_idle_seconds", "actor=left") not in found, "only a connected one can be silent"
+    assert found["rollcast_learner_actor_idle_seconds", "actor=right"] == 0.5
+    assert found["rollcast_learner_actor_incarnation", "actor=left"] == 2
+    assert found["rollcast_learner_actor_policy_version", "actor=right"] == 5

@@ -1,0 +1,111 @@
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.address import parse_address, parse_listening_address
+from rollcast.services.client.channel import make_channel
+from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
+from rollcast.services.rendezvous import (
+    Announcement,
+    Rendezvous,
+    advertised_address,
+    announced,
+    read_rendezvous,
+    withdraw_rendezvous,
+    write_rendezvous,
+)
+
+HERE = Rendezvous(address="node7:34567", server_name="learner")
+
+
+def test_only_the_owner_may_read_what_was_written(tmp_path: Path):
+    path = tmp_path / "learner.address"
+    write_rendezvous(path, Rendezvous(address="old:1"))
+    write_rendezvous(path, HERE)
+    assert read_rendezvous(path) == HERE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["learner.address"]
+
+
+def test_a_server_removes_its_own_file_only(tmp_path: Path):
+    path = tmp_path / "learner.address"
+    write_rendezvous(path, HERE)
+    withdraw_rendezvous(path, Rendezvous(address="node7:1"))
+    assert read_rendezvous(path) == HERE
+    withdraw_rendezvous(path, HERE)
+    assert not path.exists()
+    withdraw_rendezvous(path, HERE)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no address; expected what a learner with --address-file writes"),
+        ('{"address": "node', "has no address"),
+        ("[]", "has no address"),
+        ('{"address": "nonsense"}', "the address 'nonsense' cannot be used"),
+        ('{"address": "file:/other"}', "names another file, 'file:/other'; expected host:port"),
+    ],
+)
+def test_what_is_no_address_is_refused(content: str, message: str, tmp_path: Path):
+    path = tmp_path / "learner.address"
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=message):
+        read_rendezvous(path)
+
+
+def test_a_file_that_is_not_there_is_a_learner_that_is_not_there(tmp_path: Path):
+    with pytest.raises(LearnerUnreachableError, match="has not started or has ended"):
+        make_channel(f"file:{tmp_path}/learner.address")
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
+        write_rendezvous(tmp_path / "nowhere" / "learner.address", HERE)
+
+
+@pytest.mark.parametrize(
+    ("listening", "host", "expected"),
+    [
+        ("0.0.0.0:5", "", f"{socket.gethostname()}:5"),
+        ("[::]:5", "", f"{socket.gethostname()}:5"),
+        ("10.1.2.3:5", "", "10.1.2.3:5"),
+        ("0.0.0.0:5", "node7", "node7:5"),
+        ("[::1]:5", "", "[::1]:5"),
+        ("unix:/tmp/learner", "node7", "unix:/tmp/learner"),
+    ],
+)
+def test_other_machines_are_told_a_name_that_they_reach(listening: str, host: str, expected: str):
+    assert advertised_address(listening, host) == expected
+
+
+@pytest.mark.parametrize("text", ["file:/shared/learner.address", "file:///shared/learner.address"])
+def test_a_file_is_an_address_of_clients(text: str):
+    address = parse_address(text)
+    assert address.rendezvous == Path("/shared/learner.address")
+    assert not address.is_local
+    with pytest.raises(ConfigurationError, match="is a file; expected host:port or unix:/path to listen at"):
+        parse_listening_address(text)
+
+
+def test_an_address_without_a_file_is_refused():
+    with pytest.raises(ConfigurationError, match="names no file; expected 'file:/path'"):
+        parse_address("file:")
+
+
+def test_a_server_is_announced_until_the_block_ends(tmp_path: Path):
+    file = tmp_path / "learner.address"
+    with announced("127.0.0.1:5", Announcement(file, "node7", "learner")):
+        assert read_rendezvous(file) == Rendezvous(address="node7:5", server_name="learner")
+    assert not file.exists()
+    with announced("127.0.0.1:5", None):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_somebody_else_is_not_replaced_by_a_broken_one(tmp_path: Path):
+    (tmp_path / "learner.address").mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        write_rendezvous(tmp_path / "learner.address", HERE)
+    assert [file.name for file in tmp_path.iterdir()] == ["learner.address"]

@@ -1,0 +1,313 @@
+"""Every overlay and every set of components is built by kubectl, and is valid in several versions of Kubernetes."""
+
+import copy
+import itertools
+import os
+import re
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.scaler import ScalerSettings
+from rollcast.services.limits.limits import DEFAULT_LIMITS
+from rollcast.services.scaling.bounds import ActorBounds
+from tests.manifests import (
+    COMPONENTS,
+    FOLDER,
+    OVERLAYS,
+    build,
+    build_with,
+    container,
+    environment_of,
+    find,
+    overlay,
+    pod,
+)
+from tests.processes import ROOT
+
+# the newest three, and one that has been out of support for a while
+VERSIONS = ("1.37", "1.36", "1.35", "1.29")
+# none, each, every two, and all
+SETS = [names for n in (0, 1, 2, len(COMPONENTS)) for names in itertools.combinations(COMPONENTS, n)]
+# KEDA's own kind, which is not Kubernetes': what we use of it
+SCALED_OBJECT = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["scaleTargetRef", "triggers"],
+    "properties": {
+        "scaleTargetRef": {"properties": {"name": {"type": "string"}}, "additionalProperties": False},
+        "pollingInterval": {"type": "integer"},
+        "cooldownPeriod": {"type": "integer"},
+        "minReplicaCount": {"type": "integer"},
+        "maxReplicaCount": {"type": "integer"},
+        "advanced": {
+            "properties": {
+                "horizontalPodAutoscalerConfig": {
+                    "properties": {"behavior": {"type": "object"}},
+                    "additionalProperties": False,
+                }
+            },
+            "additionalProperties": False,
+        },
+        "triggers": {
+            "items": {
+                "properties": {
+                    "type": {"enum": ["external", "external-push"]},
+                    "metadata": {"additionalProperties": {"type": "string"}, "required": ["scalerAddress"]},
+                },
+                "additionalProperties": False,
+            }
+        },
+    },
+}
+SPOT_LABELS = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+
+
+def check(documents, version):
+    for document in documents:
+        if document["kind"] == "ScaledObject":
+            assert document["apiVersion"] == "keda.sh/v1alpha1"
+            jsonschema.validate(document["spec"], SCALED_OBJECT)
+        else:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.fixture(params=["base", *OVERLAYS])
+def documents(request):
+    return overlay(request.param)
+
+
+@pytest.fixture
+def everything(tmp_path):
+    return build_with(tmp_path, COMPONENTS)
+
+
+def test_every_component_has_an_overlay_or_needs_none():
+    found = {path.parent.name for path in FOLDER.glob("components/*/kustomization.yaml")}
+    assert found == set(COMPONENTS)
+    assert set(OVERLAYS) == found - {"evaluator"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_overlays_are_valid(documents, version):
+    check(documents, version)
+
+
+def test_validation_refuses_a_field_that_does_not_exist(documents):
+    wrong = copy.deepcopy(find(documents, "StatefulSet", "learner"))
+    wrong["spec"]["strategy"] = {"type": "Recreate"}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check([wrong], VERSIONS[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("components", SETS, ids=lambda names: "+".join(names) or "none")
+def test_components_go_together(tmp_path, components):
+    documents = build_with(tmp_path, components)
+    check(documents, VERSIONS[0])
+    others = {"evaluator": "evaluator", "keda": "scaler"}
+    for name in ("learner", "actor", *(others[component] for component in components if component in others)):
+        assert ("ROLLCAST_TLS_CA" in environment_of(documents, name)) == ("tls" in components)
+    assert ("nvidia.com/gpu" in container(documents, "learner")["resources"]["limits"]) == ("gpu" in components)
+    assert ("affinity" in pod(documents, "actor")) == ("spot" in components)
+
+
+def test_sets_only_what_there_is(everything):
+    pods = {"learner": ServingSettings, "actor": ActorSettings, "evaluator": ActorSettings, "scaler": ScalerSettings}
+    for name, settings in pods.items():
+        known = {f"ROLLCAST_{field.upper()}" for field in settings.model_fields}
+        # of the exec probes
+        assert environment_of(everything, name).keys() <= known | {"ROLLCAST_TLS_CA"}, name
+
+
+def test_learner_is_one_pod_with_a_volume_of_its_own_and_an_address(documents):
+    learner = find(documents, "StatefulSet", "learner")["spec"]
+    service = find(documents, "Service", learner["serviceName"])["spec"]
+    assert (learner["replicas"], service["clusterIP"], service["publishNotReadyAddresses"]) == (1, "None", True)
+    labels = learner["template"]["metadata"]["labels"]
+    assert learner["selector"]["matchLabels"] == service["selector"] == labels
+    (claim,) = learner["volumeClaimTemplates"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(documents, "learner")["volumeMounts"]}
+    assert mounts[claim["metadata"]["name"]] == "/runs"
+
+
+def test_actors_find_the_learner_by_its_service(documents):
+    service = find(documents, "Service", "learner")
+    (port,) = service["spec"]["ports"]
+    address = f"{service['metadata']['name']}:{port['port']}"
+    assert environment_of(documents, "actor")["ROLLCAST_LEARNER_ADDRESS"] == address
+
+
+def test_every_volume_that_is_mounted_is_there(everything):
+    for name in ("learner", "actor", "evaluator", "scaler"):
+        volumes = {volume["name"] for volume in pod(everything, name)["volumes"]}
+        if name == "learner":
+            volumes |= {"runs"}
+        assert {mount["name"] for mount in container(everything, name)["volumeMounts"]} == volumes, name
+
+
+def test_pods_keep_the_restricted_standard(everything):
+    for name in ("learner", "actor", "evaluator", "scaler"):
+        spec, inside = pod(everything, name), container(everything, name)
+        assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert inside["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory"} <= inside["resources"]["requests"].keys()
+        assert "memory" in inside["resources"]["limits"]
+
+
+def test_budget_and_policy_select_the_pods_that_they_mean(documents):
+    for kind, name, path in (("PodDisruptionBudget", "actor", "selector"), ("NetworkPolicy", "learner", "podSelector")):
+        component = find(documents, "StatefulSet" if name == "learner" else "Deployment", name)
+        labels = component["spec"]["template"]["metadata"]["labels"]
+        assert find(documents, kind, name)["spec"][path]["matchLabels"] == labels
+
+
+def test_evaluator_is_an_actor_with_another_role():
+    base = yaml.safe_load((FOLDER / "base/actor.yaml").read_text())
+    evaluator = yaml.safe_load((FOLDER / "components/evaluator/evaluator.yaml").read_text())
+    role = {"name": "ROLLCAST_ROLE", "value": "evaluate"}
+    evaluator["spec"]["template"]["spec"]["containers"][0]["env"].remove(role)
+    assert evaluator["spec"].pop("replicas") == 1
+    del base["spec"]["replicas"]
+    for labels in (
+        evaluator["metadata"]["labels"],
+        evaluator["spec"]["selector"]["matchLabels"],
+        evaluator["spec"]["template"]["metadata"]["labels"],
+    ):
+        assert labels["app.kubernetes.io/component"] == evaluator["metadata"]["name"] == "evaluator"
+        labels["app.kubernetes.io/component"] = "actor"
+    evaluator["metadata"]["name"] = "actor"
+    assert evaluator == base
+
+
+def test_changed_setting_replaces_the_pods_that_have_it(tmp_path):
+    before = overlay("base")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    build_with(folder, ())
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "changed/kustomization.yaml").write_text(
+        "resources: [../own]\n"
+        "configMapGenerator:\n"
+        "  - {name: environment, behavior: merge, literals: [ROLLCAST_ENV_ID=Acrobot-v1]}\n"
+    )
+    after = build(tmp_path / "changed")
+    for name in ("learner", "actor"):
+        assert environment_of(after, name)["ROLLCAST_ENV_ID"] == "Acrobot-v1"
+        assert container(after, name)["envFrom"][0] != container(before, name)["envFrom"][0]
+
+
+def test_kustomization_of_the_docs_is_built(tmp_path):
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    own = yaml.safe_load(block)
+    here = os.path.relpath(FOLDER.parent, tmp_path.resolve())
+    for name in ("resources", "components"):
+        own[name] = [f"{here}/{path}" for path in own[name]]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    documents = build(tmp_path)
+    check(documents, VERSIONS[0])
+    for name in ("learner", "actor", "evaluator"):
+        assert environment_of(documents, name)["ROLLCAST_ATARI"] == "true"
+        assert container(documents, name)["image"].startswith("registry.example.org/rollcast-")
+        assert environment_of(documents, name)["ROLLCAST_TLS_CA"] == "/tls/ca.pem"
+    assert environment_of(documents, "learner")["ROLLCAST_RESUME"] == "auto", "what is merged keeps the rest"
+
+
+class TestTls:
+    def test_secrets_hold_the_files_that_the_settings_name(self, everything):
+        files = {
+            "learner-tls": ("ca.pem", "server.pem", "server.key", "tokens"),
+            "actor-tls": ("ca.pem", "actor.pem", "actor.key", "actor.token"),
+            "scaler-tls": ("ca.pem", "viewer.pem", "viewer.key", "viewer.token"),
+        }
+        page = (ROOT / "docs/kubernetes.md").read_text()
+        for name in ("learner", "actor", "evaluator", "scaler"):
+            (volume,) = [volume for volume in pod(everything, name)["volumes"] if volume["name"] == "tls"]
+            secret = volume["secret"]["secretName"]
+            named = {value for value in environment_of(everything, name).values() if value.startswith("/tls/")}
+            assert named == {f"/tls/{file}" for file in files[secret]}
+            for file in files[secret]:
+                assert f"--from-file=cluster/{file}" in page
+            assert pod(everything, name)["securityContext"]["fsGroup"] == 10001, "or its user cannot read them"
+            assert volume["secret"]["defaultMode"] == 0o440
+
+    def test_learner_is_no_longer_open(self):
+        assert environment_of(overlay("base"), "learner")["ROLLCAST_INSECURE"] == "true"
+        assert "ROLLCAST_INSECURE" not in environment_of(overlay("tls"), "learner")
+
+    def test_probes_keep_their_numbers(self):
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            plain, secure = container(overlay("base"), "learner")[name], container(overlay("tls"), "learner")[name]
+            assert "grpc" not in secure
+            assert secure | {"grpc": plain["grpc"]} == plain | {"exec": secure["exec"]}
+
+
+class TestSpot:
+    def test_actors_take_the_spot_machines_of_each_cloud(self):
+        spec = pod(overlay("spot"), "actor")
+        rules = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms = [term["matchExpressions"] for term in rules["nodeSelectorTerms"]]
+        assert terms == [[{"key": key, "operator": "In", "values": [value]}] for key, value in SPOT_LABELS.items()], (
+            "alternatives"
+        )
+        assert {(taint["key"], taint["value"]) for taint in spec["tolerations"]} == set(SPOT_LABELS.items())
+        assert spec["terminationGracePeriodSeconds"] == 30
+
+    def test_learner_stays_away_from_all_of_them(self):
+        spec = pod(overlay("spot"), "learner")
+        rules = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = rules["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [
+            {"key": key, "operator": "NotIn", "values": [value]} for key, value in SPOT_LABELS.items()
+        ]
+        assert "tolerations" not in spec
+
+
+def test_gpu_is_the_learners_alone():
+    documents = overlay("gpu")
+    assert environment_of(documents, "learner")["ROLLCAST_DEVICE"] == "cuda"
+    assert container(documents, "learner")["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in container(documents, "actor")["resources"]["limits"]
+
+
+class TestKeda:
+    def test_asks_the_scaler_by_its_service(self):
+        documents = overlay("keda")
+        (trigger,) = find(documents, "ScaledObject", "actor")["spec"]["triggers"]
+        (port,) = find(documents, "Service", "scaler")["spec"]["ports"]
+        assert trigger == {"type": "external", "metadata": {"scalerAddress": f"scaler.default:{port['port']}"}}
+        (inside,) = container(documents, "scaler")["ports"]
+        assert inside["containerPort"] == port["port"]
+        assert environment_of(documents, "scaler")["ROLLCAST_ADDRESS"] == f"0.0.0.0:{port['port']}"
+        ActorBounds.from_metadata(trigger["metadata"])
+
+    def test_nobody_else_sets_the_number_of_actors(self):
+        documents = overlay("keda")
+        target = find(documents, "ScaledObject", "actor")["spec"]["scaleTargetRef"]["name"]
+        assert "replicas" not in find(documents, "Deployment", target)["spec"]
+
+    def test_limits_are_those_of_scaler_and_learner(self):
+        scaled = find(overlay("keda"), "ScaledObject", "actor")["spec"]
+        fields = ScalerSettings.model_fields
+        assert scaled["maxReplicaCount"] == fields["max_actors"].default == DEFAULT_LIMITS.max_actors
+        assert scaled["minReplicaCount"] == 0 < fields["min_actors"].default, "none at the end, and only then"
+
+    def test_scaler_runs_the_command_of_the_learners_image(self):
+        inside = container(overlay("keda"), "scaler")
+        assert inside["image"] == container(overlay("keda"), "learner")["image"]
+        assert inside["args"] == ["scaler"]

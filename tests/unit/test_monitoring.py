@@ -1,0 +1,57 @@
+"""The files of deploy/monitoring name metrics that there are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollcast.actor.acting.actor_metrics import ActorMetrics
+from rollcast.learner.writers.exported_names import exported_name
+from rollcast.learner.writers.metric_names import ALGORITHM_METRICS, EVENT_METRICS, METRICS
+from rollcast.learner.writers.prometheus import PrometheusWriter
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from tests.processes import ROOT
+
+FOLDER = ROOT / "deploy" / "monitoring"
+
+
+def exported() -> set[str]:
+    """Returns the names of all samples that learners and actors can have."""
+    actor = ActorInfo(actor_id="a", slot=0, incarnation=1, state=ActorState.STREAMING)
+    writer = PrometheusWriter(lambda: LearnerStatus(phase=Phase.TRAINING), lambda: [actor])
+    families = [*writer.collect(), *ActorMetrics().collect()]
+    samples = {sample.name for family in families for sample in family.samples}
+    return samples | {exported_name(metric.tag).whole for metric in (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)}
+
+
+@pytest.mark.parametrize("file", ["alerts.yml", "grafana/rollcast.json"])
+def test_every_metric_that_is_named_is_there(file: str):
+    named = set(re.findall(r"rollcast_\w+", (FOLDER / file).read_text()))
+    assert len(named) > 5
+    assert named <= exported()
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do_and_is_in_the_documentation():
+    (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    documentation = (ROOT / "docs" / "monitoring.md").read_text()
+    for rule in group["rules"]:
+        assert rule["annotations"].keys() == {"summary", "action"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert f"`{rule['alert']}`" in documentation
+
+
+def test_every_panel_has_a_query_and_a_place_of_its_own():
+    panels = json.loads((FOLDER / "grafana" / "rollcast.json").read_text())["panels"]
+    assert all(target["expr"] for panel in panels for target in panel["targets"])
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places) == len({panel["id"] for panel in panels})
+
+
+def test_every_file_that_compose_mounts_is_there():
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    mounted = [volume.partition(":")[0] for name in ("prometheus", "grafana") for volume in services[name]["volumes"]]
+    files = [Path(path) for path in mounted if path.startswith("./")]
+    assert len(files) == 5
+    assert all((ROOT / path).is_file() for path in files)
