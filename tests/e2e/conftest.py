@@ -18,7 +18,7 @@ from tests.processes import environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 _LABEL = "com.docker.compose"
-_PACKAGES = "/opt/venv/lib/python3.11/site-packages"
+PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 # Training that does not end by itself, however long a test takes. Its environments wait for a millisecond in each step,
 # so that a test that watches containers leaves the cores to the tests beside it.
 ENDLESS = {
@@ -162,12 +162,12 @@ class ComposeProject:
         containers = self.engine.containers.list(all=True, filters=labels, ignore_removed=True)
         return [found.name for found in (*containers, *self.engine.networks.list(filters=labels))]
 
-    def address(self):
-        """Returns the address of the learner's port on this machine, `127.0.0.1:PORT`."""
+    def address(self, service="learner", port=50051):
+        """Returns the address of a service's port on this machine, `127.0.0.1:PORT`."""
         # for a moment after it has started, the engine may not list a container's ports
-        wait_until(lambda: self.containers("learner")[0].ports.get("50051/tcp"), "the learner's port")
-        (learner,) = self.containers("learner")
-        (binding,) = learner.ports["50051/tcp"]
+        wait_until(lambda: self.containers(service)[0].ports.get(f"{port}/tcp"), f"the port of {service}")
+        (container,) = self.containers(service)
+        (binding,) = container.ports[f"{port}/tcp"]
         return f"127.0.0.1:{binding['HostPort']}"
 
 
@@ -177,7 +177,7 @@ def paced(folder):
     shutil.copy(ROOT / "tests/soak/environments.py", file)
     file.chmod(0o644)
     return {
-        "volumes": [f"{file}:{_PACKAGES}/{file.name}:ro"],
+        "volumes": [f"{file}:{PACKAGES}/{file.name}:ro"],
         "environment": {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.001}'},
     }
 
@@ -221,7 +221,8 @@ def compose(engine, compose_command, images, tmp_path, request):
             # pytest shows what a failed test printed
             print(project.run("logs", "--no-color", "--tail=100", check=False))  # noqa: T201
     finally:
-        project.run("down", "--volumes", "--timeout", "10", check=False)
+        # orphans are services of a file that a test has added
+        project.run("down", "--volumes", "--remove-orphans", "--timeout", "10", check=False)
 
 
 @pytest.hookimpl(wrapper=True)
