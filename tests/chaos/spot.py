@@ -77,6 +77,7 @@ class SpotActor:
 
     def close(self) -> None:
         """Kills it, if it is still there."""
+        # It may have ended by itself.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(GRACE_S)
@@ -216,7 +217,11 @@ class SpotFleet:
                 self.failures.append(fault)
             self.slowest_end_s = max(self.slowest_end_s, time.monotonic() - (actor.alive_until or 0.0))
         names = {actor.actor_id for actor in actors}
-        states = lambda: {info.actor_id: info.state for info in self._serving.actors.actor_infos}  # noqa: E731
+
+        def states() -> dict[str, ActorState]:
+            return {info.actor_id: info.state for info in self._serving.actors.actor_infos}
+
+        # An actor that has not left is reported below, with its state.
         with contextlib.suppress(AssertionError):
             wait_until(lambda: all(states()[name] is ActorState.LEFT for name in names), "goodbyes", GRACE_S)
         self.failures.extend(

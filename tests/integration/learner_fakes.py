@@ -23,7 +23,7 @@ from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
-from rollcast.services.server.server import LearnerServer, make_server
+from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
@@ -274,7 +274,7 @@ class FakeLearner:
     sink: FakeSink
     source: FakeSource
     control: FakeControl
-    server: LearnerServer
+    server: GrpcServer
     address: str
 
 

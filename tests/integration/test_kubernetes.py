@@ -66,6 +66,7 @@ class Cluster:
                 "token_file": "viewer.token",
             }
             security = ClientSecurity(**{name: self.folder / file for name, file in names.items()})
+        # It does not answer yet: it does not train.
         with contextlib.suppress(RollcastError), LearnerClient(self.address, timeout_s=2, security=security) as client:
             return client.status().updates > 0
         return False
@@ -98,6 +99,7 @@ def test_learner_is_ready_while_it_serves_and_not_while_it_stops(cluster):
     states: list[int] = []
 
     def watch(channel: grpc.Channel) -> None:
+        # The server ends the watch when it stops.
         with contextlib.suppress(grpc.RpcError):
             call = health_pb2_grpc.HealthStub(channel).Watch(
                 health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=90

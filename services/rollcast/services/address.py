@@ -78,8 +78,8 @@ def parse_address(text: str) -> Address:
     match = _HOST_AND_PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ConfigurationError(
-            f"the address {text!r} cannot be used; expected 'host:port' with a port up to 65535, or "
-            "'unix:/path'; correct it"
+            f"the address {text!r} cannot be used; expected 'host:port' with a port up to 65535, 'unix:/path' or "
+            "'file:/path'; correct it"
         )
     return Address(text=text, host=match["host"].strip("[]"), port=int(match["port"]))
 

@@ -72,6 +72,7 @@ def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
 
 def withdraw_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
     """Removes the file, unless another server has written it since."""
+    # Gone, damaged or out of reach: there is nothing left to remove, and the server ends either way.
     with contextlib.suppress(OSError, ConfigurationError, LearnerUnreachableError):
         if read_rendezvous(path) == rendezvous:
             path.unlink()

@@ -18,7 +18,7 @@ from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.replay.service import ReplaySource
 from rollcast.services.security.security import ServerSecurity
-from rollcast.services.server.server import LearnerServer, make_server
+from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.status.service import LearnerControl
 
 
@@ -104,7 +104,7 @@ class Reception:
         self._limits = limits
         self._destination = destination
         self._evaluations = evaluations
-        self._servers: list[LearnerServer] = []
+        self._servers: list[GrpcServer] = []
         self._announced = contextlib.ExitStack()
         self.registry = ActorRegistry(
             max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, reserved_names=work.names

@@ -16,7 +16,7 @@ from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, buffer_metrics
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.replay.demonstrations import load_recording
-from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
+from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
@@ -24,6 +24,7 @@ from rollcast.learner.writers.prometheus import add_actors, add_values
 from rollcast.services.metrics.families import Families
 from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.replay.replay import ACTORS
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 

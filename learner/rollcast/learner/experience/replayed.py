@@ -20,7 +20,6 @@ from rollcast.learner.experience.experience import Experience, ExperienceSource,
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.info import BufferInfo
-from rollcast.learner.replay.inserter import ACTORS
 from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.served import replay_status
 from rollcast.learner.replay.substeps import SubstepBuffers
@@ -28,14 +27,11 @@ from rollcast.learner.wait_log import WaitLog
 from rollcast.learner.writers import metric_names
 from rollcast.learner.writers.metric_names import Metric
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError
-from rollcast.services.replay.replay import ReplayStatus, joint_replay_status
+from rollcast.services.replay.replay import ACTORS, TRAINER, ReplayStatus, joint_replay_status
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 # Larger rollouts are inserted in pieces of so many trajectories: a limiter's band must be as wide as a piece.
 MAX_TRAJECTORIES = 16
-
-# The trainer's name among the callers that wait for a rate limiter; see `ACTORS`.
-TRAINER = "the trainer"
 
 # A trainer that waits for a limiter checks so often whether it has to stop.
 _LOOK_S = 0.25

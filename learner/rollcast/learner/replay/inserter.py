@@ -8,10 +8,8 @@ from collections.abc import Callable
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidRolloutError, NotReadyError
+from rollcast.services.replay.replay import ACTORS
 from rollcast.services.rollouts.rollouts import Rollout
-
-# The name under which the rate limiter lists inserting threads that wait.
-ACTORS = "the actors"
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ class ReplayInserter:
 
     Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if the
     rollout came again over a new stream while the old stream still waited; or it was dropped, and the log says so.
-    Threads take turns at each buffer: one waits for the limiter as "the actors", the others wait for their turn.
+    Threads take turns at each buffer: one waits for the limiter as `ACTORS`, the others wait for their turn.
 
     Args:
         buffers: Buffers by substep key; others may use them, too.

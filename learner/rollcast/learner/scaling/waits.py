@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
+from rollcast.services.replay.replay import ACTORS
 from rollcast.services.status.status import LearnerStatus
 
 
@@ -82,6 +83,6 @@ class WaitWindow:
 def _actors_wait(status: LearnerStatus) -> bool:
     """Returns True if actors wait for the learner now: for room in its queue, or for the limiter of its buffer."""
     if status.replay is not None:
-        return any(wait.who == "the actors" for wait in status.replay.waiting)
+        return any(wait.who == ACTORS for wait in status.replay.waiting)
     # a trainer takes whole batches out of a queue that actors keep full
     return 2 * status.queue_size >= status.queue_capacity > 0

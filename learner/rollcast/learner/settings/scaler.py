@@ -23,7 +23,9 @@ class ScalerSettings(ClientSecuritySettings):
         *("insecure", "log_level"),
     )
 
-    learner_address: str = Field("localhost:50051", description="The learner's address: host:port or unix:/path.")
+    learner_address: str = Field(
+        "localhost:50051", description="The learner's address: host:port, unix:/path or file:/path."
+    )
     address: str = Field(
         "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )

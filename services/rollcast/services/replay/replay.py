@@ -12,6 +12,10 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 # The type of a sample's columns: numpy arrays, or tensors on a learner's device.
 _Array = TypeVar("_Array")
 
+# The names of those that wait for a rate limiter; a reader of `ReplayService.Sample` has none.
+ACTORS: Final = "the actors"
+TRAINER: Final = "the trainer"
+
 # The arrays of a sample beside its columns: `[B]`, and `[T, B]`.
 _BY_ENTRY: Final = ("keys", "weights", "n_steps", "discount", "policy_version")
 _BY_STEP: Final = ("reward", "terminated", "truncated", "valid")
@@ -24,7 +28,7 @@ class ReplayWaiting:
     Attributes:
         reason: The reason, with the numbers.
         seconds: The time that it has waited.
-        who: "the trainer", "the actors"; empty: a reader of `ReplayService.Sample`.
+        who: `TRAINER`, `ACTORS`; empty: a reader of `ReplayService.Sample`.
     """
 
     reason: str

@@ -1,17 +1,17 @@
-"""Makes the learner's gRPC server: threads, options, health, reflection, and clear errors for a bad address."""
+"""Makes gRPC servers, a learner's among them: threads, options, health, reflection, clear errors for a bad address."""
 
 import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from rollcast.services.address import Address, parse_address
+from rollcast.services.address import Address, parse_listening_address
 from rollcast.services.client.channel import COMMON_OPTIONS, KEEPALIVE_TIME_MS
 from rollcast.services.errors import AddressInUseError, NotReadyError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
@@ -46,7 +46,6 @@ ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService
 POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
-_SERVICES: Final[tuple[str, ...]] = ("", ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE)
 
 # Threads for probes: no stream, slow call or half-open call may take them.
 _PROBE_THREADS: Final = 8
@@ -71,12 +70,16 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
+# Adds a service to a server, whose gate counts the streams of all services.
+AddService: TypeAlias = Callable[[grpc.Server, StreamGate], None]
+
+
 class Evaluators(EvaluatedPolicies, EvaluationSink, Protocol):
     """The learner as its evaluators see it."""
 
 
-class LearnerServer:
-    """The gRPC server of a learner, made by `make_server`. Call `start` and `stop` once each, from any thread.
+class GrpcServer:
+    """A gRPC server with limits, made by `assemble_server`. Call `start` and `stop` once each, from any thread.
 
     Invariant: a call that sends its request waits for a thread for a moment at most. The pool has a thread for each
     stream, each unary call and each half-open call that the limits allow, and eight for probes. `StreamGate` and
@@ -102,10 +105,10 @@ class LearnerServer:
         executor: ThreadPoolExecutor,
         gate: StreamGate,
         health_servicer: health.HealthServicer,
-        services: Sequence[str] = _SERVICES,
-        security: ServerSecurity = PLAIN_SERVER,
+        services: Sequence[str],
+        security: ServerSecurity,
         refusals: Refusals,
-        opens: str = "can join, steer and stop the learner",
+        opens: str,
     ) -> None:
         self.refusals = refusals
         self._opens = opens
@@ -213,12 +216,77 @@ def _warn_of_open_door(address: str, has_tokens: bool, opens: str) -> None:
     )
 
 
-def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """Returns gRPC's options of a server with limits."""
-    return (
-        *_OPTIONS,
-        ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+def assemble_server(
+    address: str,
+    services: Mapping[str, AddService],
+    *,
+    limits: Limits,
+    security: ServerSecurity,
+    refusals: Refusals,
+    opens: str,
+    look_after: Sequence[Callable[[], None]] = (),
+) -> GrpcServer:
+    """Makes a server with limits, health and reflection from its services; `start` begins to serve.
+
+    Args:
+        address: "host:port" (port 0: any free one) or "unix:/path".
+        services: Adds each service to the server, by its full name.
+        limits: Limits on clients; they also decide the number of threads, which are made when needed.
+        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
+        refusals: The clients that met a limit lately.
+        opens: See `GrpcServer`.
+        look_after: Called again and again, to end what is late.
+
+    Raises:
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
+            is invalid; or a package of the extra `learner` is missing.
+    """
+    require_extra("learner", "a server", "grpc_reflection")
+    from grpc_reflection.v1alpha import reflection
+
+    parsed = parse_listening_address(address)
+    security.check_address(address)
+    limits.check()
+    half_open = HalfOpenCalls(limits, refusals)
+    gate = StreamGate(limits, refusals, look_after=(*look_after, half_open.end_late))
+    interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
+        ErrorInterceptor(refusals),
+        AdmissionInterceptor(gate, half_open, CallRate(limits)),
+    ]
+    if security.tokens is not None and parsed.path is None:
+        interceptors.insert(0, AuthorizationInterceptor(security.tokens))
+    n_threads = limits.max_streams + limits.max_calls + limits.max_half_open_calls + _PROBE_THREADS
+    executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
+    server = grpc.server(
+        executor,
+        interceptors=interceptors,
+        options=(
+            *_OPTIONS,
+            ("grpc.max_allowed_incoming_connections", limits.max_connections),
+            ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
+        ),
+        # As many again may wait for a thread for a moment; more than that is a flood.
+        maximum_concurrent_rpcs=2 * n_threads,
+    )
+    for add in services.values():
+        add(server, gate)
+    health_servicer = health.HealthServicer()
+    # the empty name is that of the whole server
+    names = ("", *services)
+    for name in names:
+        health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return GrpcServer(
+        parsed,
+        server=server,
+        executor=executor,
+        gate=gate,
+        health_servicer=health_servicer,
+        services=names,
+        security=security,
+        refusals=refusals,
+        opens=opens,
     )
 
 
@@ -232,7 +300,7 @@ def make_server(
     evaluators: Evaluators | None = None,
     limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
-) -> LearnerServer:
+) -> GrpcServer:
     """Makes a learner's server with all its services, health and reflection; `start` begins to serve.
 
     Args:
@@ -249,51 +317,26 @@ def make_server(
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
             is invalid; or a package of the extra `learner` is missing.
     """
-    require_extra("learner", "a learner's server", "grpc_reflection")
-    from grpc_reflection.v1alpha import reflection
-
-    parsed = parse_address(address)
-    security.check_address(address)
-    limits.check()
-    n_threads = limits.max_streams + limits.max_calls + limits.max_half_open_calls + _PROBE_THREADS
     refusals = Refusals()
     bytes_in_flight = BytesInFlight(limits, refusals)
-    half_open = HalfOpenCalls(limits, refusals)
-    gate = StreamGate(limits, refusals, look_after=(bytes_in_flight.end_stalled, half_open.end_late))
-    executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
-    interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
-        ErrorInterceptor(refusals),
-        AdmissionInterceptor(gate, half_open, CallRate(limits)),
-    ]
-    if security.tokens is not None and parsed.path is None:
-        interceptors.insert(0, AuthorizationInterceptor(security.tokens))
-    # As many again may wait for a thread for that moment; more than that is a flood.
-    n_concurrent = 2 * n_threads
-    server = grpc.server(
-        executor, interceptors=interceptors, options=server_options(limits), maximum_concurrent_rpcs=n_concurrent
-    )
     rollouts = RolloutServicer(
         sink, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes, evaluations=evaluators
     )
-    add_rollout_service(rollouts, server)
-    add_policy_service(PolicyServicer(source, gate, evaluators), server)
-    learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(control, gate, refusals, limits), server)  # type: ignore[no-untyped-call]
-    services = _SERVICES
+    services: dict[str, AddService] = {
+        ROLLOUT_SERVICE: lambda server, _: add_rollout_service(rollouts, server),
+        POLICY_SERVICE: lambda server, gate: add_policy_service(PolicyServicer(source, gate, evaluators), server),
+        LEARNER_SERVICE: lambda server, gate: learner_pb2_grpc.add_LearnerServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            LearnerServicer(control, gate, refusals, limits), server
+        ),
+    }
     if replay is not None:
-        services = (*_SERVICES, REPLAY_SERVICE)
-        add_replay_service(ReplayServicer(replay, gate), server)
-    health_servicer = health.HealthServicer()
-    for service in services:
-        health_servicer.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((*services[1:], health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    return LearnerServer(
-        parsed,
-        server=server,
-        executor=executor,
-        gate=gate,
-        health_servicer=health_servicer,
-        services=services,
+        services[REPLAY_SERVICE] = lambda server, gate: add_replay_service(ReplayServicer(replay, gate), server)
+    return assemble_server(
+        address,
+        services,
+        limits=limits,
         security=security,
         refusals=refusals,
+        opens="can join, steer and stop the learner",
+        look_after=(bytes_in_flight.end_stalled,),
     )

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.inserter import ACTORS, ReplayInserter
+from rollcast.learner.replay.inserter import ReplayInserter
+from rollcast.services.replay.replay import ACTORS
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
