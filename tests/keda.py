@@ -20,6 +20,7 @@ class Keda:
         address: The scaler's "host:port".
         metadata: The trigger's metadata, beside the address.
         credentials: TLS, as the trigger's authentication gives it; None: plain TCP.
+        host: The host by which KEDA calls the scaler, for TLS; None: the one of `address`.
     """
 
     def __init__(
@@ -28,9 +29,13 @@ class Keda:
         *,
         metadata: dict[str, str] | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        host: str | None = None,
     ) -> None:
+        options = [] if host is None else [("grpc.ssl_target_name_override", host)]
         self._channel = (
-            grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
+            grpc.insecure_channel(address)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, options)
         )
         self._stub = external_scaler_pb2_grpc.ExternalScalerStub(self._channel)
         self._asked = messages.ScaledObjectRef(

@@ -1,16 +1,21 @@
-"""The Kubernetes manifests as kubectl builds them, and what a container of theirs gets from them."""
+"""The Kubernetes manifests as kubectl builds them, and what a container of theirs gets from them and from secrets."""
 
+import base64
 import functools
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rollcast.learner import main
 from tests.processes import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -19,16 +24,14 @@ OVERLAYS = tuple(sorted(path.parent.name for path in FOLDER.glob("overlays/*/kus
 COMPONENTS = ("evaluator", "gpu", "keda", "spot", "tls")
 
 Document = dict[str, Any]
+# Files of secrets, by the secret's name.
+Secrets = Mapping[str, Mapping[str, bytes]]
 
 
 @functools.cache
 def build(kustomization: Path) -> tuple[Document, ...]:
     """Returns the documents of a folder with a kustomization, built by kubectl. Nobody may change them."""
-    if shutil.which("kubectl") is None:
-        reason = "kubectl is not installed (1.27 or newer); it builds the manifests, without a cluster"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; CI must have it", pytrace=False)
-        pytest.skip(reason)
+    _needs_kubectl()
     done = subprocess.run(["kubectl", "kustomize", kustomization], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{kustomization}\n{done.stderr}"
     assert not done.stderr, "kubectl warns of what is deprecated"
@@ -79,3 +82,72 @@ def environment_of(documents: Sequence[Document], component: str) -> dict[str, s
     for source in container(documents, component).get("envFrom", ()):
         values |= find(documents, "ConfigMap", source["configMapRef"]["name"])["data"]
     return values | {variable["name"]: variable["value"] for variable in container(documents, component)["env"]}
+
+
+def make_secrets(folder: Path) -> Secrets:
+    """Runs the commands of docs/kubernetes.md that make certificates and secrets, without a cluster.
+
+    Args:
+        folder: The folder in which the commands are typed.
+
+    Returns:
+        The secrets, as the cluster would have them.
+    """
+    _needs_kubectl()
+    section = (ROOT / "docs/kubernetes.md").read_text().partition("\n## TLS and tokens\n")[2].partition("\n## ")[0]
+    secrets: dict[str, dict[str, bytes]] = {}
+    for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            command = shlex.split(line)
+            if command[:2] == ["rollcast", "certs"]:
+                assert main(["certs", str(folder / command[2]), *command[3:]]) == 0
+            elif command[:4] == ["kubectl", "create", "secret", "generic"]:
+                asked = [*command, "--dry-run=client", "--output=json"]
+                done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, f"{line}\n{done.stderr}"
+                data = json.loads(done.stdout)["data"]
+                secrets[command[4]] = {name: base64.b64decode(content) for name, content in data.items()}
+    return secrets
+
+
+def mounted_environment(
+    documents: Sequence[Document], component: str, secrets: Secrets, folder: Path
+) -> dict[str, str]:
+    """Writes the secrets that a component's container mounts, and returns its environment with the paths of these.
+
+    Args:
+        documents: The manifests.
+        component: The component.
+        secrets: The secrets of the cluster.
+        folder: The folder that stands for the container's root.
+    """
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(documents, component)["volumeMounts"]}
+    environment = environment_of(documents, component)
+    for volume in pod(documents, component)["volumes"]:
+        if "secret" not in volume:
+            continue
+        inside = mounts[volume["name"]]
+        outside = folder / inside.lstrip("/")
+        outside.mkdir(parents=True)
+        for name, content in secrets[volume["secret"]["secretName"]].items():
+            (outside / name).write_bytes(content)
+        for name, value in environment.items():
+            if value.startswith(f"{inside}/"):
+                environment[name] = f"{outside}{value.removeprefix(inside)}"
+    return environment
+
+
+def trigger_authentication(documents: Sequence[Document], secrets: Secrets) -> dict[str, bytes]:
+    """Returns what KEDA reads for the first trigger of the ScaledObject, by the name of the parameter."""
+    trigger = find(documents, "ScaledObject", "actor")["spec"]["triggers"][0]
+    authentication = find(documents, "TriggerAuthentication", trigger["authenticationRef"]["name"])
+    references = authentication["spec"]["secretTargetRef"]
+    return {entry["parameter"]: secrets[entry["name"]][entry["key"]] for entry in references}
+
+
+def _needs_kubectl() -> None:
+    if shutil.which("kubectl") is None:
+        reason = "kubectl is not installed (1.27 or newer); it builds manifests and secrets, without a cluster"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason}; CI must have it", pytrace=False)
+        pytest.skip(reason)

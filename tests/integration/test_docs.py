@@ -96,9 +96,10 @@ NOT_TYPED = {
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
     "export ROLLCAST_EVAL_INTERVAL_STEPS": "is for the containers after it: tests/e2e",
-    "rollcast certs cluster": "is for the secrets after it; `rollcast certs certs` is typed",
+    "rollcast certs cluster": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
+    "rollcast certs keda": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
     "docker ": "needs an engine: tests/e2e",
-    "kubectl ": "needs a cluster; tests/unit/test_kubernetes.py builds and validates the manifests",
+    "kubectl ": "needs a cluster; tests/unit/test_kubernetes*.py build manifests and secrets, and validate them",
     "tensorboard ": "serves until it is ended; a dependency of this project",
 }
 # Snippets in Python that no test runs as they stand, by how they begin, and why.

@@ -15,6 +15,7 @@ from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.scaling.service import EXTERNAL_SCALER
 from rollcast.services.server.scaler import make_scaler_server
 from tests.keda import Keda
+from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
 from tests.processes import free_port, rollcast, running, wait_until
 
 # training that does not end, and a window that is soon full
@@ -150,6 +151,39 @@ def answer_of(keda):
         return error.code()
 
 
+def test_manifests_with_tls_connect_keda_the_scaler_and_the_learner(tmp_path):
+    """With the secrets of the docs' commands, the environments of the pods, and KEDA's TriggerAuthentication."""
+    (tmp_path / "own").mkdir()
+    documents, secrets = build_with(tmp_path / "own", ("keda", "tls")), make_secrets(tmp_path)
+    (trigger,) = find(documents, "ScaledObject", "actor")["spec"]["triggers"]
+    host, _, _ = trigger["metadata"]["scalerAddress"].partition(":")
+    learner, scaler = (f"localhost:{free_port()}" for _ in range(2))
+    addresses = {
+        "learner": {
+            "ROLLCAST_ADDRESS": learner,
+            "ROLLCAST_METRICS_ADDRESS": f"localhost:{free_port()}",
+            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
+        },
+        "scaler": {"ROLLCAST_ADDRESS": scaler, "ROLLCAST_LEARNER_ADDRESS": learner},
+    }
+    variables = {
+        name: mounted_environment(documents, name, secrets, tmp_path / name) | own for name, own in addresses.items()
+    }
+    given = trigger_authentication(documents, secrets)
+    credentials = grpc.ssl_channel_credentials(given["caCert"], given["tlsClientKey"], given["tlsClientCert"])
+    with (
+        running("learner", "learner", **variables["learner"]),
+        running("learner", "scaler", **variables["scaler"]),
+        # it compares the scaler's certificate with the name that KEDA calls
+        Keda(scaler, credentials=credentials, host=host) as keda,
+    ):
+        wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
+        probe = container(documents, "scaler")["livenessProbe"]["exec"]["command"]
+        own = {name: str(tmp_path / "scaler") + path for name, path in (w.split("=") for w in probe if "=" in w)}
+        assert health_probe.probe(scaler, environment=own) is None
+        assert health_probe.probe(scaler) is not None, "nobody is answered in the open"
+
+
 class TestCommand:
     def test_trainer_that_waits_wants_more_actors(self, tmp_path):
         address = f"localhost:{free_port()}"
@@ -213,6 +247,38 @@ class TestCommand:
             with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "actor.token")) as (_, keda):
                 wait_until(lambda: answer_of(keda) is grpc.StatusCode.PERMISSION_DENIED, "the refusal", 60)
             with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "viewer.token")) as (_, keda):
+                wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
+
+    def test_takes_a_token_that_replaces_another(self, tmp_path):
+        make_certificates(tmp_path)
+        address = f"localhost:{free_port()}"
+        learner = {
+            "ROLLCAST_ADDRESS": address,
+            "ROLLCAST_TOKENS_FILE": str(tmp_path / "tokens"),
+            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
+        }
+        token = tmp_path / "token"
+        token.write_text("wrong-token-of-16-characters")
+        with (
+            running("learner", "learner", **learner),
+            scaler_of(address, ROLLCAST_TOKEN_FILE=str(token)) as (_, keda),
+        ):
+            wait_until(lambda: answer_of(keda) is grpc.StatusCode.UNAUTHENTICATED, "the refusal", 60)
+            token.unlink()
+            wait_until(lambda: "token" in details_of(keda) and str(token) in details_of(keda), "the reason")
+            token.write_bytes((tmp_path / "viewer.token").read_bytes())
+            wait_until(lambda: answer_of(keda) == 1, "the fewest actors")
+
+    def test_follows_a_learner_that_writes_its_address_to_a_file(self, tmp_path):
+        file = tmp_path / "address"
+        learner = {
+            "ROLLCAST_ADDRESS": "localhost:0",
+            "ROLLCAST_ADDRESS_FILE": str(file),
+            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
+        }
+        with scaler_of(f"file:{file}") as (_, keda):
+            wait_until(lambda: str(file) in details_of(keda), "the reason")
+            with running("learner", "learner", **learner):
                 wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
 
     def test_serves_kedas_client_with_mutual_tls(self, tmp_path):

@@ -33,7 +33,7 @@ from tests.processes import ROOT
 VERSIONS = ("1.37", "1.36", "1.35", "1.29")
 # none, each, every two, and all
 SETS = [names for n in (0, 1, 2, len(COMPONENTS)) for names in itertools.combinations(COMPONENTS, n)]
-# KEDA's own kind, which is not Kubernetes': what we use of it
+# KEDA's own kinds, which are not Kubernetes': what we use of them
 SCALED_OBJECT = {
     "type": "object",
     "additionalProperties": False,
@@ -58,12 +58,28 @@ SCALED_OBJECT = {
                 "properties": {
                     "type": {"enum": ["external", "external-push"]},
                     "metadata": {"additionalProperties": {"type": "string"}, "required": ["scalerAddress"]},
+                    "authenticationRef": {"properties": {"name": {"type": "string"}}, "additionalProperties": False},
                 },
                 "additionalProperties": False,
             }
         },
     },
 }
+TRIGGER_AUTHENTICATION = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["secretTargetRef"],
+    "properties": {
+        "secretTargetRef": {
+            "items": {
+                "required": ["parameter", "name", "key"],
+                # those of the external trigger
+                "properties": {"parameter": {"enum": ["caCert", "tlsClientCert", "tlsClientKey"]}},
+            }
+        }
+    },
+}
+KEDAS = {"ScaledObject": SCALED_OBJECT, "TriggerAuthentication": TRIGGER_AUTHENTICATION}
 SPOT_LABELS = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -74,9 +90,9 @@ SPOT_LABELS = {
 
 def check(documents, version):
     for document in documents:
-        if document["kind"] == "ScaledObject":
+        if document["kind"] in KEDAS:
             assert document["apiVersion"] == "keda.sh/v1alpha1"
-            jsonschema.validate(document["spec"], SCALED_OBJECT)
+            jsonschema.validate(document["spec"], KEDAS[document["kind"]])
         else:
             kubernetes_validate.validate(document, version, strict=True)
 
@@ -226,35 +242,6 @@ def test_kustomization_of_the_docs_is_built(tmp_path):
         assert container(documents, name)["image"].startswith("registry.example.org/rollcast-")
         assert environment_of(documents, name)["ROLLCAST_TLS_CA"] == "/tls/ca.pem"
     assert environment_of(documents, "learner")["ROLLCAST_RESUME"] == "auto", "what is merged keeps the rest"
-
-
-class TestTls:
-    def test_secrets_hold_the_files_that_the_settings_name(self, everything):
-        files = {
-            "learner-tls": ("ca.pem", "server.pem", "server.key", "tokens"),
-            "actor-tls": ("ca.pem", "actor.pem", "actor.key", "actor.token"),
-            "scaler-tls": ("ca.pem", "viewer.pem", "viewer.key", "viewer.token"),
-        }
-        page = (ROOT / "docs/kubernetes.md").read_text()
-        for name in ("learner", "actor", "evaluator", "scaler"):
-            (volume,) = [volume for volume in pod(everything, name)["volumes"] if volume["name"] == "tls"]
-            secret = volume["secret"]["secretName"]
-            named = {value for value in environment_of(everything, name).values() if value.startswith("/tls/")}
-            assert named == {f"/tls/{file}" for file in files[secret]}
-            for file in files[secret]:
-                assert f"--from-file=cluster/{file}" in page
-            assert pod(everything, name)["securityContext"]["fsGroup"] == 10001, "or its user cannot read them"
-            assert volume["secret"]["defaultMode"] == 0o440
-
-    def test_learner_is_no_longer_open(self):
-        assert environment_of(overlay("base"), "learner")["ROLLCAST_INSECURE"] == "true"
-        assert "ROLLCAST_INSECURE" not in environment_of(overlay("tls"), "learner")
-
-    def test_probes_keep_their_numbers(self):
-        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-            plain, secure = container(overlay("base"), "learner")[name], container(overlay("tls"), "learner")[name]
-            assert "grpc" not in secure
-            assert secure | {"grpc": plain["grpc"]} == plain | {"exec": secure["exec"]}
 
 
 class TestSpot:

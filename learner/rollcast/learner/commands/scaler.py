@@ -1,14 +1,18 @@
 """`rollcast scaler`: tells KEDA how many actors a learner wants."""
 
+import contextlib
 import logging
 import signal
 import threading
+from collections.abc import Callable
 
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.scaling.scaler import Scaler
 from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, RollcastError
 from rollcast.services.server.scaler import make_scaler_server
+from rollcast.services.status.status import LearnerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +29,11 @@ def scaler(settings: ScalerSettings) -> int:
     stop = threading.Event()
     with (
         stop_on_signals(stop.set) as received,
-        LearnerClient(
-            settings.learner_address, timeout_s=settings.timeout_s, security=settings.client_security()
-        ) as client,
+        contextlib.closing(_Question(settings)) as question,
     ):
-        watched = Scaler(client.status, settings.rules(), window_s=settings.window_s, hold_s=settings.hold_s)
+        with contextlib.suppress(LearnerUnreachableError):
+            question.connect()
+        watched = Scaler(question, settings.rules(), window_s=settings.window_s, hold_s=settings.hold_s)
         server = make_scaler_server(settings.address, watched, security=settings.server_security())
         server.start()
         try:
@@ -38,3 +42,41 @@ def scaler(settings: ScalerSettings) -> int:
         finally:
             server.stop()
     return 130 if signal.SIGINT in received else 0
+
+
+class _Question:
+    """Asks the learner for its status, with a new connection after each error.
+
+    A connection has the certificates, the token and, of `file:/path`, the address that were there when it was made.
+    Used by one thread.
+    """
+
+    def __init__(self, settings: ScalerSettings) -> None:
+        self._connect: Callable[[], LearnerClient] = lambda: LearnerClient(
+            settings.learner_address, timeout_s=settings.timeout_s, security=settings.client_security()
+        )
+        self._client: LearnerClient | None = None
+
+    def __call__(self) -> LearnerStatus:
+        try:
+            return self.connect().status()
+        except RollcastError:
+            self.close()
+            raise
+
+    def connect(self) -> LearnerClient:
+        """Returns the connection, which is made if there is none.
+
+        Raises:
+            ConfigurationError: The address is malformed, or certificates or the token cannot be used.
+            LearnerUnreachableError: The file with the address is not there.
+        """
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def close(self) -> None:
+        """Closes the connection, if there is one."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

@@ -24,7 +24,8 @@ class ScalerSettings(ClientSecuritySettings):
     )
 
     learner_address: str = Field(
-        "localhost:50051", description="The learner's address: host:port, unix:/path or file:/path."
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
     )
     address: str = Field(
         "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."

@@ -1,0 +1,131 @@
+"""The component `tls`, alone and with `keda`, and the secrets that the commands of docs/kubernetes.md make for it."""
+
+import re
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from tests.manifests import (
+    COMPONENTS,
+    build_with,
+    container,
+    environment_of,
+    find,
+    make_secrets,
+    overlay,
+    pod,
+    trigger_authentication,
+)
+
+
+@pytest.fixture
+def everything(tmp_path):
+    return build_with(tmp_path, COMPONENTS)
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """The folder in which the commands of the docs were typed, and the secrets of the cluster after that."""
+    folder = tmp_path_factory.mktemp("typed")
+    return folder, make_secrets(folder)
+
+
+@pytest.fixture
+def secrets(typed):
+    return typed[1]
+
+
+class TestTls:
+    def test_secrets_of_the_docs_hold_the_files_that_the_settings_name(self, everything, secrets):
+        mounted = {"learner": 1, "actor": 1, "evaluator": 1, "scaler": 2}
+        for name, n_secrets in mounted.items():
+            spec, inside = pod(everything, name), container(everything, name)
+            volumes = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
+            mounts = {mount["name"]: mount for mount in inside["volumeMounts"]}
+            assert len(volumes) == n_secrets
+            there = {
+                f"{mounts[volume]['mountPath']}/{file}"
+                for volume, secret in volumes.items()
+                for file in secrets[secret["secretName"]]
+            }
+            named = {value for value in environment_of(everything, name).values() if re.match(r"/[a-z-]*tls/", value)}
+            assert named == there, name
+            assert all(mounts[volume]["readOnly"] for volume in volumes)
+            assert spec["securityContext"]["fsGroup"] == 10001, "or its user cannot read them"
+            assert {secret["defaultMode"] for secret in volumes.values()} == {0o440}
+
+    def test_learner_is_no_longer_open(self):
+        assert environment_of(overlay("base"), "learner")["ROLLCAST_INSECURE"] == "true"
+        assert "ROLLCAST_INSECURE" not in environment_of(overlay("tls"), "learner")
+
+    @pytest.mark.parametrize("component", ["learner", "scaler"])
+    def test_probes_keep_their_numbers(self, component, everything):
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            plain, secure = container(overlay("keda"), component)[name], container(everything, component)[name]
+            assert "grpc" not in secure
+            assert secure | {"grpc": plain["grpc"]} == plain | {"exec": secure["exec"]}
+            assert secure["exec"]["command"][-1] == f"localhost:{plain['grpc']['port']}"
+
+
+class TestTlsWithKeda:
+    """The scaler's connection to the learner, and KEDA's to the scaler."""
+
+    @pytest.fixture
+    def documents(self, tmp_path):
+        return build_with(tmp_path, ("keda", "tls"))
+
+    @staticmethod
+    def names(certificate):
+        extension = x509.load_pem_x509_certificate(certificate).extensions
+        return extension.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+
+    @staticmethod
+    def is_from(certificate, authority):
+        try:
+            x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(
+                x509.load_pem_x509_certificate(authority)
+            )
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    def test_certificates_are_for_the_names_that_are_called(self, documents, secrets):
+        for component in ("actor", "scaler"):
+            host, _, _ = environment_of(documents, component)["ROLLCAST_LEARNER_ADDRESS"].partition(":")
+            assert host in self.names(secrets["learner-tls"]["server.pem"])
+        (trigger,) = find(documents, "ScaledObject", "actor")["spec"]["triggers"]
+        host, _, _ = trigger["metadata"]["scalerAddress"].partition(":")
+        assert host in self.names(secrets["scaler-server-tls"]["server.pem"])
+        for server in ("learner-tls", "scaler-server-tls"):
+            assert "localhost" in self.names(secrets[server]["server.pem"]), "for the probes"
+
+    def test_each_side_knows_the_authority_of_the_other(self, documents, secrets):
+        keda = trigger_authentication(documents, secrets)
+        learner, scaler, serving = (secrets[name] for name in ("learner-tls", "scaler-tls", "scaler-server-tls"))
+        assert self.is_from(learner["server.pem"], scaler["ca.pem"])
+        assert self.is_from(scaler["viewer.pem"], learner["ca.pem"])
+        assert self.is_from(serving["server.pem"], keda["caCert"])
+        assert self.is_from(keda["tlsClientCert"], serving["ca.pem"])
+        assert not self.is_from(keda["tlsClientCert"], learner["ca.pem"]), "the learner is none of KEDA's business"
+
+    def test_scaler_comes_with_the_token_of_a_viewer(self, secrets):
+        token = secrets["scaler-tls"]["viewer.token"].decode().strip()
+        assert f"viewer:{token}" in secrets["learner-tls"]["tokens"].decode().splitlines()
+
+    def test_each_key_is_in_one_secret(self, typed):
+        folder, secrets = typed
+        found = [content for files in secrets.values() for name, content in files.items() if name.endswith(".key")]
+        assert len(found) == len(set(found)) == 5
+        kept = [path.read_bytes() for path in folder.glob("*/*") if path.stem in ("ca", "operator")]
+        assert not [key for key in found if key in kept], "those of authorities and operators stay where they are"
+
+    def test_nothing_is_in_the_open(self, documents):
+        for component in ("learner", "actor", "scaler"):
+            assert "ROLLCAST_INSECURE" not in environment_of(documents, component)
+
+    def test_keda_alone_asks_in_the_open(self):
+        documents = overlay("keda")
+        assert environment_of(documents, "scaler")["ROLLCAST_INSECURE"] == "true"
+        (trigger,) = find(documents, "ScaledObject", "actor")["spec"]["triggers"]
+        assert "authenticationRef" not in trigger
