@@ -24,6 +24,16 @@ class StatisticReduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STATISTIC_REDUCTION_SUM: _ClassVar[StatisticReduction]
     STATISTIC_REDUCTION_COUNT: _ClassVar[StatisticReduction]
     STATISTIC_REDUCTION_MEDIAN: _ClassVar[StatisticReduction]
+
+class ActingState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTING_STATE_UNSPECIFIED: _ClassVar[ActingState]
+    ACTING_STATE_CONNECTING: _ClassVar[ActingState]
+    ACTING_STATE_ACTING: _ClassVar[ActingState]
+    ACTING_STATE_SENDING: _ClassVar[ActingState]
+    ACTING_STATE_WAITING_FOR_CREDIT: _ClassVar[ActingState]
+    ACTING_STATE_WAITING_FOR_POLICY: _ClassVar[ActingState]
+    ACTING_STATE_LOADING_POLICY: _ClassVar[ActingState]
 ACTOR_ROLE_UNSPECIFIED: ActorRole
 ACTOR_ROLE_EVALUATE: ActorRole
 STATISTIC_REDUCTION_UNSPECIFIED: StatisticReduction
@@ -34,6 +44,13 @@ STATISTIC_REDUCTION_MAX: StatisticReduction
 STATISTIC_REDUCTION_SUM: StatisticReduction
 STATISTIC_REDUCTION_COUNT: StatisticReduction
 STATISTIC_REDUCTION_MEDIAN: StatisticReduction
+ACTING_STATE_UNSPECIFIED: ActingState
+ACTING_STATE_CONNECTING: ActingState
+ACTING_STATE_ACTING: ActingState
+ACTING_STATE_SENDING: ActingState
+ACTING_STATE_WAITING_FOR_CREDIT: ActingState
+ACTING_STATE_WAITING_FOR_POLICY: ActingState
+ACTING_STATE_LOADING_POLICY: ActingState
 
 class JoinRequest(_message.Message):
     __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "digest")
@@ -62,7 +79,7 @@ class JoinRequest(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +96,7 @@ class JoinResponse(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -95,7 +113,8 @@ class JoinResponse(_message.Message):
     digest: int
     substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
     evaluation: EvaluationPlan
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ...) -> None: ...
+    activity_interval_s: float
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ...) -> None: ...
 
 class EvaluationPlan(_message.Message):
     __slots__ = ("n_episodes", "seed")
@@ -162,20 +181,22 @@ class PolicySpec(_message.Message):
     def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ..., normalize_observations: _Optional[bool] = ..., observation_clip: _Optional[float] = ..., frame_stack: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
-    __slots__ = ("open", "rollout", "frame", "failure", "digest", "body")
+    __slots__ = ("open", "rollout", "frame", "failure", "activity", "digest", "body")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     open: OpenStream
     rollout: Rollout
     frame: TensorFrame
     failure: ActorFailure
+    activity: ActorActivity
     digest: int
     body: bytes
-    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., digest: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., activity: _Optional[_Union[ActorActivity, _Mapping]] = ..., digest: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class OpenStream(_message.Message):
     __slots__ = ("actor_id", "incarnation")
@@ -286,6 +307,18 @@ class TensorFrame(_message.Message):
     sequence: int
     offset: int
     def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ActorActivity(_message.Message):
+    __slots__ = ("state", "seconds", "policy_version", "policy_age_s")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    state: ActingState
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    policy_version: int
+    policy_age_s: float
+    def __init__(self, state: _Optional[_Union[ActingState, str]] = ..., seconds: _Optional[_Iterable[float]] = ..., policy_version: _Optional[int] = ..., policy_age_s: _Optional[float] = ...) -> None: ...
 
 class ActorFailure(_message.Message):
     __slots__ = ("exception_type", "message", "traceback", "env_seed")

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from rollcast.services.client.calls import Client
 from rollcast.services.errors import InvalidTensorError
+from rollcast.services.history.codec import updates_from_protos
+from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
@@ -30,6 +32,8 @@ from rollcast.services.wire.error_status import parse_response
 from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import (
+    history_pb2,
+    history_pb2_grpc,
     learner_pb2,
     learner_pb2_grpc,
     policy_pb2,
@@ -76,6 +80,7 @@ class LearnerClient(Client):
         )
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._history = history_pb2_grpc.HistoryServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
     def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
@@ -241,6 +246,23 @@ class LearnerClient(Client):
         call = self._learner.WatchStatus(learner_pb2.WatchStatusRequest(interval_s=interval_s))
         for response in self._responses(call):
             yield status_from_proto(response.status)
+
+    def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
+        """Yields what the run has done, all that is remembered first, then what is new, until training ends.
+
+        Closing the iterator ends the call.
+
+        Args:
+            interval_s: Seconds between two updates, 0.1 to 3600.
+
+        Raises:
+            InvalidInputError: The interval is outside its range.
+            ProtocolMismatchError: The learner is too old for this call, or keeps no history.
+            NotReadyError: Training has not started, or the learner is stopping.
+            LearnerUnreachableError: No learner answers.
+        """
+        call = self._history.WatchHistory(history_pb2.WatchHistoryRequest(interval_s=interval_s))
+        yield from updates_from_protos(self._responses(call))
 
     def actors(self) -> tuple[ActorInfo, ...]:
         """Returns every actor that has joined, by slot, including those that have left.

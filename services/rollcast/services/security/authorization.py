@@ -31,6 +31,7 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.LearnerService/GetStatus": Role.VIEWER,
     "/rollcast.v1.LearnerService/WatchStatus": Role.VIEWER,
     "/rollcast.v1.LearnerService/ListActors": Role.VIEWER,
+    "/rollcast.v1.HistoryService/WatchHistory": Role.VIEWER,
     "/rollcast.v1.LearnerService/Pause": Role.OPERATOR,
     "/rollcast.v1.LearnerService/Resume": Role.OPERATOR,
     "/rollcast.v1.LearnerService/SaveCheckpoint": Role.OPERATOR,

@@ -5,6 +5,7 @@ from typing import Final
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
+from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
@@ -13,7 +14,7 @@ from rollcast.v1 import learner_pb2
 _status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation"))
 _evaluation_fields: Final = same_fields(EvaluationStatus)
 _throttled_fields: Final = same_fields(Throttled)
-_actor_fields: Final = same_fields(ActorInfo, but=("state",))
+_actor_fields: Final = same_fields(ActorInfo, but=("state", "acting_state"))
 
 
 def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
@@ -72,6 +73,8 @@ def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
     """
     proto = learner_pb2.ActorInfo(**_actor_fields(actor))
     proto.state = actor.state.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
+    if actor.acting_state is not None:
+        proto.acting_state = actor.acting_state.value  # type: ignore[assignment]  # likewise
     return proto
 
 
@@ -91,4 +94,6 @@ def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
             f"actor {proto.actor_id!r} is in state {proto.state}; expected one of "
             f"{[state.value for state in ActorState]}; update rollcast here"
         ) from error
-    return ActorInfo(state=state, **_actor_fields(proto))
+    known = {acting.value: acting for acting in ActingState}
+    # None if it has not said, or is of a later version and does what this one does not know.
+    return ActorInfo(state=state, acting_state=known.get(proto.acting_state), **_actor_fields(proto))

@@ -1,25 +1,20 @@
 """Serves LearnerService: shows and steers the learner, seen through a Protocol."""
 
 import dataclasses
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import grpc
 
-from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_INTERVAL_S, MIN_INTERVAL_S, Limits
+from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.status.codec import actor_to_proto, status_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
 from rollcast.services.status.description_codec import description_to_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.services.status.watching import turns
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
-
-# Seconds after which a watch checks whether training or the server has ended.
-_LOOK_S: Final = 0.5
 
 
 class LearnerControl(Protocol):
@@ -100,32 +95,14 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.WatchStatusRequest, context: grpc.ServicerContext
     ) -> Iterator[learner_pb2.WatchStatusResponse]:
         """Serves rollcast.v1.LearnerService.WatchStatus."""
-        interval_s = request.interval_s or 1.0
-        if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:  # NaN too
-            raise InvalidInputError(
-                f"interval_s is {interval_s}; expected {MIN_INTERVAL_S} to {MAX_INTERVAL_S} s, or 0 for 1 s; correct "
-                "it",
-                limit="max_interval_s" if interval_s > MAX_INTERVAL_S else "min_interval_s",
-            )
-        caller_gone = threading.Event()
-        if not context.add_callback(caller_gone.set):
-            return
-        while True:
+        for _ in turns(request.interval_s, context, self._gate, self._is_over):
             status = self._status()
             yield learner_pb2.WatchStatusResponse(status=status_to_proto(status))
-            if status.phase is Phase.FINISHED or not self._wait(interval_s, caller_gone):
+            if status.phase is Phase.FINISHED:
                 return
 
-    def _wait(self, interval_s: float, caller_gone: threading.Event) -> bool:
-        """Waits for the next answer or the end of training; returns False if the caller is gone."""
-        deadline = time.monotonic() + interval_s
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            if caller_gone.wait(min(remaining_s, _LOOK_S)):
-                return False
-            self._gate.check_running()
-            if self._control.status().phase is Phase.FINISHED:
-                break
-        return True
+    def _is_over(self) -> bool:
+        return self._control.status().phase is Phase.FINISHED
 
     def ListActors(  # noqa: N802
         self, request: learner_pb2.ListActorsRequest, context: grpc.ServicerContext

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayStatus
+from rollcast.services.rollouts.activity import ActingState
 
 
 class Phase(enum.Enum):
@@ -95,3 +96,6 @@ class ActorInfo:
     idle_s: float = 0.0
     software_version: str = ""
     last_error: str = ""
+    acting_state: ActingState | None = None
+    applied_policy_version: int = 0
+    env_steps_per_second: float = 0.0

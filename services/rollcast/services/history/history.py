@@ -1,0 +1,141 @@
+"""Defines the history of a run as values; field by field as `rollcast/v1/history.proto` documents them.
+
+Times are seconds since the learner's process began to serve.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.status.status import ActorInfo, LearnerStatus
+
+# uint8 [intervals, states]: the share of each interval spent in each state, in 255ths; a row of zeros is not known.
+Shares: TypeAlias = NDArray[np.uint8]
+
+# The trajectories of larger lags count as those of this one.
+MAX_COUNTED_LAG: Final = 32
+
+
+class LearnerActivity(enum.Enum):
+    """The work of the learner's training thread."""
+
+    WAITING = 1
+    UPDATING = 2
+    PUBLISHING = 3
+    CHECKPOINTING = 4
+    PAUSED = 5
+
+
+class EventSeverity(enum.Enum):
+    """How much an event matters."""
+
+    INFO = 1
+    WARNING = 2
+    ERROR = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The properties of a run that do not change while its learner runs."""
+
+    env_id: str = ""
+    algorithm: str = ""
+    run_dir: str = ""
+    seed: int | None = None
+    stop_return: float | None = None
+    started_unix_s: float = 0.0
+    software_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """The numbers of one interval of training."""
+
+    time_s: float
+    interval_s: float
+    env_steps: int = 0
+    env_steps_per_second: float = 0.0
+    updates: int = 0
+    policy_version: int = 0
+    mean_return: float | None = None
+    episodes: int = 0
+    waiting_fraction: float = 0.0
+    queue_size: int = 0
+    actors_alive: int = 0
+    replay_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPoint:
+    """One evaluation of a policy."""
+
+    time_s: float
+    env_steps: int
+    policy_version: int
+    mean_return: float
+    ci_low: float
+    ci_high: float
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lane:
+    """The time of the learner, or of one actor, by state, over consecutive intervals of one length."""
+
+    actor_id: str
+    interval_s: float
+    end_s: float
+    shares: Shares
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether both say the same."""
+        return isinstance(other, Lane) and (
+            (self.actor_id, self.interval_s, self.end_s) == (other.actor_id, other.interval_s, other.end_s)
+            and np.array_equal(self.shares, other.shares)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by the values of an array, which may change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEvent:
+    """Something that has happened."""
+
+    time_s: float
+    severity: EventSeverity
+    who: str
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDelays:
+    """How old policies and rollouts were during the last minute."""
+
+    trajectories_by_lag: tuple[int, ...] = ()
+    max_policy_lag: int | None = None
+    data_age_p50_s: float | None = None
+    data_age_p99_s: float | None = None
+    publish_lag_p50_s: float | None = None
+    publish_lag_p99_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUpdate:
+    """What is new in a history; or, as the first one, all that the learner remembers.
+
+    `run` is None in all but the first. `status`, `actors` and `delays` are those of `now_s`.
+    """
+
+    now_s: float
+    run: RunFacts | None = None
+    status: LearnerStatus
+    actors: tuple[ActorInfo, ...] = ()
+    points: tuple[HistoryPoint, ...] = ()
+    evaluations: tuple[EvaluationPoint, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    events: tuple[HistoryEvent, ...] = ()
+    delays: PolicyDelays = PolicyDelays()

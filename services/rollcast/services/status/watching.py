@@ -1,0 +1,48 @@
+"""Paces the streams that answer again and again: one check of the interval, one wait for the next answer."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import grpc
+
+from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.limits import MAX_INTERVAL_S, MIN_INTERVAL_S
+from rollcast.services.limits.stream_gate import StreamGate
+
+# Seconds after which a watch checks whether training or the server has ended.
+_LOOK_S: Final = 0.5
+
+
+def turns(
+    interval_s: float, context: grpc.ServicerContext, gate: StreamGate, is_over: Callable[[], bool]
+) -> Iterator[None]:
+    """Yields whenever the next answer is due: at once, after every interval, and early when it is over.
+
+    Args:
+        interval_s: Seconds between two answers; 0: 1 s.
+        context: The call; the turns end when its caller is gone.
+        gate: Tells when the server stops.
+        is_over: Returns whether there will be nothing new; the caller of `turns` then answers a last time and ends.
+
+    Raises:
+        InvalidInputError: The interval is out of its range.
+        NotReadyError: The server stops.
+    """
+    interval_s = interval_s or 1.0
+    if not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:  # NaN too
+        raise InvalidInputError(
+            f"interval_s is {interval_s}; expected {MIN_INTERVAL_S} to {MAX_INTERVAL_S} s, or 0 for 1 s; correct it",
+            limit="max_interval_s" if interval_s > MAX_INTERVAL_S else "min_interval_s",
+        )
+    caller_gone = threading.Event()
+    if not context.add_callback(caller_gone.set):
+        return
+    while True:
+        yield
+        deadline = time.monotonic() + interval_s
+        while (remaining_s := deadline - time.monotonic()) > 0 and not is_over():
+            if caller_gone.wait(min(remaining_s, _LOOK_S)):
+                return
+            gate.check_running()
