@@ -19,6 +19,7 @@ from rollcast.services.errors import (
     RollcastError,
     UnknownActorError,
 )
+from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFacts
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
@@ -268,6 +269,21 @@ class FakeControl:
     def request_stop(self) -> None:
         self.calls.append("stop")
 
+    @property
+    def is_over(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    def history(self, after_s: float | None) -> HistoryUpdate:
+        """Returns the next of an endless row of points, one a call."""
+        now_s = 1.0 if after_s is None else after_s + 1.0
+        return HistoryUpdate(
+            now_s=now_s,
+            run=RunFacts(env_id="Fake-v0", algorithm="fake", run_dir=self.run_dir) if after_s is None else None,
+            status=self.status(),
+            actors=tuple(self.actors()),
+            points=(HistoryPoint(time_s=now_s, interval_s=1.0, env_steps=12),),
+        )
+
 
 @dataclass
 class FakeLearner:
@@ -281,7 +297,7 @@ class FakeLearner:
 @contextlib.contextmanager
 def serve(address: str = "127.0.0.1:0", **options: Any) -> Iterator[FakeLearner]:
     sink, source, control = FakeSink(), FakeSource(), FakeControl()
-    server = make_server(address, sink=sink, source=source, control=control, **options)
+    server = make_server(address, sink=sink, source=source, control=control, history=control, **options)
     server.start()
     try:
         yield FakeLearner(sink, source, control, server, server.address)

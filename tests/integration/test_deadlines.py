@@ -29,7 +29,7 @@ REPORT = EvaluationReport(
 )
 DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
-ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "Sample"}
+ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "WatchHistory", "Sample"}
 CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
     "RolloutService/Join": (CALL_TIMEOUT_S, lambda learner, _: learner.join(offer())),
     "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
@@ -40,6 +40,7 @@ CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], obj
     "LearnerService/DescribeLearner": (CALL_TIMEOUT_S, lambda learner, _: learner.describe()),
     "LearnerService/GetStatus": (CALL_TIMEOUT_S, lambda learner, _: learner.status()),
     "LearnerService/WatchStatus": (None, lambda learner, _: list(learner.watch_status())),
+    "HistoryService/WatchHistory": (None, lambda learner, _: list(learner.watch_history())),
     "LearnerService/ListActors": (CALL_TIMEOUT_S, lambda learner, _: learner.actors()),
     "LearnerService/Pause": (UPDATE_TIMEOUT_S, lambda learner, _: learner.pause()),
     "LearnerService/Resume": (CALL_TIMEOUT_S, lambda learner, _: learner.resume()),

@@ -58,7 +58,7 @@ def test_an_evaluator_shows_that_it_plays(tmp_path):
         running(*acting, "--role", "evaluate", *metrics_at(port)),
     ):
         wait_until(lambda: scrape(port).get(("rollcast_actor_state_seconds_total", "acting"), 0) > 0, "episodes", 60)
-        assert scrape(port)["rollcast_actor_state_seconds_total", "waiting_for_a_policy"] > 0
+        assert scrape(port)["rollcast_actor_state_seconds_total", "waiting_for_policy"] > 0
 
 
 def test_a_replay_server_shows_its_buffer():

@@ -192,6 +192,7 @@ class TestNode:
         (status,) = results["GetStatus"]
         assert status["phase"] == "PHASE_TRAINING"
         assert results["WatchStatus"] == [{"phases": ["PHASE_TRAINING"] * 2}]
+        assert results["WatchHistory"] == [{"algorithm": "impala", "phase": "PHASE_TRAINING", "repeated": False}]
 
         (policy,) = results["GetPolicy"]
         with LearnerClient(learner) as client:

@@ -6,7 +6,7 @@
 
 import { calledWith, CODES, connect, deadline, getPolicy, integers, join, leaf, tensor, unary } from "./contract.mjs";
 
-const { rollouts, policies, learner, close } = connect(...calledWith());
+const { rollouts, policies, learner, history, close } = connect(...calledWith());
 
 process.on("uncaughtException", (error) => {
   console.error(error.details ? `client.mjs: ${CODES[error.code]}: ${error.details}` : error.stack);
@@ -79,6 +79,18 @@ async function watchStatus(messages) {
   return seen;
 }
 
+async function watchHistory(messages) {
+  const call = history.WatchHistory({ interval_s: 0.1 }, deadline(10));
+  const seen = [];
+  try {
+    for await (const update of call) if (seen.push(update) === messages) break;
+  } finally {
+    call.cancel();
+  }
+  const [{ run, status }, second] = seen;
+  return { algorithm: run.algorithm, phase: status.phase, repeated: second.run !== null };
+}
+
 async function actAsForeignActor(B) {
   const actor = await join(rollouts, {
     actor_id: "foreign-node",
@@ -97,6 +109,7 @@ async function actAsForeignActor(B) {
 
 report("GetStatus", (await unary(learner, "GetStatus", {})).status);
 report("WatchStatus", { phases: await watchStatus(2) });
+report("WatchHistory", await watchHistory(2));
 const { version, n_bytes, tensors } = await getPolicy(policies);
 const shapes = Object.fromEntries(Object.entries(tensors).map(([name, { shape }]) => [name, shape]));
 report("GetPolicy", { version, n_bytes, shapes });

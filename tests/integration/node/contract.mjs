@@ -13,14 +13,16 @@ export const CODES = grpc.status;
 // The services at an address, by the .proto files in a folder.
 export function connect(address, protoRoot) {
   const definition = protoLoader.loadSync(
-    ["rollout", "policy", "learner"].map((name) => `rollcast/v1/${name}.proto`),
+    ["rollout", "policy", "learner", "history"].map((name) => `rollcast/v1/${name}.proto`),
     { includeDirs: [protoRoot], keepCase: true, longs: String, enums: String, defaults: true, oneofs: true },
   );
-  const { RolloutService, PolicyService, LearnerService } = grpc.loadPackageDefinition(definition).rollcast.v1;
-  const [rollouts, policies, learner] = [RolloutService, PolicyService, LearnerService].map(
+  const { RolloutService, PolicyService, LearnerService, HistoryService } =
+    grpc.loadPackageDefinition(definition).rollcast.v1;
+  const stubs = [RolloutService, PolicyService, LearnerService, HistoryService].map(
     (Service) => new Service(address, grpc.credentials.createInsecure()),
   );
-  return { rollouts, policies, learner, close: () => [rollouts, policies, learner].forEach((stub) => stub.close()) };
+  const [rollouts, policies, learner, history] = stubs;
+  return { rollouts, policies, learner, history, close: () => stubs.forEach((stub) => stub.close()) };
 }
 
 // The address and the folder of the .proto files that a program was called with.

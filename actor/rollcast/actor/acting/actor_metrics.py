@@ -5,12 +5,13 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from rollcast.actor.acting.state_clock import ActingState, StateClock
+from rollcast.actor.acting.state_clock import StateClock
 from rollcast.services.metrics.families import Families
+from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.version import software_version
 
-_LABELS: Final = {state: state.value.replace(" ", "_") for state in ActingState}
+_LABELS: Final = {state: state.name.lower() for state in ActingState}
 
 
 class ActorMetrics:
@@ -21,7 +22,7 @@ class ActorMetrics:
     """
 
     def __init__(self) -> None:
-        self.clock = StateClock()
+        self.clock = StateClock(ActingState)
         self._env_steps = 0
         self._rollouts = 0
         self._episodes = 0

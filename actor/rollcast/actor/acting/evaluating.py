@@ -8,7 +8,6 @@ from collections.abc import Callable
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
-from rollcast.actor.acting.state_clock import ActingState
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
@@ -16,6 +15,7 @@ from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
+from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import EnvironmentSpaces

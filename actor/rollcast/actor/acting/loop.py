@@ -11,7 +11,6 @@ from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.agreed_work import check_agreed_work
 from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
-from rollcast.actor.acting.state_clock import ActingState
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
@@ -22,6 +21,7 @@ from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
 from rollcast.services.limits.limits import DEFAULT_LIMITS
+from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.rollouts.join import ActorRole, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -165,13 +165,14 @@ def _collect_and_send(
             continue
         newest = connection.take_policy()
         if newest is not None and newest[0] != policy.version:
-            metrics.clock.enter(ActingState.LOADING)
+            metrics.clock.enter(ActingState.LOADING_POLICY)
             policy.load(*newest)
         metrics.clock.enter(ActingState.ACTING)
         rollout = worker.collect(should_stop)
         watchdog.rest()
         if rollout is None:
             break
+        metrics.clock.enter(ActingState.SENDING)
         connection.send(rollout)
         metrics.sent(rollout)
         sequence += 1

@@ -1,50 +1,58 @@
-"""Adds up what an actor does with its time."""
+"""Adds up what a thread does with its time."""
 
 import enum
 import time
 from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+State = TypeVar("State", bound=enum.Enum)
 
 
-class ActingState(enum.Enum):
-    """The work of an actor's main thread."""
-
-    CONNECTING = "connecting"
-    WAITING_FOR_CREDIT = "waiting for credit"
-    WAITING_FOR_POLICY = "waiting for a policy"
-    LOADING = "loading a policy"
-    ACTING = "acting"
+class _Moment(NamedTuple, Generic[State]):
+    state: State
+    since: float
+    # of each state, in their order, before `since`
+    seconds: tuple[float, ...]
 
 
-class StateClock:
-    """The seconds that an actor has spent in each state. Its main thread enters states; any thread may read.
+class StateClock(Generic[State]):
+    """The seconds that a thread has spent in each state. That thread enters states; any thread may read.
 
-    Entering a state takes about a microsecond, three times a rollout.
+    Entering a state takes about a microsecond.
 
     Args:
+        states: The states; the first one is that of the begin.
         clock: Returns seconds; replaced in tests.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, states: type[State], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seconds = dict.fromkeys(ActingState, 0.0)
-        # one tuple, so that a reader never sees the state of one moment with the time of another
-        self._now = (ActingState.CONNECTING, clock())
+        self._states = tuple(states)
+        self._index = {state: i for i, state in enumerate(self._states)}
+        # one tuple, so that a reader never sees the state of one moment with the times of another
+        self._now = _Moment(self._states[0], clock(), (0.0,) * len(self._states))
 
     @property
-    def state(self) -> ActingState:
+    def state(self) -> State:
         """The state now."""
-        return self._now[0]
+        return self._now.state
 
-    def enter(self, state: ActingState) -> None:
+    def enter(self, state: State) -> None:
         """Ends the state of now and begins another; the same one goes on."""
-        before, since = self._now
-        if state is before:
-            return
-        now = self._clock()
-        self._seconds[before] += now - since
-        self._now = (state, now)
+        before = self._now
+        if state is not before.state:
+            now = self._clock()
+            self._now = _Moment(state, now, self._until(before, now))
 
-    def seconds(self) -> Mapping[ActingState, float]:
+    def seconds(self) -> Mapping[State, float]:
         """Returns the time in each state so far, with that of the state of now."""
-        state, since = self._now
-        return {**self._seconds, state: self._seconds[state] + self._clock() - since}
+        return dict(zip(self._states, self.in_order(), strict=True))
+
+    def in_order(self) -> tuple[float, ...]:
+        """Returns the same times in the order of the states."""
+        return self._until(self._now, self._clock())
+
+    def _until(self, moment: "_Moment[State]", now: float) -> tuple[float, ...]:
+        i = self._index[moment.state]
+        seconds = moment.seconds
+        return (*seconds[:i], seconds[i] + now - moment.since, *seconds[i + 1 :])

@@ -47,6 +47,7 @@ class DistributedActors(ABC):
         interrupted: True once `interrupt` was called.
         is_in_a_hurry: True once `hurry` was called.
         batch_names: The trajectories in the last batch of `collect_outputs`.
+        batch_arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
         resumes_in_step: True for kinds that can begin in the middle of a deterministic run.
 
     Args:
@@ -97,6 +98,8 @@ class DistributedActors(ABC):
         self._batchers: dict[str, Batcher] = {}
         self._names: dict[str, list[SliceName]] = {}
         self.batch_names: list[SliceName] = []
+        self._arrived_at: dict[str, list[float]] = {}
+        self.batch_arrived_at: list[float] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -309,10 +312,13 @@ class DistributedActors(ABC):
             piece = self.next_slice(fullest.n_missing, enough=fullest.n_missing)
             self._batchers[piece.rollout.substep_key].add(piece)
             self._names.setdefault(piece.rollout.substep_key, []).append(piece.name)
+            if piece.arrived_at is not None:
+                self._arrived_at.setdefault(piece.rollout.substep_key, []).append(piece.arrived_at)
             fullest = min(self._batchers.values(), key=_missing)
         batch = fullest.finish()
         (key,) = batch.substeps
         self.batch_names = self._names.pop(key)
+        self.batch_arrived_at = self._arrived_at.pop(key, [])
         self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.publisher import PolicyPublisher
+from rollcast.learner.history.events import forget_event
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
@@ -13,6 +15,7 @@ from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rendezvous import Announcement, announced
@@ -84,6 +87,7 @@ class Reception:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: See `ServingOptions`.
         earlier: The state that an earlier learner of the run has left.
+        memory: See `ServingOptions`.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Reception:
         durable: RolloutLog | None,
         evaluations: Evaluations | None,
         earlier: EarlierLearner,
+        memory: RunHistory | None = None,
     ) -> None:
         self.is_open = True
         self._limits = limits
@@ -106,8 +111,12 @@ class Reception:
         self._evaluations = evaluations
         self._servers: list[GrpcServer] = []
         self._announced = contextlib.ExitStack()
+        self._memory = memory
         self.registry = ActorRegistry(
-            max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, reserved_names=work.names
+            max_actors=limits.max_actors,
+            join_lease_s=limits.join_lease_s,
+            reserved_names=work.names,
+            note=forget_event if memory is None else memory.note,
         )
         self.registry.load_state(earlier.actors)
         self.publisher = publisher = PolicyPublisher(
@@ -132,6 +141,7 @@ class Reception:
             durable=durable,
             evaluations=evaluations,
             max_rollout_bytes=limits.max_rollout_bytes,
+            memory=memory,
         )
 
     @property
@@ -140,7 +150,11 @@ class Reception:
         return tuple(server.address for server in self._servers)
 
     def listen(
-        self, endpoints: Sequence[Endpoint], control: LearnerControl, replay: Mapping[str, ReplaySource] | None
+        self,
+        endpoints: Sequence[Endpoint],
+        control: LearnerControl,
+        replay: Mapping[str, ReplaySource] | None,
+        history: HistorySource | None = None,
     ) -> None:
         """Starts a server at each endpoint.
 
@@ -148,6 +162,7 @@ class Reception:
             endpoints: The endpoints.
             control: Answers `LearnerService`.
             replay: The buffers that `ReplayService` serves, by substep key; None serves none.
+            history: Answers `HistoryService`; None: it is not served.
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
@@ -161,6 +176,7 @@ class Reception:
                 source=self.publisher,
                 control=control,
                 replay=replay,
+                history=history,
                 evaluators=self._evaluations,
                 limits=self._limits,
                 security=endpoint.security,
@@ -171,7 +187,9 @@ class Reception:
 
     def cast(self, state: PolicyState) -> None:
         """Casts the next version, and begins its round if there are rounds."""
-        self.publisher.publish(state)
+        version = self.publisher.publish(state)
+        if self._memory is not None:
+            self._memory.published(version)
         if self._rounds is not None:
             self._rounds.begin(self.publisher.version)
 

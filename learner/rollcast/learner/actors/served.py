@@ -151,11 +151,13 @@ class ServedDistributedActors(DistributedActors):
             durable=durable,
             evaluations=self._serving.evaluations,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
+            memory=self._serving.memory,
         )
         order = SlotOrder(self._n_in_step, reception.registry.slot_of) if self._n_in_step else None
         self._arrivals = Arrivals(self._queue, order=order, durable=durable)
         try:
-            reception.listen(endpoints, self._serving.control or self._unsteered(), self._serving.replay)
+            control = self._serving.control or self._unsteered()
+            reception.listen(endpoints, control, self._serving.replay, self._serving.history)
         except BaseException:
             self.stop()
             raise

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.rendezvous import Announcement
 from rollcast.services.replay.service import ReplaySource
@@ -33,6 +35,8 @@ class ServingOptions:
             the actors' slots. The same seeds then give the same policies, whichever actor is faster. `batch_size` must
             be a multiple of the trajectories of one actor.
         control: Answers `LearnerService`; None tells the status, and refuses to steer.
+        history: Answers `HistoryService`; None: it is not served.
+        memory: Remembers what the actors do, for `history`; None: nobody does, and actors do not report their time.
         security: What clients must bring, at `addresses`.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
         limits: What clients may do; `max_actors` above takes the place of its own.
@@ -51,6 +55,8 @@ class ServingOptions:
     on_policy: bool = False
     deterministic: bool = False
     control: LearnerControl | None = None
+    history: HistorySource | None = None
+    memory: RunHistory | None = None
     security: ServerSecurity = field(default=PLAIN_SERVER)
     announcement: Announcement | None = None
     collect_timeout_s: float = 600.0

@@ -1,6 +1,7 @@
 """Defines the source of a trainer's batches: the seam between on-policy and off-policy learning."""
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Experience:
         episodes: The episodes that have ended in these steps.
         policy_lag: int64 `[trajectories that have come]`, the newest policy version minus the version that acted.
         waited_s: The seconds spent waiting for the batch.
+        data_age_s: The time that each rollout lay here before training took it; empty if rollouts are not sent.
     """
 
     batch: Batch
@@ -35,6 +37,7 @@ class Experience:
     episodes: tuple[EpisodeStatistics, ...]
     policy_lag: NDArray[np.int64]
     waited_s: float
+    data_age_s: tuple[float, ...] = ()
 
 
 class SaveExperience(Protocol):
@@ -143,6 +146,7 @@ class FreshExperience(ExperienceSource):
             episodes=batch.episodes,
             policy_lag=np.maximum(0, self.actors.policy_version - batch.policy_version),
             waited_s=waited_s,
+            data_age_s=tuple(time.monotonic() - arrived_at for arrived_at in self.actors.batch_arrived_at),
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:

@@ -43,6 +43,7 @@ class _Arrivals:
 
     env_steps: int = 0
     episodes: list[EpisodeStatistics] = field(default_factory=list)
+    data_age_s: list[float] = field(default_factory=list)
     policy_lag: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = field(default_factory=list)
 
 
@@ -164,6 +165,7 @@ class ReplayedExperience(ExperienceSource):
             episodes=tuple(arrivals.episodes),
             policy_lag=np.concatenate(arrivals.policy_lag) if arrivals.policy_lag else np.zeros(0, np.int64),
             waited_s=time.perf_counter() - started,
+            data_age_s=tuple(arrivals.data_age_s),
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
@@ -293,6 +295,8 @@ class ReplayedExperience(ExperienceSource):
         if self._refused is not None:
             self._refused = None
             self._insert_wait_s += time.monotonic() - self._refused_at
+        if piece.arrived_at is not None:
+            self._arrivals.data_age_s.append(time.monotonic() - piece.arrived_at)
         self._arrivals.env_steps += rollout.n_env_steps
         self._arrivals.episodes += rollout.episodes
         self.actors.get_epoch_stats_aggregator().add_all(rollout.episodes, rollout.events)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import StatisticsError
 
 from rollcast.actor.playing.evaluate import Evaluation, summarize
+from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.services.errors import (
     ActorReplacedError,
     InvalidInputError,
@@ -17,6 +18,7 @@ from rollcast.services.errors import (
     NotReadyError,
     UnknownActorError,
 )
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_EVALUATORS
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
@@ -109,10 +111,18 @@ class Evaluations:
     Args:
         plan: The work of every evaluator.
         join_lease_s: The seconds that an evaluator may take to subscribe after it has joined.
+        note: Notes the evaluators that fail.
     """
 
-    def __init__(self, plan: EvaluationPlan, *, join_lease_s: float = DEFAULT_LIMITS.join_lease_s) -> None:
+    def __init__(
+        self,
+        plan: EvaluationPlan,
+        *,
+        join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
+        note: NoteEvent = forget_event,
+    ) -> None:
         self.plan = plan
+        self._note = note
         self._join_lease_s = join_lease_s
         self._changed = threading.Condition()  # guards everything below
         self._learner_nonce = 0
@@ -179,6 +189,7 @@ class Evaluations:
         Args:
             reason: The reason, in one line.
         """
+        self._note(EventSeverity.WARNING, f"an evaluator has ended: {reason}")
         with self._changed:
             self._last_error = reason
 
@@ -280,6 +291,12 @@ class Evaluations:
     def _note_failure(self, evaluator: _Evaluator, failure: ActorFailure) -> None:
         logger.error("evaluator %s failed:\n%s", evaluator.name, failure.traceback)
         self._last_error = f"{failure.exception_type}: {failure.message}"
+        self._note(
+            EventSeverity.ERROR,
+            f"the evaluation has failed: {self._last_error}",
+            who=evaluator.name,
+            detail=failure.traceback,
+        )
         self._give_back(evaluator)
 
     def _may_take(self, evaluator: _Evaluator, token: object) -> bool:

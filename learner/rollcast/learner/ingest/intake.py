@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import Evaluations
@@ -46,6 +47,7 @@ class RolloutIntake:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
+        memory: Remembers what the actors do; None: nobody does.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class RolloutIntake:
         durable: RolloutLog | None = None,
         evaluations: Evaluations | None = None,
         max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
+        memory: RunHistory | None = None,
     ) -> None:
         self._parts = SharedParts(
             registry=registry,
@@ -72,6 +75,7 @@ class RolloutIntake:
             n_rollout_steps=n_rollout_steps,
             state_size=policy.state_size,
             frame_stack=policy.frame_stack,
+            memory=memory,
         )
         self._seeds = seeds
         self._policy = policy

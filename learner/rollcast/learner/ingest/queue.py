@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class RolloutSlice:
     rollout: Rollout
     start: int
     stop: int
+    # When the rollout came, by `time.monotonic`; None: it did not come from elsewhere, or a killed learner had it.
+    arrived_at: float | None = None
 
     @property
     def n_trajectories(self) -> int:
@@ -161,7 +164,8 @@ class RolloutQueue:
         self.capacity = capacity
         self._lock = threading.Lock()  # guards everything below
         self._arrived = threading.Condition(self._lock)
-        self._rollouts: deque[Rollout] = deque()
+        # each with the time at which it came
+        self._rollouts: deque[tuple[Rollout, float]] = deque()
         self._head_offset = 0
         self._size = 0
         self._reserved = 0
@@ -191,6 +195,7 @@ class RolloutQueue:
             False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
         """
         n_trajectories = rollout.n_envs
+        arrived_at = time.monotonic()
         with self._lock:
             if n_reserved:
                 self._reserved -= n_reserved
@@ -199,7 +204,7 @@ class RolloutQueue:
                 return False
             if self._closed:
                 return False
-            self._rollouts.append(rollout)
+            self._rollouts.append((rollout, arrived_at))
             self._size += n_trajectories
             if self._n_awaited and self._size >= self._n_awaited:
                 self._arrived.notify()
@@ -271,7 +276,7 @@ class RolloutQueue:
             if self._is_wanted:
                 self._wake_next()
                 return None
-            head = self._rollouts[0]
+            head, arrived_at = self._rollouts[0]
             start = self._head_offset
             stop = min(head.n_envs, start + max_trajectories)
             if stop == head.n_envs:
@@ -281,7 +286,7 @@ class RolloutQueue:
                 self._head_offset = stop
             self._size -= stop - start
             self._wake_next()
-            return RolloutSlice(head, start, stop)
+            return RolloutSlice(head, start, stop, arrived_at)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
         """Waits, with the lock held, until there is enough. A method, so that a test can let others act meanwhile."""

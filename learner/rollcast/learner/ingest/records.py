@@ -6,11 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rollcast.learner.ingest.recent_rate import RecentRate
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.services.wire.same_fields import same_fields
 
-_OF_RECORD: Final = same_fields(ActorInfo, but=("peer", "n_envs", "idle_s", "software_version"))
+_OF_RECORD: Final = same_fields(
+    ActorInfo,
+    but=(
+        *("peer", "n_envs", "idle_s", "software_version"),
+        *("acting_state", "applied_policy_version", "env_steps_per_second"),
+    ),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +51,11 @@ class ActorRecord:
     awaiting_s: Callable[[], float] = lambda: 0.0
     # the name is new and has never opened a stream: the record is dropped when its lease ends
     is_provisional: bool = False
+    # the streams that it has opened
+    n_streams: int = 0
+    # the last that it said of its time; None: it has not said
+    activity: ActorActivity | None = None
+    rate: RecentRate = field(default_factory=RecentRate)
 
     @property
     def is_alive(self) -> bool:
@@ -57,6 +70,9 @@ class ActorRecord:
             n_envs=self.offer.n_envs,
             idle_s=time.monotonic() - self.last_seen,
             software_version=self.offer.software_version,
+            acting_state=None if self.activity is None else self.activity.state,
+            applied_policy_version=0 if self.activity is None else self.activity.policy_version,
+            env_steps_per_second=self.rate.per_second(),
         )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.ingest.records import ActorRecord, EarlierActor
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -18,7 +19,9 @@ from rollcast.services.errors import (
     UnknownActorError,
     UnreadableMessageError,
 )
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorInfo, ActorState
@@ -43,6 +46,7 @@ class ActorRegistry:
         join_lease_s: The seconds that an actor may take to open its stream after it has joined.
         reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
             actors get the slots after these, in the order in which they join.
+        note: Notes what happens to the actors.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class ActorRegistry:
         max_actors: int,
         join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
         reserved_names: Sequence[str] = (),
+        note: NoteEvent = forget_event,
     ) -> None:
+        self._note = note
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
         self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
@@ -142,6 +148,8 @@ class ActorRegistry:
             before, record.cancel_stream = record.cancel_stream, cancel
             record.state, record.last_seen = ActorState.STREAMING, time.monotonic()
             record.is_provisional = False
+            record.n_streams += 1
+        self._note(EventSeverity.INFO, _arrival(record), who=actor_id)
         if before is not None:
             before()
         return record
@@ -151,23 +159,35 @@ class ActorRegistry:
         with self._lock:
             return record.cancel_stream is cancel
 
-    def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> None:
-        """Marks an actor as gone, unless a newer stream has replaced this one."""
+    def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> bool:
+        """Marks an actor as gone, unless a newer stream has replaced this one; returns whether it is gone."""
         with self._lock:
             if record.cancel_stream is not cancel:
-                return
+                return False
             record.cancel_stream = None
-            if record.state is ActorState.STREAMING:
+            was_streaming = record.state is ActorState.STREAMING
+            if was_streaming:
                 record.state = ActorState.LEFT if clean else ActorState.LOST
+        if was_streaming and clean:
+            self._note(EventSeverity.INFO, "left", who=record.actor_id)
+        elif was_streaming:
+            self._note(EventSeverity.WARNING, "lost its connection", who=record.actor_id)
+        return True
 
     def accepted(self, record: ActorRecord, rollout: Rollout) -> None:
         """Counts a rollout that was accepted."""
         with self._lock:
             record.rollouts += 1
             record.env_steps += rollout.n_env_steps
+            record.rate.add(rollout.n_env_steps)
             record.policy_version = rollout.policy_version
             record.acknowledged_sequence = rollout.sequence
             record.last_seen = time.monotonic()
+
+    def acted(self, record: ActorRecord, activity: ActorActivity) -> None:
+        """Notes how an actor says that it spends its time."""
+        with self._lock:
+            record.activity = activity
 
     def taken(self, rollout: Rollout) -> None:
         """Notes that the trainer has taken a rollout. Rollouts must be noted in the order in which they are taken."""
@@ -197,19 +217,24 @@ class ActorRegistry:
         with self._lock:
             record.state = ActorState.FAILED
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
+        self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
 
     def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
         """Notes why an actor's message was refused, which ends its stream.
 
         The actor counts as refused unless the message was only lost or damaged on its way: then it soon comes back.
         """
+        is_tried_again = isinstance(error, _TRIED_AGAIN)
         with self._lock:
             record.last_error = str(error)
-            if record.cancel_stream is cancel and not isinstance(error, _TRIED_AGAIN):
+            if record.cancel_stream is cancel and not is_tried_again:
                 record.state = ActorState.REFUSED
+        severity = EventSeverity.WARNING if is_tried_again else EventSeverity.ERROR
+        self._note(severity, f"a message was refused: {error}", who=record.actor_id)
 
     def lost(self, actor_id: str, reason: str) -> None:
         """Notes that an actor's process has ended, even if its stream looks alive."""
+        self._note(EventSeverity.WARNING, f"its process has ended: {reason}", who=actor_id)
         with self._lock:
             record = self._records.get(actor_id)
             if record is not None and record.is_alive:
@@ -266,3 +291,13 @@ class ActorRegistry:
         while (name := f"actor-{secrets.token_hex(3)}") in self._records.keys() | self._earlier.keys():
             pass
         return name
+
+
+def _arrival(record: ActorRecord) -> str:
+    """Describes, in words, an actor that has opened a stream."""
+    if record.n_streams > 1:
+        return "came back"
+    peer = record.offer.peer
+    origin = f" from {peer}" if peer and not peer.startswith("unix:") else ""
+    again = f" again, as process {record.incarnation} of this name" if record.incarnation > 1 else ""
+    return f"joined{again}{origin}: slot {record.slot}, {record.offer.n_envs} environments"

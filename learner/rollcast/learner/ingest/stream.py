@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule, StreamCredits
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.records import ActorRecord
@@ -17,6 +18,7 @@ from rollcast.services.errors import (
     NotReadyError,
     RollcastError,
 )
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -61,6 +63,7 @@ class SharedParts:
         n_rollout_steps: T.
         state_size: S of the recurrent state in rollouts; 0 if the policy is not recurrent.
         frame_stack: K, the frames that the policy sees at once.
+        memory: Remembers what the actors do; None: nobody does.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -73,6 +76,7 @@ class SharedParts:
     n_rollout_steps: int
     state_size: int
     frame_stack: int
+    memory: RunHistory | None = None
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -113,7 +117,10 @@ class IntakeStream:
         # The round in which the actor has places for its next rollout.
         self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
         self._awaiting_since: float | None = None
+        self._held_since: float | None = None
         record.awaiting_s = self._awaiting_s
+        if parts.memory is not None:
+            parts.memory.connected(self.actor_id, lambda: self._held_since)
 
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
@@ -127,7 +134,8 @@ class IntakeStream:
 
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream has nothing to do but to wait for the actor's next message."""
-        self._awaiting_since = time.monotonic() if awaits else None
+        now = time.monotonic()
+        self._awaiting_since, self._held_since = (now, None) if awaits else (None, now)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
@@ -159,6 +167,12 @@ class IntakeStream:
         self._take_places(rollout.policy_version, is_active)
         return self.progress()
 
+    def acted(self, activity: ActorActivity) -> None:
+        """Notes how the actor says that it spends its time. That is no progress."""
+        self._parts.registry.acted(self._record, activity)
+        if self._parts.memory is not None:
+            self._parts.memory.acted(self.actor_id, activity)
+
     def fail(self, failure: ActorFailure) -> None:
         """Logs that the actor has failed, and notes why for the list of actors."""
         logger.error("actor %s failed:\n%s", self.actor_id, failure.traceback)
@@ -179,7 +193,9 @@ class IntakeStream:
         self._credits.close()
         if self._parts.rule.rounds is not None:
             self._parts.rule.rounds.give_back(self._n_trajectories, self._round)
-        self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
+        is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
+        if is_gone and self._parts.memory is not None:
+            self._parts.memory.disconnected(self.actor_id)
         logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
 
     def _awaiting_s(self) -> float:

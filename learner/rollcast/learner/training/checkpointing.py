@@ -18,8 +18,10 @@ from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.version import software_version
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class TrainingCheckpoints:
         algorithm: The algorithm that learns.
         experience: The source of its batches.
         progress: The progress of training.
+        note: Notes each checkpoint, and each that could not be written.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class TrainingCheckpoints:
         algorithm: Algorithm,
         experience: ExperienceSource,
         progress: TrainingProgress,
+        note: NoteEvent = forget_event,
     ) -> None:
+        self._note = note
         self._store = store
         self._algorithm = algorithm
         self._experience = experience
@@ -171,10 +176,13 @@ class TrainingCheckpoints:
                 self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
                 self._experience.actors.saved(actors)
                 then()
+                self._note(EventSeverity.INFO, f"wrote the checkpoint after {info.n_updates} updates: {self._previous}")
                 return self._previous
 
             # A daemon, so that the process can end although the disk hangs; the checkpoint before is kept.
-            thread = threading.Thread(target=_run, args=(write, written, staged, info), name=_THREAD, daemon=True)
+            thread = threading.Thread(
+                target=_run, args=(write, written, staged, info, self._note), name=_THREAD, daemon=True
+            )
             self._written, self._began_at = written, time.monotonic()
             self._what = f"the checkpoint after {info.n_updates} updates"
             thread.start()
@@ -252,13 +260,16 @@ class TrainingCheckpoints:
         return RestoredBest(best_return, state.get("evaluation"))
 
 
-def _run(write: Callable[[], Path], written: "Future[Path]", staged: Path, info: CheckpointInfo) -> None:
+def _run(
+    write: Callable[[], Path], written: "Future[Path]", staged: Path, info: CheckpointInfo, note: NoteEvent
+) -> None:
     """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
     try:
         written.set_result(write())
     except (OSError, RollcastError) as error:
         what = "the checkpoint after %d updates is not written: %s; the one before is kept"
         logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
+        note(EventSeverity.ERROR, what % (info.n_updates, error))
         shutil.rmtree(staged, ignore_errors=True)
         written.set_exception(error)
     except BaseException as error:

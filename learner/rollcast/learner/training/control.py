@@ -9,7 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.history.points import Sample
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.services.errors import NotReadyError, RefusedError
+from rollcast.services.history.history import EventSeverity, HistoryUpdate, LearnerActivity, RunFacts
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, Phase
 from rollcast.services.version import software_version
@@ -44,10 +47,33 @@ class TrainingControl:
         algorithm: The algorithm's name, for the status.
         run_dir: The folder of the run; None if it keeps none.
         batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
+        facts: More properties of the run, for those who watch it; the control adds its own.
+        max_policy_lag: The largest lag that the run allows; None: it has no limit.
+
+    Attributes:
+        algorithm: See Args.
+        memory: Remembers what the run has done.
+        stop_requested: True once training has to end.
     """
 
-    def __init__(self, *, algorithm: str, run_dir: Path | None, batch_size: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        algorithm: str,
+        run_dir: Path | None,
+        batch_size: int = 0,
+        facts: RunFacts | None = None,
+        max_policy_lag: int | None = None,
+    ) -> None:
         self.algorithm = algorithm
+        self.memory = RunHistory(max_policy_lag=max_policy_lag)
+        self._facts = dataclasses.replace(
+            facts or RunFacts(),
+            algorithm=algorithm,
+            run_dir=str(run_dir or ""),
+            started_unix_s=self.memory.started_unix_s,
+            software_version=software_version(),
+        )
         self._batch_size = batch_size
         self._run_dir = run_dir
         self._changed = threading.Condition()  # guards the four below
@@ -56,7 +82,7 @@ class TrainingControl:
         self._paused = False
         self._n_actions = 0
         self._steered: _Steered | None = None
-        # True once training has to end; a plain flag, so that a signal handler may set it
+        # a plain flag, so that a signal handler may set it
         self.stop_requested = False
 
     def attach(
@@ -87,6 +113,7 @@ class TrainingControl:
         """Gives the trainer its turn: waits while training is paused or an operator's action runs."""
         with self._changed:
             while (self._paused or self._n_actions) and not self.stop_requested:
+                self.memory.activity.enter(LearnerActivity.PAUSED)
                 self._changed.wait(_PAUSE_LOOK_S)
             self._updating = True
         try:
@@ -120,15 +147,19 @@ class TrainingControl:
         with self._changed:
             if self._phase in (Phase.STOPPING, Phase.FINISHED):
                 raise RefusedError(f"training is {self._phase.name.lower()}: there is nothing to pause")
-            self._paused = True
+            was_paused, self._paused = self._paused, True
+        if not was_paused:
+            self.memory.note(EventSeverity.INFO, "an operator has paused training")
         with self._between_updates():
             pass
 
     def resume(self) -> None:
         """Ends a pause."""
         with self._changed:
-            self._paused = False
+            was_paused, self._paused = self._paused, False
             self._changed.notify_all()
+        if was_paused:
+            self.memory.note(EventSeverity.INFO, "an operator has resumed training")
 
     def save_checkpoint(self) -> tuple[str, int]:
         """Writes a checkpoint of a moment between two updates, while training goes on.
@@ -197,4 +228,43 @@ class TrainingControl:
             replay=experience.replay_status(),
             algorithm=self.algorithm,
             evaluation=None if evaluation is None else evaluation(),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """True once training has ended: a part of `rollcast.services.history.service.HistorySource`."""
+        return self._phase is Phase.FINISHED
+
+    def history(self, after_s: float | None) -> HistoryUpdate:
+        """Returns what is new; see `rollcast.services.history.service.HistorySource.history`."""
+        # Asked for first: an end of training that the status does not show yet is among the news of the next turn.
+        status = self.status()
+        news = self.memory.news(after_s)
+        return HistoryUpdate(
+            now_s=news.now_s,
+            run=self._facts if after_s is None else None,
+            status=status,
+            actors=tuple(self.actors()),
+            points=news.points,
+            evaluations=news.evaluations,
+            lanes=news.lanes,
+            events=news.events,
+            delays=news.delays,
+        )
+
+    def sample(self) -> None:
+        """Takes the numbers of this moment into the memory; called once a second by a thread of its own."""
+        status = self.status()
+        self.memory.sample(
+            Sample(
+                env_steps=status.env_steps,
+                updates=status.updates,
+                policy_version=status.policy_version,
+                mean_return=status.mean_return,
+                episodes=status.episodes,
+                queue_size=status.queue_size,
+                actors_alive=status.actors_alive,
+                replay_size=None if status.replay is None else status.replay.size,
+            ),
+            is_training=status.phase is not Phase.FINISHED,
         )

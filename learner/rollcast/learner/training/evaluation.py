@@ -11,9 +11,11 @@ from typing import Any, Final
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import EvaluationResult
 from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.learner.writers import metric_names
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.policies.policies import SavedPolicy
 from rollcast.services.status.status import EvaluationStatus
 
@@ -36,6 +38,7 @@ class TrainingEvaluation:
         progress: The progress of training.
         schedule: Says which policies are due.
         policy: The policy that is learnt, for its architecture and spaces.
+        memory: Remembers the evaluations; None: nobody does.
 
     Attributes:
         schedule: See Args.
@@ -48,7 +51,10 @@ class TrainingEvaluation:
         progress: TrainingProgress,
         schedule: EvaluationSchedule,
         policy: TorchPolicy,
+        *,
+        memory: RunHistory | None = None,
     ) -> None:
+        self._memory = memory
         self.schedule = schedule
         self.unwritten: SavedPolicy | None = None
         self._actors = actors
@@ -167,6 +173,20 @@ class TrainingEvaluation:
             spaces=self._policy.spaces,
         )
 
+    def _remember(self, result: EvaluationResult, memory: RunHistory, *, is_best: bool) -> None:
+        policy, played = result.policy, result.evaluation
+        memory.evaluated(
+            env_steps=policy.env_steps,
+            policy_version=policy.version,
+            mean_return=played.mean,
+            interval=played.confidence_interval,
+            best=is_best,
+        )
+        kind = "the best so far" if is_best else "no better than before"
+        memory.note(
+            EventSeverity.INFO, f"version {policy.version} was evaluated: mean return {played.mean:.6g}, {kind}"
+        )
+
     def _take(self, result: EvaluationResult) -> dict[str, float]:
         before, played, policy = self._status, result.evaluation, result.policy
         is_best = not before.best_policy_version or played.mean > before.best_mean_return
@@ -187,6 +207,8 @@ class TrainingEvaluation:
         )
         with self._lock:
             self._status = now
+        if self._memory is not None:
+            self._remember(result, self._memory, is_best=is_best)
         self._tell_patience()
         return {
             metric_names.EVAL_MEAN_RETURN.tag: played.mean,

@@ -14,6 +14,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
@@ -43,6 +44,7 @@ class RunKeeper:
         progress: The progress of training.
         schedule: Says when checkpoints are due.
         evaluation: Chooses the best policy; None: the mean return of training does.
+        note: Notes the checkpoints that are written.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class RunKeeper:
         progress: TrainingProgress,
         schedule: TrainingSchedule,
         evaluation: TrainingEvaluation | None = None,
+        note: NoteEvent = forget_event,
     ) -> None:
         self._run = run
         self._algorithm = algorithm
@@ -62,7 +65,7 @@ class RunKeeper:
         self._schedule = schedule
         store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
         store.tidy()
-        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress)
+        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note)
         self._evaluation = evaluation
         self._best = BestPolicy(progress, self._policy)
         # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.

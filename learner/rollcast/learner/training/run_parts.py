@@ -232,7 +232,7 @@ def serving_options(
     replay = durable = evaluations = None
     if evaluation_schedule(settings) is not None:
         plan = EvaluationPlan(n_episodes=settings.eval_episodes, seed=settings.seed)
-        evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s)
+        evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s, note=control.memory.note)
     if buffers is not None:
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
@@ -247,6 +247,8 @@ def serving_options(
         on_policy=algorithm.on_policy,
         deterministic=settings.deterministic,
         control=control,
+        history=control,
+        memory=control.memory,
         security=settings.server_security(),
         announcement=settings.announcement(),
         collect_timeout_s=settings.collect_timeout_s,

@@ -8,6 +8,9 @@ import traceback
 from collections.abc import Callable
 from typing import Self
 
+from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.services.history.history import EventSeverity
+
 logger = logging.getLogger(__name__)
 
 # After how many seconds it logs a stall, and after how many it logs the stacks.
@@ -30,6 +33,7 @@ class StallWatchdog:
         meant_to_last: Returns True if the present wait may last forever: training is paused, or has ended.
         notice_s: The seconds after which it logs a stall.
         stacks_s: The seconds after which it logs the stacks.
+        note: Notes a stall for those who watch the run.
     """
 
     def __init__(
@@ -40,7 +44,9 @@ class StallWatchdog:
         *,
         notice_s: float = NOTICE_S,
         stacks_s: float = STACKS_S,
+        note: NoteEvent = forget_event,
     ) -> None:
+        self._note = note
         self._progress = progress
         self._waiting = waiting
         self._meant_to_last = meant_to_last
@@ -70,6 +76,10 @@ class StallWatchdog:
             reason, _ = self._waiting()
             if due_s < self._stacks_s:
                 due_s = self._stacks_s
+                self._note(
+                    EventSeverity.WARNING,
+                    f"training has not gone on for {stalled_s:.0f} s; it waits for {reason or 'nothing'}",
+                )
                 if not reason:
                     logger.warning(
                         "training has not gone on for %.0f s, and waits for nothing; expected an update by now",
@@ -78,7 +88,11 @@ class StallWatchdog:
             else:
                 due_s = float("inf")
                 what = f"waits for {reason}" if reason else "waits for nothing"
-                logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, all_stacks())
+                stacks = all_stacks()
+                logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, stacks)
+                self._note(
+                    EventSeverity.WARNING, f"training has not gone on for {stalled_s:.0f} s, and {what}", detail=stacks
+                )
 
 
 def all_stacks() -> str:

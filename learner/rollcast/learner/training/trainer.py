@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.writers import MetricsWriter, metric_names, write_all
 from rollcast.services.errors import CollectInterruptedError
+from rollcast.services.history.history import EventSeverity, LearnerActivity
 from rollcast.services.status.status import Phase
 from rollcast.services.wire.same_fields import same_fields
 
@@ -92,16 +94,21 @@ class Trainer:
         self._actors = experience.actors
         self._algorithm = algorithm
         self._control = control
+        self._memory = control.memory
         self._schedule = schedule
         self._device = str(device)
         self._writers = writers
         self._progress = TrainingProgress()
         self._evaluation = None
         if schedule.evaluation is not None:
-            self._evaluation = TrainingEvaluation(self._actors, self._progress, schedule.evaluation, algorithm.policy)
+            self._evaluation = TrainingEvaluation(
+                self._actors, self._progress, schedule.evaluation, algorithm.policy, memory=self._memory
+            )
         self._keeper = None
         if run is not None:
-            self._keeper = RunKeeper(run, algorithm, experience, self._progress, schedule, self._evaluation)
+            self._keeper = RunKeeper(
+                run, algorithm, experience, self._progress, schedule, self._evaluation, note=self._memory.note
+            )
         self._solved = self._has_ended = False
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
@@ -146,8 +153,7 @@ class Trainer:
             with self._experience:
                 if not was_done:
                     control.enter(Phase.TRAINING)
-                    self._train()
-                    self._await_evaluations()
+                    self._train_to_the_end()
                 control.enter(Phase.STOPPING)
                 if serve is not None and self._has_ended:
                     self._cast_last_policy()
@@ -188,26 +194,46 @@ class Trainer:
             self._has_ended = True
         return self._has_ended or self._control.stop_requested
 
+    def _train_to_the_end(self) -> None:
+        """Trains, and notes why it ends while clients are still served."""
+        try:
+            self._train()
+            self._await_evaluations()
+        except CollectInterruptedError:
+            self._note_end()
+            raise
+        except Exception as error:
+            self._memory.note(EventSeverity.ERROR, f"training has failed: {error}", detail=traceback.format_exc())
+            raise
+        self._note_end()
+
     def _train(self) -> None:
         """Runs the loop until there is a reason to stop."""
         source, algorithm, progress = self._experience, self._algorithm, self._progress
+        activity = self._memory.activity
         while not self.is_done():
+            activity.enter(LearnerActivity.WAITING)
             fraction = min(1.0, progress.env_steps / self._schedule.total_steps)
             experience = source.next(self._device, progress=fraction)
             began = time.perf_counter()
             with self._control.update_turn():
+                activity.enter(LearnerActivity.UPDATING)
                 metrics = algorithm.update(experience.batch, progress=fraction)
                 source.learnt(experience.batch, algorithm.priorities)
                 progress.record(experience)
+                self._memory.trained(experience.policy_lag, experience.data_age_s)
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
+                    activity.enter(LearnerActivity.PUBLISHING)
                     self._actors.broadcast_updated_policy(algorithm.policy_state())
+                    activity.enter(LearnerActivity.UPDATING)
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
             self._keep(metrics)
 
     def _await_evaluations(self) -> None:
         """Waits for the evaluations that are under way when training has run out of steps."""
+        self._memory.activity.enter(LearnerActivity.WAITING)
         evaluation = self._evaluation
         if evaluation is None or not self._has_ended or self._solved or evaluation.is_out_of_patience:
             return
@@ -236,6 +262,7 @@ class Trainer:
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
             self._write_metrics(metrics)
+        self._memory.activity.enter(LearnerActivity.CHECKPOINTING)
         was_due = self._keeper is not None and self._keeper.keep_due()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # Only then: checkpoints by time come at another update in each run.
@@ -251,7 +278,21 @@ class Trainer:
         self._save_policies()
         self._save_last_checkpoint()
 
+    def _note_end(self) -> None:
+        """Notes why training ends, for those who watch it."""
+        reason = "the run is solved" if self._solved else "all steps are done"
+        if not self._has_ended:
+            reason = "it was stopped"
+        elif self._evaluation is not None and self._evaluation.is_out_of_patience:
+            reason = "no evaluation brings a better policy"
+        now = self._progress.snapshot()
+        self._memory.note(
+            EventSeverity.INFO,
+            f"training has ended: {reason}, after {now.env_steps} environment steps and {now.updates} updates",
+        )
+
     def _save_policies(self) -> None:
+        self._memory.activity.enter(LearnerActivity.CHECKPOINTING)
         if self._keeper is not None:
             # The checkpoint that follows takes the other half of the time.
             self._keeper.save_policies(self._save_timeout_s() / 2)

@@ -25,6 +25,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.history_sampler import HistorySampler
 from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.run_checks import check_actors_resume, check_on_policy, check_settings
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
@@ -43,6 +44,7 @@ from rollcast.learner.training.trainer import Trainer, TrainingSummary
 from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, PrometheusWriter, TensorBoardWriter, TrackerWriter
 from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
 from rollcast.services.errors import AddressInUseError
+from rollcast.services.history.history import RunFacts
 from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.process.installation import require_extra
 from rollcast.services.rollouts.recording_codec import RecordingHeader
@@ -77,7 +79,11 @@ class TrainingRun:
 
     def train(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
         """Trains to the end; see `Trainer.run`. Logs a trainer that stalls, with all stacks."""
-        with StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait):
+        note = self.control.memory.note
+        with (
+            StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait, note=note),
+            HistorySampler(self.control.sample),
+        ):
             return self.trainer.run(serve)
 
     def _n_done(self) -> int:
@@ -138,7 +144,11 @@ def training_run(
     with ExitStack() as stack:
         folder = _open_folder(settings, learner, stack, announce)
         control = TrainingControl(
-            algorithm=settings.algorithm, run_dir=folder.directory.path, batch_size=settings.batch_size
+            algorithm=settings.algorithm,
+            run_dir=folder.directory.path,
+            batch_size=settings.batch_size,
+            facts=RunFacts(env_id=settings.env_id, seed=settings.seed, stop_return=_stop_return(settings)),
+            max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
         )
         serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory)
         actors = make_actors(learner.algorithm.policy, serving)
@@ -247,7 +257,7 @@ def _make_run(
     directory: RunDirectory,
     writers: tuple[MetricsWriter, ...],
 ) -> TrainingRun:
-    stop_return = settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
+    stop_return = _stop_return(settings)
     schedule = make_schedule(settings, stop_return)
     trainer = Trainer(
         make_experience(settings, actors, learner.algorithm, learner.buffers),
@@ -266,6 +276,10 @@ def _make_run(
         stop_return=stop_return,
         stops_on_evaluation=schedule.evaluation is not None and schedule.evaluation.decides,
     )
+
+
+def _stop_return(settings: LearnerSettings) -> float | None:
+    return settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
 
 
 def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder) -> None:

@@ -1,12 +1,15 @@
 """Serves HistoryService: shows what a run has done, seen through a Protocol."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from typing import Protocol
 
 import grpc
 
+from rollcast.services.errors import NotReadyError
 from rollcast.services.history.codec import update_to_protos
 from rollcast.services.history.history import HistoryUpdate
+from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.status.status import Phase
 from rollcast.services.status.watching import turns
@@ -16,14 +19,15 @@ from rollcast.v1 import history_pb2, history_pb2_grpc
 class HistorySource(Protocol):
     """The learner as HistoryServicer sees it. Called from many threads."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether training has ended: nothing new will come."""
+
     def history(self, after_s: float | None) -> HistoryUpdate:
         """Returns what is new since a time.
 
         Args:
             after_s: `now_s` of the last update that the caller has; None: all that is remembered, with the run.
-
-        Raises:
-            NotReadyError: Training has not started.
         """
 
 
@@ -33,22 +37,34 @@ class HistoryServicer(history_pb2_grpc.HistoryServiceServicer):
     Args:
         source: The learner's memory.
         gate: Tells when the server stops; shared with its other services.
-        is_over: Returns whether training has ended.
+        refusals: The clients refused or held back lately, for the status.
     """
 
-    def __init__(self, source: HistorySource, gate: StreamGate, is_over: Callable[[], bool]) -> None:
+    def __init__(self, source: HistorySource, gate: StreamGate, refusals: Refusals) -> None:
         self._source = source
         self._gate = gate
-        self._is_over = is_over
+        self._refusals = refusals
 
     def WatchHistory(  # noqa: N802
         self, request: history_pb2.WatchHistoryRequest, context: grpc.ServicerContext
     ) -> Iterator[history_pb2.WatchHistoryResponse]:
         """Serves rollcast.v1.HistoryService.WatchHistory."""
         after_s: float | None = None
-        for _ in turns(request.interval_s, context, self._gate, self._is_over):
-            update = self._source.history(after_s)
-            after_s = update.now_s
-            yield from update_to_protos(update)
-            if update.status.phase is Phase.FINISHED:
-                return
+        try:
+            for _ in turns(request.interval_s, context, self._gate, self._is_over):
+                update = self._update(after_s)
+                after_s = update.now_s
+                yield from update_to_protos(update)
+                if update.status.phase is Phase.FINISHED:
+                    return
+        except NotReadyError:
+            # The server stops: the end of training is among the last events.
+            yield from update_to_protos(self._update(after_s))
+            raise
+
+    def _is_over(self) -> bool:
+        return self._source.is_over
+
+    def _update(self, after_s: float | None) -> HistoryUpdate:
+        update = self._source.history(after_s)
+        return dataclasses.replace(update, status=dataclasses.replace(update.status, throttled=self._refusals.lately()))

@@ -60,7 +60,7 @@ MAX_CHUNK_BYTES: Final = 1 << 20
 # A batch of `ReplayService.Sample`, in bytes, on either side; the longest wait for one, in seconds.
 MAX_BATCH_BYTES: Final = 256 << 20
 MAX_TIMEOUT_S: Final = 3600.0
-# Time between two answers of `WatchStatus`, in seconds.
+# Time between two answers of `WatchStatus` and `WatchHistory`, in seconds.
 MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 3600.0
 

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from rollcast.services.address import Address, parse_listening_address
 from rollcast.services.client.channel import COMMON_OPTIONS, KEEPALIVE_TIME_MS
 from rollcast.services.errors import AddressInUseError, NotReadyError
+from rollcast.services.history.service import HistoryServicer, HistorySource
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
@@ -33,6 +34,8 @@ from rollcast.services.server.binding import check_bindable
 from rollcast.services.server.error_interceptor import ErrorInterceptor
 from rollcast.services.status.service import LearnerControl, LearnerServicer
 from rollcast.v1 import (
+    history_pb2,
+    history_pb2_grpc,
     learner_pb2,
     learner_pb2_grpc,
     policy_pb2,
@@ -45,6 +48,7 @@ _log = logging.getLogger(__name__)
 ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
+HISTORY_SERVICE: Final = history_pb2.DESCRIPTOR.services_by_name["HistoryService"].full_name
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
 
 # Threads for probes: no stream, slow call or half-open call may take them.
@@ -296,6 +300,7 @@ def make_server(
     sink: RolloutSink,
     source: PolicySource,
     control: LearnerControl,
+    history: HistorySource | None = None,
     replay: Mapping[str, ReplaySource] | None = None,
     evaluators: Evaluators | None = None,
     limits: Limits = DEFAULT_LIMITS,
@@ -308,6 +313,7 @@ def make_server(
         sink: Takes the rollouts.
         source: Provides the policies.
         control: Reports the status and takes an operator's commands.
+        history: Shows what the run has done; None: no HistoryService.
         replay: The replay buffers to serve, by substep key; None: no ReplayService.
         evaluators: Gives evaluators their work and takes their reports; None: the learner evaluates no policies.
         limits: Limits on clients; they also decide the number of threads, which are made when needed.
@@ -329,6 +335,10 @@ def make_server(
             LearnerServicer(control, gate, refusals, limits), server
         ),
     }
+    if history is not None:
+        services[HISTORY_SERVICE] = lambda server, gate: history_pb2_grpc.add_HistoryServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            HistoryServicer(history, gate, refusals), server
+        )
     if replay is not None:
         services[REPLAY_SERVICE] = lambda server, gate: add_replay_service(ReplayServicer(replay, gate), server)
     return assemble_server(

@@ -1,7 +1,7 @@
 import dataclasses
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
-from rollcast.actor.acting.state_clock import ActingState
+from rollcast.services.rollouts.activity import ActingState
 from tests.rollouts import make_rollout
 
 
@@ -33,5 +33,5 @@ def test_time_is_shown_by_state():
     metrics = ActorMetrics()
     metrics.clock.enter(ActingState.WAITING_FOR_POLICY)
     found = samples(metrics)
-    assert found["rollcast_actor_state_seconds_total", "waiting_for_a_policy"] >= 0
+    assert found["rollcast_actor_state_seconds_total", "waiting_for_policy"] >= 0
     assert sum(name == "rollcast_actor_state_seconds_total" for name, *_ in found) == len(ActingState)

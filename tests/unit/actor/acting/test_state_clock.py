@@ -1,9 +1,10 @@
-from rollcast.actor.acting.state_clock import ActingState, StateClock
+from rollcast.actor.acting.state_clock import StateClock
+from rollcast.services.rollouts.activity import ActingState
 
 
 def test_time_is_added_up_by_state_with_that_of_now():
     now = 10.0
-    clock = StateClock(lambda: now)
+    clock = StateClock(ActingState, lambda: now)
     assert (clock.state, sum(clock.seconds().values())) == (ActingState.CONNECTING, 0.0)
     for state, seconds in (
         (ActingState.WAITING_FOR_CREDIT, 2.0),
@@ -18,4 +19,5 @@ def test_time_is_added_up_by_state_with_that_of_now():
         ActingState.WAITING_FOR_CREDIT: 2.5,
         ActingState.ACTING: 4.0,
     }
-    assert set(clock.seconds()) == set(ActingState)
+    assert list(clock.seconds()) == list(ActingState)
+    assert clock.in_order() == tuple(clock.seconds().values())

@@ -1,0 +1,254 @@
+"""Remembers what a learner and its actors have done since its process began."""
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.acting.state_clock import StateClock
+from rollcast.learner.history.activity_times import ActivityTimes, Span
+from rollcast.learner.history.events import MAX_DETAIL_LENGTH, MAX_TEXT_LENGTH, N_EVENTS, shortened
+from rollcast.learner.history.lanes import LaneTable
+from rollcast.learner.history.points import (
+    COARSE_S,
+    FINE_S,
+    N_COARSE,
+    N_FINE,
+    N_WHOLE,
+    WHOLE_S,
+    PointRing,
+    Sample,
+)
+from rollcast.learner.history.recent import RecentCounts, RecentDurations
+from rollcast.services.history.history import (
+    MAX_COUNTED_LAG,
+    EvaluationPoint,
+    EventSeverity,
+    HistoryEvent,
+    HistoryPoint,
+    Lane,
+    LearnerActivity,
+    PolicyDelays,
+)
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
+
+# Actors whose lanes are remembered, evaluations, and versions whose publishing is.
+MAX_LANES: Final = 2048
+N_EVALUATIONS: Final = 1000
+_N_VERSIONS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What has become known since an earlier moment; see `rollcast.services.history.history.HistoryUpdate`."""
+
+    now_s: float
+    points: tuple[HistoryPoint, ...]
+    evaluations: tuple[EvaluationPoint, ...]
+    lanes: tuple[Lane, ...]
+    events: tuple[HistoryEvent, ...]
+    delays: PolicyDelays
+
+
+class RunHistory:
+    """The memory of one learner process, of bounded size. Any thread may call, but only the trainer's uses `activity`.
+
+    Its times are seconds since it was made. What it returns is stamped while its lock is held, later than every answer
+    before: a reader who passes the time of his last answer gets each thing once.
+
+    Attributes:
+        activity: Adds up the time of the training thread.
+        started_unix_s: The time at which it was made, in seconds since 1970.
+
+    Args:
+        max_policy_lag: The largest lag that the run allows; None: it has no limit.
+        clock: Returns monotonic seconds; replaced in tests.
+    """
+
+    def __init__(self, *, max_policy_lag: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._max_policy_lag = max_policy_lag
+        self.started_unix_s = time.time()
+        self.activity = StateClock(LearnerActivity, clock)
+        self._lock = threading.Lock()  # guards everything below
+        self._points = (
+            PointRing(FINE_S, N_FINE),
+            PointRing(COARSE_S, N_COARSE),
+            PointRing(WHOLE_S, N_WHOLE, grows=True),
+        )
+        self._events: deque[HistoryEvent] = deque(maxlen=N_EVENTS)
+        self._evaluations: deque[EvaluationPoint] = deque(maxlen=N_EVALUATIONS)
+        held_state = ActingState.WAITING_FOR_CREDIT.value - 1
+        self._actors = LaneTable(len(ActingState), max_lanes=MAX_LANES, held_state=held_state)
+        self._learner = LaneTable(len(LearnerActivity), max_lanes=1)
+        self._learner.open("")
+        self._learner_until: tuple[float, tuple[float, ...]] = (0.0, (0.0,) * len(LearnerActivity))
+        self._times: dict[str, ActivityTimes] = {}
+        self._applied: dict[str, int] = {}
+        self._published_s: OrderedDict[int, float] = OrderedDict()
+        self._lags = RecentCounts(MAX_COUNTED_LAG + 1)
+        self._data_age = RecentDurations()
+        self._publish_lag = RecentDurations()
+
+    @property
+    def n_bytes_of_lanes(self) -> int:
+        """The memory of the actors' lanes, in bytes."""
+        return self._actors.n_bytes
+
+    def note(self, severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
+        """Notes an event: a `rollcast.learner.history.events.NoteEvent`."""
+        with self._lock:
+            self._events.append(
+                HistoryEvent(
+                    time_s=self._now(),
+                    severity=severity,
+                    who=who,
+                    text=shortened(text, MAX_TEXT_LENGTH),
+                    detail=shortened(detail, MAX_DETAIL_LENGTH),
+                )
+            )
+
+    def evaluated(
+        self, *, env_steps: int, policy_version: int, mean_return: float, interval: tuple[float, float], best: bool
+    ) -> None:
+        """Notes an evaluation.
+
+        Args:
+            env_steps: The environment steps of training when the policy was due.
+            policy_version: The policy's version.
+            mean_return: The mean return of its episodes.
+            interval: The 95 % confidence interval of the mean.
+            best: No version before had a higher mean return.
+        """
+        with self._lock:
+            self._evaluations.append(
+                EvaluationPoint(
+                    time_s=self._now(),
+                    env_steps=env_steps,
+                    policy_version=policy_version,
+                    mean_return=mean_return,
+                    ci_low=interval[0],
+                    ci_high=interval[1],
+                    best=best,
+                )
+            )
+
+    def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> None:
+        """Begins the lane of an actor that has opened a stream, or goes on with it.
+
+        Args:
+            actor_id: The actor.
+            held_since: Returns since when the learner makes the actor wait for credit and reads nothing from it, by the
+                clock of this history; None: it does not. Called with the lock held.
+        """
+
+        def since() -> float | None:
+            held = held_since()
+            return None if held is None else held - self._began
+
+        with self._lock:
+            self._times[actor_id] = ActivityTimes()
+            self._actors.open(actor_id, since)
+
+    def disconnected(self, actor_id: str) -> None:
+        """Ends the lane of an actor without a stream, until it opens one again."""
+        with self._lock:
+            self._times.pop(actor_id, None)
+            self._applied.pop(actor_id, None)
+            self._actors.close(actor_id)
+
+    def acted(self, actor_id: str, activity: ActorActivity) -> None:
+        """Takes an actor's report of its time."""
+        with self._lock:
+            now = self._now()
+            times = self._times.get(actor_id)
+            if times is None:
+                return
+            span = times.span(now, activity)
+            if span is not None:
+                self._actors.add(now, actor_id, span)
+            version = activity.policy_version
+            if version and self._applied.get(actor_id) != version:
+                self._applied[actor_id] = version
+                published_s = self._published_s.get(version)
+                if published_s is not None:
+                    lag_s = max(0.0, now - activity.policy_age_s - published_s)
+                    self._publish_lag.add(now, np.array([lag_s]))
+
+    def published(self, version: int) -> None:
+        """Notes that a version was handed to the actors."""
+        with self._lock:
+            self._published_s[version] = self._now()
+            if len(self._published_s) > _N_VERSIONS:
+                self._published_s.popitem(last=False)
+
+    def trained(self, policy_lag: NDArray[np.int64], data_age_s: Sequence[float]) -> None:
+        """Counts what an update has learnt from.
+
+        Args:
+            policy_lag: int64 `[trajectories]`, the learner's version less the version that acted.
+            data_age_s: The time from the arrival of each rollout to the update.
+        """
+        with self._lock:
+            now = self._now()
+            if len(policy_lag):
+                counted = np.minimum(policy_lag, MAX_COUNTED_LAG)
+                self._lags.add(now, np.bincount(counted, minlength=MAX_COUNTED_LAG + 1))
+            if data_age_s:
+                self._data_age.add(now, np.array(data_age_s))
+
+    def sample(self, sample: Sample, *, is_training: bool = True) -> None:
+        """Takes the numbers of this moment; called about once a second, however busy the trainer is.
+
+        Args:
+            sample: The numbers, but for `waited_s`, which this knows.
+            is_training: False: the training thread has ended its work, and its lane, too.
+        """
+        seconds = self.activity.in_order()
+        with self._lock:
+            now = self._now()
+            until_s, before = self._learner_until
+            self._learner_until = now, seconds
+            if is_training and now > until_s:
+                spent = tuple(new - old for new, old in zip(seconds, before, strict=True))
+                self._learner.add(now, "", Span(until_s, now, spent))
+            self._learner.advance(now)
+            self._actors.advance(now)
+            for ring in self._points:
+                ring.add(now, sample, waited_s=seconds[LearnerActivity.WAITING.value - 1])
+
+    def news(self, after_s: float | None) -> News:
+        """Returns what has become known after a time.
+
+        Args:
+            after_s: The `now_s` of the caller's last answer; None: all that is remembered.
+        """
+        after = -1.0 if after_s is None else after_s
+        with self._lock:
+            now = self._now()
+            data_age = self._data_age.quantiles(now, 0.5, 0.99)
+            publish_lag = self._publish_lag.quantiles(now, 0.5, 0.99)
+            return News(
+                now_s=now,
+                points=tuple(point for ring in self._points for point in ring.after(after)),
+                evaluations=tuple(one for one in self._evaluations if one.time_s > after),
+                lanes=(*self._learner.after(after), *self._actors.after(after)),
+                events=tuple(event for event in self._events if event.time_s > after),
+                delays=PolicyDelays(
+                    trajectories_by_lag=tuple(self._lags.total(now).tolist()),
+                    max_policy_lag=self._max_policy_lag,
+                    data_age_p50_s=data_age[0],
+                    data_age_p99_s=data_age[1],
+                    publish_lag_p50_s=publish_lag[0],
+                    publish_lag_p99_s=publish_lag[1],
+                ),
+            )
+
+    def _now(self) -> float:
+        return self._clock() - self._began
