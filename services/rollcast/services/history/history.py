@@ -30,7 +30,7 @@ class LearnerActivity(enum.Enum):
 
 
 class EventSeverity(enum.Enum):
-    """How much an event matters."""
+    """The weight of an event."""
 
     INFO = 1
     WARNING = 2
@@ -113,7 +113,7 @@ class HistoryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDelays:
-    """How old policies and rollouts were during the last minute."""
+    """The ages of policies and rollouts during the last minute."""
 
     trajectories_by_lag: tuple[int, ...] = ()
     max_policy_lag: int | None = None
@@ -125,7 +125,7 @@ class PolicyDelays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUpdate:
-    """What is new in a history; or, as the first one, all that the learner remembers.
+    """The news of a history; or, as the first one, all that the learner remembers.
 
     `run` is None in all but the first. `status`, `actors` and `delays` are those of `now_s`.
     """

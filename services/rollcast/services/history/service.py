@@ -21,7 +21,7 @@ class HistorySource(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether training has ended: nothing new will come."""
+        """True once training has ended: nothing new will come."""
 
     def history(self, after_s: float | None) -> HistoryUpdate:
         """Returns what is new since a time.

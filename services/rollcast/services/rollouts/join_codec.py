@@ -5,7 +5,13 @@ import re
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError
-from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_ENVS_PER_ACTOR, MAX_NETWORK_LENGTH
+from rollcast.services.limits.limits import (
+    MAX_ACTOR_ID_LENGTH,
+    MAX_ENVS_PER_ACTOR,
+    MAX_INTERVAL_S,
+    MAX_NETWORK_LENGTH,
+    MIN_INTERVAL_S,
+)
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 from rollcast.services.rollouts.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
 from rollcast.services.rollouts.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer
@@ -166,4 +172,10 @@ def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
         raise InvalidInputError(
             f"the learner has waited for {proto.awaiting_s} s; expected a finite number of seconds; check that it is a "
             "rollcast learner"
+        )
+    interval_s = proto.activity_interval_s
+    if interval_s and not MIN_INTERVAL_S <= interval_s <= MAX_INTERVAL_S:  # NaN too
+        raise InvalidInputError(
+            f"the learner asks for a report of the time every {interval_s} s; expected {MIN_INTERVAL_S} to "
+            f"{MAX_INTERVAL_S} s, or 0 for none; check that it is a rollcast learner"
         )

@@ -152,6 +152,8 @@ def test_rejects_malformed_agreement():
         ({"awaiting_s": float("nan")}, "has waited for nan s; expected a finite number"),
         ({"awaiting_s": float("inf")}, "has waited for inf s"),
         ({"awaiting_s": -1.0}, r"has waited for -1\.0 s"),
+        ({"activity_interval_s": 0.01}, r"report of the time every 0\.01 s; expected 0\.1 to 3600"),
+        ({"activity_interval_s": float("nan")}, "every nan s"),
         ({"policy": PolicySpec(hidden_sizes=(1,) * 1000)}, "1000 hidden layers"),
         ({"policy": PolicySpec(hidden_sizes=(8, 0))}, r"the first of \[8, 0\]; expected .* each of at least 1"),
         ({"policy": PolicySpec(network="n" * 513)}, "a name of 513 characters; expected at most 512"),
