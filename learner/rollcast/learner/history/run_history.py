@@ -45,7 +45,7 @@ _N_VERSIONS: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """The things that have become known since an earlier moment; see `rollcast.services.history.history.HistoryUpdate`."""
+    """The news since an earlier moment; see `rollcast.services.history.history.HistoryUpdate`."""
 
     now_s: float
     points: tuple[HistoryPoint, ...]
