@@ -11,8 +11,10 @@ _PRESENT = 0.8
 _ACTORS_WAIT = 0.5
 # The share of actors that stays when there are too many.
 _SHRINK = 0.8
-# The share of its proportional gain that a step up has to bring.
+# The share of their proportional gain that steps up have to bring, and the factor by which they have to raise the
+# number before they are judged. Less would be judged by noise: it would have to bring a few percent.
 _GAIN = 0.25
+_JUDGED = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step up whose gain is not known yet."""
+    """The number before steps up whose gain is not known yet, and what it trained."""
 
     n_actors: int
     env_steps_per_second: float
@@ -61,9 +63,9 @@ class ScalingController:
       keep it busy; one step at most multiplies them by `max_growth`.
     - It hardly waits, and actors do: a fifth of them goes, at least one, but not down to a number that was too small
       within `retry_s`. That, the band between the two thresholds and `cooldown_s` keep it from swinging.
-    - A step up after which the trainer still waits, and that brought less than a quarter of its share in steps a
-      second, is taken back and not tried again for `retry_s`: the actors lack cores, or the algorithm waits for each
-      batch.
+    - Steps up by half or more after which the trainer still waits, and that brought less than a quarter of their share
+      in steps a second, are taken back and not tried again for `retry_s`: the actors lack cores, or the algorithm
+      waits for each batch.
 
     Invariant: `min_actors` <= `wanted` <= `max_actors`.
 
@@ -109,17 +111,13 @@ class ScalingController:
             self._too_few = None
         if self._useless is not None and now >= self._useless.until:
             self._useless = None
-        step, self._step = self._step, None
-        if step is not None and waits.learner > self._rules.up_above and self._brought_nothing(step, waits):
-            self._useless = _Bound(step.n_actors, now + self._rules.retry_s)
-            return self._change(
-                step.n_actors,
-                f"{self._wanted} actors trained {waits.env_steps_per_second:,.0f} steps/s, {step.n_actors} had "
-                f"{step.env_steps_per_second:,.0f}",
-                now,
-            )
         if waits.learner > self._rules.up_above:
-            return self._raise(waits, now)
+            step = self._step
+            if step is None or min(waits.n_actors, self._wanted) < _JUDGED * step.n_actors:
+                return self._raise(waits, now)
+            self._step = None
+            return self._take_back(step, waits, now) if self._brought_nothing(step, waits) else self._raise(waits, now)
+        self._step = None
         if waits.learner < self._rules.down_below and waits.actors >= _ACTORS_WAIT:
             return self._lower(waits, now)
         return False
@@ -127,6 +125,15 @@ class ScalingController:
     def _brought_nothing(self, step: _Step, waits: Waits) -> bool:
         expected = _GAIN * (min(waits.n_actors, self._wanted) / step.n_actors - 1)
         return waits.env_steps_per_second < step.env_steps_per_second * (1 + expected)
+
+    def _take_back(self, step: _Step, waits: Waits, now: float) -> bool:
+        self._useless = _Bound(step.n_actors, now + self._rules.retry_s)
+        return self._change(
+            step.n_actors,
+            f"{self._wanted} actors trained {waits.env_steps_per_second:,.0f} steps/s, {step.n_actors} had "
+            f"{step.env_steps_per_second:,.0f}",
+            now,
+        )
 
     def _raise(self, waits: Waits, now: float) -> bool:
         rules = self._rules
@@ -138,7 +145,7 @@ class ScalingController:
         if wanted <= self._wanted:
             return False
         self._too_few = _Bound(self._wanted, now + rules.retry_s)
-        self._step = _Step(self._wanted, waits.env_steps_per_second)
+        self._step = self._step or _Step(self._wanted, waits.env_steps_per_second)
         return self._change(wanted, f"the trainer waited {waits.learner:.0%} of its time", now)
 
     def _lower(self, waits: Waits, now: float) -> bool:

@@ -2,9 +2,16 @@
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 from rollcast.services.replay.replay import ACTORS
 from rollcast.services.status.status import LearnerStatus
+
+# Updates in a full window: with fewer, it depends on where the window begins and ends how many rollouts and waits are
+# in it. Slow updates make a window longer by at most this factor.
+_MIN_UPDATES: Final = 5
+_MAX_STRETCH: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,7 @@ class _Sample:
     actors_wait: bool
     n_actors: int
     env_steps: int
+    updates: int
 
 
 class WaitWindow:
@@ -39,7 +47,7 @@ class WaitWindow:
     A status has the trainer's waits since training began: two of them give the waits between.
 
     Args:
-        seconds: The length of a full window.
+        seconds: The length of a full window; up to four times as long if it has fewer than five updates.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -59,16 +67,16 @@ class WaitWindow:
         """
         # waits that have ended, and the one that has not
         waited_s = status.waiting_fraction * status.seconds + (status.waiting_s if status.waiting_for else 0.0)
-        sample = _Sample(now, waited_s, _actors_wait(status), status.actors_alive, status.env_steps)
+        sample = _Sample(now, waited_s, _actors_wait(status), status.actors_alive, status.env_steps, status.updates)
         if self._samples and sample.env_steps < self._samples[-1].env_steps:
             self.clear()
         self._samples.append(sample)
-        while len(self._samples) > 1 and now - self._samples[1].time >= self._seconds:
+        while len(self._samples) > 1 and self._is_full_from(self._samples[1]):
             self._samples.popleft()
 
     def waits(self) -> Waits | None:
         """Returns the waits of the window; None until it is full."""
-        if not self._samples or self._samples[-1].time - self._samples[0].time < self._seconds:
+        if not self._samples or not self._is_full_from(self._samples[0]):
             return None
         first, last, n = self._samples[0], self._samples[-1], len(self._samples)
         seconds = last.time - first.time
@@ -76,8 +84,19 @@ class WaitWindow:
             learner=min(max((last.waited_s - first.waited_s) / seconds, 0.0), 1.0),
             actors=sum(sample.actors_wait for sample in self._samples) / n,
             n_actors=sum(sample.n_actors for sample in self._samples) / n,
-            env_steps_per_second=(last.env_steps - first.env_steps) / seconds,
+            env_steps_per_second=self._env_steps_per_second(),
         )
+
+    def _is_full_from(self, first: _Sample) -> bool:
+        last = self._samples[-1]
+        seconds, updates = last.time - first.time, last.updates - first.updates
+        return seconds >= (self._seconds if updates >= _MIN_UPDATES else _MAX_STRETCH * self._seconds)
+
+    def _env_steps_per_second(self) -> float:
+        """Returns the steps a second from the first to the last update that was seen: they come a batch at a time."""
+        after = [sample for before, sample in pairwise(self._samples) if sample.updates > before.updates]
+        first, last = (after[0], after[-1]) if len(after) > 1 else (self._samples[0], self._samples[-1])
+        return (last.env_steps - first.env_steps) / (last.time - first.time)
 
 
 def _actors_wait(status: LearnerStatus) -> bool:

@@ -88,6 +88,36 @@ def test_step_that_brings_nothing_is_taken_back():
     assert again[-1] == 2
 
 
+def waits_of(n_actors, learner, rate):
+    return Waits(learner=learner, actors=0.0, n_actors=n_actors, env_steps_per_second=rate)
+
+
+def test_small_step_is_not_judged_by_noise():
+    controller = ScalingController(RULES, 6)
+    assert controller.decide(waits_of(6, 0.14, 1000), 0.0)
+    assert controller.wanted == 7
+    assert controller.decide(waits_of(7, 0.12, 990), 20.0)
+    assert controller.wanted == 8, "it is not taken back"
+
+
+def test_small_steps_that_bring_nothing_together_are_taken_back():
+    controller, wanted = ScalingController(RULES, 6), [6]
+    for window in range(10):
+        controller.decide(waits_of(controller.wanted, 0.14, 1000), 20.0 * window)
+        wanted.append(controller.wanted)
+    assert wanted[:5] == [6, 7, 9, 6, 6]
+    assert set(wanted[3:]) == {6}
+
+
+def test_steps_before_a_quiet_time_are_not_judged_later():
+    controller = ScalingController(RULES, 4)
+    controller.decide(waits_of(4, 0.5, 1000), 0.0)
+    controller.decide(waits_of(8, 0.05, 2000), 20.0)
+    # the task became another: longer episodes of a slower simulator
+    controller.decide(waits_of(8, 0.3, 900), 1000.0)
+    assert controller.wanted == 12
+
+
 def test_actors_that_are_not_there_yet_do_not_raise_the_number():
     controller = ScalingController(RULES, 20)
     assert not controller.has(15)

@@ -39,6 +39,7 @@ class Learner:
                     seconds=before.seconds + 1,
                     waiting_fraction=waited_s / (before.seconds + 1),
                     env_steps=before.env_steps + 100,
+                    updates=before.updates + 1,
                 )
             self.scaler.look()
 

@@ -5,9 +5,11 @@ from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
 from rollcast.services.status.status import LearnerStatus, Phase
 
 
-def status(seconds=0.0, waited_s=0.0, **fields):
+def status(seconds=0.0, waited_s=0.0, *, updates=None, **fields):
+    """A status of a learner with two updates a second, unless they are given."""
     fraction = waited_s / seconds if seconds else 0.0
-    return LearnerStatus(phase=Phase.TRAINING, seconds=seconds, waiting_fraction=fraction, **fields)
+    updates = int(2 * seconds) if updates is None else updates
+    return LearnerStatus(phase=Phase.TRAINING, seconds=seconds, waiting_fraction=fraction, updates=updates, **fields)
 
 
 def window_of(*statuses, seconds=10.0):
@@ -66,6 +68,29 @@ def test_with_a_replay_buffer_actors_wait_for_its_limiter(who, expected):
 def test_run_that_went_back_to_a_checkpoint_begins_a_new_window():
     window = window_of((0.0, status(100.0, env_steps=100)), (10.0, status(50.0, env_steps=60)))
     assert window.waits() is None
+
+
+def test_window_of_few_updates_is_longer_and_not_endlessly_so():
+    """Updates of a second, one in eight seconds: ten seconds have one wait, or two."""
+    statuses = [
+        (float(t), status(float(t), t // 8 * 7.0 + min(t % 8, 7), updates=t // 8, env_steps=t // 8 * 160))
+        for t in range(90)
+    ]
+    assert window_of(*statuses[:40]).waits() is None, "four updates, 39 seconds"
+    waits = window_of(*statuses[:41]).waits()
+    assert waits.learner == pytest.approx(7 / 8, abs=0.03)
+    slower = [(float(t), status(float(t), float(t), updates=0)) for t in range(41)]
+    assert window_of(*slower[:40]).waits() is None
+    assert window_of(*slower).waits().learner == 1.0, "it waits for its first update"
+
+
+def test_steps_a_second_are_those_between_updates():
+    """A batch of 160 steps every three seconds; the window holds five or six of them."""
+    rates = set()
+    for begin in range(3):
+        statuses = ((float(t), status(t, updates=t // 3, env_steps=t // 3 * 160)) for t in range(begin, begin + 18))
+        rates.add(window_of(*statuses, seconds=15).waits().env_steps_per_second)
+    assert rates == {160 / 3}
 
 
 def test_mean_number_of_actors_is_that_of_the_window():
