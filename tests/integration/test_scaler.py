@@ -232,6 +232,12 @@ class TestCommand:
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             wait_until(lambda: address in details_of(keda), "the reason")
 
+    def test_says_that_no_learner_serves_there(self, served):
+        with scaler_of(served.address) as (_, keda):
+            wait_until(lambda: "answered UNIMPLEMENTED" in details_of(keda), "the reason")
+            assert "correct --learner-address" in details_of(keda)
+            assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
+
     def test_says_that_the_token_is_refused(self, tmp_path):
         make_certificates(tmp_path)
         address = f"localhost:{free_port()}"
@@ -302,7 +308,18 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (("--address", "0.0.0.0:0"), "has no TLS"),
+            (("--learner-address", "learner"), "'learner' cannot be used; expected 'host:port'"),
+            (("--address", "nowhere"), "'nowhere' cannot be used; expected 'host:port'"),
+            (("--address", "0.0.0.0:0"), "has no TLS.*--serve-tls-cert and --serve-tls-key"),
+            (("--serve-tls-cert", "cert.pem"), "give --serve-tls-key"),
+            (("--serve-tls-client-ca", "ca.pem"), "give --serve-tls-cert and --serve-tls-key"),
+            (("--serve-tls-cert", __file__, "--serve-tls-key", __file__), "serve_tls_cert .* cannot be used"),
+            (("--tls-ca", "/nonexistent"), "tls_ca '/nonexistent' cannot be used"),
+            (("--token-file", "/nonexistent"), "'/nonexistent' cannot be read"),
+            (
+                ("--learner-address", "learner.example.org:1", "--token", "0123456789abcdef"),
+                "'learner.example.org:1' without TLS",
+            ),
             (("--min-actors", "3", "--max-actors", "2"), "min_actors is 3 and max_actors 2"),
             (("--up-above", "0.1", "--down-below", "0.1"), "down_below is 0.1 and up_above 0.1"),
             (("--max-actors", "0"), "max_actors|max-actors"),

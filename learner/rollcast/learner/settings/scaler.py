@@ -109,6 +109,7 @@ class ScalerSettings(ClientSecuritySettings):
             tls_key=self.serve_tls_key,
             tls_client_ca=self.serve_tls_client_ca,
             insecure=self.insecure,
+            prefix="serve_",
         )
         security.check_address(self.address)
         return security

@@ -22,11 +22,13 @@ class ServerTls:
         key: The key of the certificate.
         client_ca: Authorities of clients: a client without a certificate from one of them is refused (mutual TLS);
             None: every client may connect.
+        prefix: The prefix of its options' names, for messages.
     """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
+    prefix: str = ""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -39,9 +41,9 @@ class ServerTls:
         Raises:
             ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not belong together.
         """
-        _check_pair(self.cert, self.key)
+        _check_pair(self.cert, self.key, self.prefix)
         if self.client_ca is not None:
-            _check_authority(self.client_ca, "tls_client_ca")
+            _check_authority(self.client_ca, f"{self.prefix}tls_client_ca")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +54,13 @@ class ServerSecurity:
         tls: Its files; None: it serves plain TCP.
         tokens: Returns the role of each token; None: every client may make every call.
         insecure: Also serves other machines without TLS.
+        prefix: The prefix of the TLS options' names, for messages.
     """
 
     tls: ServerTls | None = None
     tokens: Tokens | None = None
     insecure: bool = False
+    prefix: str = ""
 
     @classmethod
     def from_files(
@@ -67,25 +71,28 @@ class ServerSecurity:
         tls_client_ca: Path | None = None,
         tokens_file: Path | None = None,
         insecure: bool = False,
+        prefix: str = "",
     ) -> Self:
         """Makes it from a user's settings, and reads all files.
 
         Raises:
             ConfigurationError: A setting is missing, or a file cannot be read or is malformed.
         """
+        cert, key = f"{prefix}tls_cert", f"{prefix}tls_key"
         if (tls_cert is None) != (tls_key is None):
-            given, missing = ("tls_cert", "tls_key") if tls_key is None else ("tls_key", "tls_cert")
+            given, missing = (cert, key) if tls_key is None else (key, cert)
             raise ConfigurationError(f"{given} is given and {missing} is not; expected both; give {_option(missing)}")
         if tls_client_ca is not None and tls_cert is None:
             raise ConfigurationError(
-                "tls_client_ca is given without tls_cert; expected the learner's own certificate too; give --tls-cert "
-                "and --tls-key"
+                f"{prefix}tls_client_ca is given without {cert}; expected the server's own certificate too; give "
+                f"{_option(cert)} and {_option(key)}"
             )
         tls = None
         if tls_cert is not None and tls_key is not None:
-            tls = ServerTls(cert=tls_cert, key=tls_key, client_ca=tls_client_ca)
+            tls = ServerTls(cert=tls_cert, key=tls_key, client_ca=tls_client_ca, prefix=prefix)
             tls.check()
-        return cls(tls=tls, tokens=None if tokens_file is None else TokenFile(tokens_file), insecure=insecure)
+        tokens = None if tokens_file is None else TokenFile(tokens_file)
+        return cls(tls=tls, tokens=tokens, insecure=insecure, prefix=prefix)
 
     def check_address(self, address: str) -> None:
         """Refuses to serve other machines without TLS, unless `insecure` is set.
@@ -101,8 +108,9 @@ class ServerSecurity:
         if self.tls is None and not self.insecure and not parsed.is_local:
             raise ConfigurationError(
                 f"the address {address!r} can be reached from other machines and has no TLS: anyone on the network "
-                "could read and steer everything; expected localhost, a unix socket, or TLS; give --tls-cert and "
-                "--tls-key (rollcast certs makes some), or --insecure on a network you trust"
+                "could read and steer everything; expected localhost, a unix socket, or TLS; give "
+                f"{_option(f'{self.prefix}tls_cert')} and {_option(f'{self.prefix}tls_key')} (rollcast certs makes "
+                "some), or --insecure on a network you trust"
             )
 
 
@@ -169,7 +177,7 @@ class ClientSecurity:
         if self.tls_ca is not None:
             _check_authority(self.tls_ca, "tls_ca")
         if self.tls_cert is not None and self.tls_key is not None:
-            _check_pair(self.tls_cert, self.tls_key)
+            _check_pair(self.tls_cert, self.tls_key, "")
 
 
 PLAIN_SERVER = ServerSecurity()
@@ -180,14 +188,14 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _check_pair(cert: Path, key: Path) -> None:
+def _check_pair(cert: Path, key: Path, prefix: str) -> None:
     try:
         # Without a password OpenSSL would ask the terminal for one.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"tls_cert {str(cert)!r} and tls_key {str(key)!r} cannot be used ({_reason(error)}); expected a "
-            "certificate in PEM and its key without a password; correct the paths or the files"
+            f"{prefix}tls_cert {str(cert)!r} and {prefix}tls_key {str(key)!r} cannot be used ({_reason(error)}); "
+            "expected a certificate in PEM and its key without a password; correct the paths or the files"
         ) from error
 
 
