@@ -1,0 +1,78 @@
+"""Writes numbers for people: with units, thousands separators and a bounded width; "-" for what is not known."""
+
+import math
+import time
+from typing import Final, TypeGuard
+
+UNKNOWN: Final = "-"
+_POWERS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(number: float | None) -> str:
+    """Returns a whole number: "18,200,000"."""
+    return f"{number:,.0f}" if _known(number) else UNKNOWN
+
+
+def short_count(number: float | None) -> str:
+    """Returns a whole number in at most 6 characters: "950", "41.2k", "18.2M"."""
+    if not _known(number):
+        return UNKNOWN
+    for power, letter in _POWERS:
+        # 999,950 would be "1000.0k"
+        if abs(number) >= power * 0.99995:
+            return f"{number / power:.1f}{letter}"
+    return f"{number:.0f}"
+
+
+def rate(number: float | None) -> str:
+    """Returns a number a second: "41,200/s", "0.31/s"."""
+    if not _known(number):
+        return UNKNOWN
+    return f"{number:,.0f}/s" if number >= 10 or number == 0 else f"{number:.2g}/s"
+
+
+def decimal(number: float | None) -> str:
+    """Returns a return, or another number whose size is not known before: "214.3", "-0.0312", "1,234,567"."""
+    if not _known(number):
+        return UNKNOWN
+    size = abs(number)
+    if size >= 1e12:
+        return f"{number:.4g}"
+    if size >= 1e5:
+        return f"{number:,.0f}"
+    return f"{number:,.1f}" if size >= 10 or number == 0 else f"{number:.3g}"
+
+
+def percent(fraction: float | None) -> str:
+    """Returns a fraction as percent: "38 %"."""
+    return f"{100 * fraction:.0f} %" if _known(fraction) else UNKNOWN
+
+
+def period(seconds: float | None) -> str:
+    """Returns a length of time with two digits or more: "12 ms", "1.2 s", "14 s", "5 min", "3 h 20 min"."""
+    if not _known(seconds):
+        return UNKNOWN
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 or seconds == 0 else f"{1000 * seconds:.1f} ms"
+    if seconds < 119.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def clock(seconds: float | None) -> str:
+    """Returns a time relative to the run's begin: "0:12:41"; "-0:00:03" before it."""
+    if not _known(seconds):
+        return UNKNOWN
+    minutes, rest = divmod(int(abs(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{'-' if seconds <= -1 else ''}{hours:,}:{minutes:02d}:{rest:02d}"
+
+
+def wall_clock(unix_s: float | None) -> str:
+    """Returns a time of day with its date, where this process runs: "2026-03-01 12:40:11"."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if _known(unix_s) else UNKNOWN
+
+
+def _known(number: float | None) -> TypeGuard[float]:
+    return number is not None and math.isfinite(number)

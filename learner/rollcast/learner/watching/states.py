@@ -1,0 +1,72 @@
+"""Defines how states look, in the terminal, on the page and in legends: one letter, name and colour for each.
+
+The colours are those of Okabe and Ito, which people with any colour vision can tell apart, and grey. States of actors
+and of the learner that are alike share a colour. Capital letters work, small letters wait.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rollcast.services.history.history import LearnerActivity
+from rollcast.services.rollouts.activity import ActingState
+
+ORANGE: Final = "#E69F00"
+SKY_BLUE: Final = "#56B4E9"
+GREEN: Final = "#009E73"
+YELLOW: Final = "#F0E442"
+BLUE: Final = "#0072B2"
+VERMILLION: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
+GREY: Final = "#999999"
+
+_BLACK: Final = "#000000"
+_WHITE: Final = "#FFFFFF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLook:
+    """The look of a state.
+
+    Attributes:
+        letter: One letter of ASCII; no other state has it.
+        name: Its name, a few words in lower case.
+        colour: The colour of its area, as `#RRGGBB`.
+        ink: The colour of text on that area: black or white, whichever is easier to read.
+    """
+
+    letter: str
+    name: str
+    colour: str
+    ink: str = _BLACK
+
+
+ACTING: Final[dict[ActingState, StateLook]] = {
+    ActingState.CONNECTING: StateLook(letter="C", name="connecting", colour=VERMILLION),
+    ActingState.ACTING: StateLook(letter="A", name="acting", colour=GREEN),
+    ActingState.SENDING: StateLook(letter="S", name="sending", colour=SKY_BLUE),
+    ActingState.WAITING_FOR_CREDIT: StateLook(letter="c", name="waiting for credit", colour=YELLOW),
+    ActingState.WAITING_FOR_POLICY: StateLook(letter="p", name="waiting for a policy", colour=ORANGE),
+    ActingState.LOADING_POLICY: StateLook(letter="L", name="loading a policy", colour=PURPLE),
+}
+
+LEARNING: Final[dict[LearnerActivity, StateLook]] = {
+    LearnerActivity.WAITING: StateLook(letter="w", name="waiting for rollouts", colour=ORANGE),
+    LearnerActivity.UPDATING: StateLook(letter="U", name="updating", colour=BLUE, ink=_WHITE),
+    LearnerActivity.PUBLISHING: StateLook(letter="P", name="publishing", colour=SKY_BLUE),
+    LearnerActivity.CHECKPOINTING: StateLook(letter="K", name="checkpointing", colour=PURPLE),
+    LearnerActivity.PAUSED: StateLook(letter="z", name="paused", colour=GREY),
+}
+
+# The time of which nothing is known: the actor was not connected, or the learner was down. Its area has no colour.
+UNKNOWN: Final = StateLook(letter=".", name="not known: not connected, or down", colour="")
+
+
+def looks(actor_id: str) -> tuple[StateLook, ...]:
+    """Returns the looks of the states of a lane, in the order of its columns.
+
+    Args:
+        actor_id: The actor's name; empty: the learner.
+    """
+    return (
+        tuple(ACTING[state] for state in ActingState) if actor_id else tuple(LEARNING[did] for did in LearnerActivity)
+    )

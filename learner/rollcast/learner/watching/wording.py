@@ -1,0 +1,191 @@
+"""Says in one sentence how a run stands: who waits for whom, and what to do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from rollcast.learner.watching import states
+from rollcast.learner.watching.numbers import clock, count, decimal, percent, period
+from rollcast.learner.watching.ranking import gone, silent
+from rollcast.learner.watching.run_view import RunView
+from rollcast.services.process.printable import printable
+from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+
+# Fractions of the last minute: from the first on, somebody waits; from the second on, a state of the actors is a cause.
+_WAITS: Final = 0.25
+_CAUSE: Final = 0.3
+# The trainer waits if the wait of now is so long, whatever the last minute was.
+_LONG_WAIT_S: Final = 5.0
+# A name and a text of somebody else in the sentence are cut to so many characters.
+_NAME_LENGTH: Final = 40
+_TEXT_LENGTH: Final = 160
+
+_START_AN_ACTOR: Final = "start one with `rollcast actor --learner-address HOST:PORT`"
+_MORE_ACTORS: Final = "add actors, or environments for each actor"
+
+
+def headline(view: RunView) -> str:
+    """Returns one sentence: who waits for whom, and what to do; "Nobody waits: ..." if all is well.
+
+    Texts of actors in it are escaped and cut; nothing in it is a line break or a control character.
+    """
+    status = view.status
+    if status is None or view.now_s is None:
+        return "The learner has not said anything yet."
+    if status.phase is Phase.TRAINING:
+        return _training(view, status)
+    if status.phase is Phase.STARTING:
+        return f"Training has not started: the learner waits for {_cut(status.waiting_for) or 'its start to finish'}."
+    if status.phase is Phase.PAUSED:
+        since = f", for {period(status.waiting_s)}" if status.waiting_s else ""
+        return f"Training is paused by an operator{since}: actors fill the queue and wait until it is resumed."
+    if status.phase is Phase.STOPPING:
+        return "Training is stopping: the learner saves its policy and closes."
+    mean_return = "" if status.mean_return is None else f", mean return {decimal(status.mean_return)}"
+    return f"Training has ended after {clock(status.seconds)}: {count(status.env_steps)} steps{mean_return}."
+
+
+def waiting_fraction(view: RunView) -> float | None:
+    """Returns the fraction of the last minute that the trainer spent waiting for rollouts; None if it is not known."""
+    points = view.last_minute()
+    total_s = sum(point.interval_s for point in points)
+    if total_s > 0:
+        return sum(point.waiting_fraction * point.interval_s for point in points) / total_s
+    return None if view.status is None or not view.status.updates else view.status.waiting_fraction
+
+
+def median_rate(view: RunView) -> float | None:
+    """Returns the median of the last minute's environment steps a second; None if it is not known."""
+    rates = [point.env_steps_per_second for point in view.last_minute()]
+    return float(np.median(rates)) if rates else None
+
+
+def state_text(actor: ActorInfo) -> str:
+    """Returns what an actor does, or the state of its connection if that says more: "acting", "lost"."""
+    if actor.state is not ActorState.STREAMING:
+        return actor.state.name.lower()
+    return "connected" if actor.acting_state is None else states.ACTING[actor.acting_state].name
+
+
+def _training(view: RunView, status: LearnerStatus) -> str:
+    streaming = [actor for actor in view.actors if actor.state is ActorState.STREAMING]
+    fraction = waiting_fraction(view) or 0.0
+    waits_now = bool(status.waiting_for) and status.waiting_s >= _LONG_WAIT_S
+    missing = _missing(view.actors)
+    if waits_now and not status.waiting_for.startswith("rollouts from"):
+        # The learner itself says what to do, such as to start an actor.
+        return f"The trainer has waited {period(status.waiting_s)} for {_cut(status.waiting_for)}."
+    if waits_now or fraction >= _WAITS:
+        how_long = f" for {period(status.waiting_s)}" if waits_now else f" {percent(fraction)} of the time"
+        return f"The trainer waits{how_long} for rollouts: {missing or _why_actors_are_slow(view, streaming)}."
+    credit = _mean_share(view, streaming, ActingState.WAITING_FOR_CREDIT)
+    if credit is not None and credit >= _WAITS:
+        also = f"; and {missing}" if missing else ""
+        return f"The actors wait for the trainer {percent(credit)} of the time: {_why_trainer_is_slow(status)}{also}."
+    if missing:
+        return f"The trainer does not wait, but {missing}."
+    return f"Nobody waits: {_work(view, streaming)}the trainer waits {percent(fraction)} of the time."
+
+
+def _missing(actors: Sequence[ActorInfo]) -> str:
+    """Returns a clause about the actors that are gone or silent; empty if there are none."""
+    expected = [actor for actor in actors if actor.state is not ActorState.LEFT]
+    clauses = []
+    if found := silent(actors):
+        worst = found[0]
+        doing = "" if worst.acting_state is None else f" ({states.ACTING[worst.acting_state].name})"
+        advice = "its environment is slow or hangs" if len(found) == 1 else "their environments are slow or hang"
+        clauses.append(
+            f"{_of(len(found), len(expected), 'silent')}, {_name(worst)} for {period(worst.idle_s)}{doing}; {advice}, "
+            "or the network does not carry"
+        )
+    if found := gone(actors):
+        # The one that says why.
+        told = next((actor for actor in found if actor.last_error), found[0])
+        why = f": {_cut(told.last_error)}" if told.last_error else ""
+        clauses.append(
+            f"{_of(len(found), len(expected), 'gone')}, {_name(told)} ({told.state.name.lower()}) for "
+            f"{period(told.idle_s)}{why}"
+        )
+    return "; ".join(clauses)
+
+
+def _why_actors_are_slow(view: RunView, streaming: Sequence[ActorInfo]) -> str:
+    if not streaming:
+        return f"no actor {'is connected' if view.actors else 'has joined'}; {_START_AN_ACTOR}"
+    shares = [_mean_share(view, streaming, state) for state in ActingState]
+    if shares[0] is None:
+        return f"{_they(len(streaming), 'deliver')} fewer than it could use; {_MORE_ACTORS}"
+    doing = _main_hindrance({state: share or 0.0 for state, share in zip(ActingState, shares, strict=True)})
+    return f"{_they(len(streaming), 'spend')} {doing}"
+
+
+def _main_hindrance(shares: Mapping[ActingState, float]) -> str:
+    """Returns what actors spend their time with, and the advice: "90 % of the time acting; add actors"."""
+    policy = shares[ActingState.WAITING_FOR_POLICY] + shares[ActingState.LOADING_POLICY]
+    causes = (
+        (shares[ActingState.SENDING], "sending; the network is slow, or rollouts are large"),
+        (policy, "waiting for policies or loading them; the network is slow, or policies are large"),
+        (shares[ActingState.CONNECTING], "connecting; read their logs"),
+    )
+    for share, what in causes:
+        if share >= _CAUSE:
+            return f"{percent(share)} of the time {what}"
+    credit, acting = shares[ActingState.WAITING_FOR_CREDIT], shares[ActingState.ACTING]
+    if credit > acting:
+        return f"{percent(credit)} of the time waiting for credit; the batch lacks rollouts of others"
+    return f"{percent(acting)} of the time acting; {_MORE_ACTORS}"
+
+
+def _why_trainer_is_slow(status: LearnerStatus) -> str:
+    if status.queue_capacity and status.queue_size >= status.queue_capacity:
+        full = f"the queue is full ({count(status.queue_size)} trajectories)"
+    else:
+        full = "it takes rollouts more slowly than they come"
+    advice = "use a GPU or larger batches, or fewer actors"
+    if status.replay is not None:
+        advice += "; or change the rate limiter (--replay.samples-per-insert)"
+    return f"{full}; {advice}"
+
+
+def _work(view: RunView, streaming: Sequence[ActorInfo]) -> str:
+    acting = _mean_share(view, streaming, ActingState.ACTING)
+    if not streaming:
+        return ""
+    if acting is None:
+        return f"{_actors(len(streaming))} {'is' if len(streaming) == 1 else 'are'} connected, "
+    return f"{_they(len(streaming), 'act')} {percent(acting)} and "
+
+
+def _mean_share(view: RunView, actors: Sequence[ActorInfo], state: ActingState) -> float | None:
+    """Returns the mean share of a state in the last minute of actors; None if it is not known of any."""
+    shares = [shares for actor in actors if (shares := view.shares(actor.actor_id)) is not None]
+    return float(np.mean(shares, axis=0)[state.value - 1]) if shares else None
+
+
+def _of(number: int, total: int, what: str) -> str:
+    return f"{number} of {_actors(total)} {'is' if number == 1 else 'are'} {what}"
+
+
+def _actors(number: int) -> str:
+    return "1 actor" if number == 1 else f"{number:,} actors"
+
+
+def _they(number: int, verb: str) -> str:
+    return f"{_actors(number)} {verb}{'s' if number == 1 else ''}"
+
+
+def _name(actor: ActorInfo) -> str:
+    return _shortened(actor.actor_id, _NAME_LENGTH)
+
+
+def _cut(text: str) -> str:
+    return _shortened(text.strip().rstrip("."), _TEXT_LENGTH)
+
+
+def _shortened(text: str, length: int) -> str:
+    # Escaping makes text longer; long text is cut before it, too, so that this takes no time.
+    escaped = printable(text[: 2 * length])
+    return escaped if len(escaped) <= length else escaped[: length - 3] + "..."
