@@ -11,6 +11,7 @@ from rollcast.learner.watching.numbers import period
 from rollcast.learner.watching.run_view import RunView
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
+    LearnerUnreachableError,
     NotReadyError,
     PermissionDeniedError,
     ProtocolMismatchError,
@@ -122,16 +123,26 @@ class Follower:
         Args:
             timeout_s: Seconds to wait at most.
 
+        Returns:
+            A snapshot; without an update, but with a problem, if the learner is starting.
+
         Raises:
             RollcastError: The learner refuses the call, is too old for it, or does not answer in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._view.now_s is not None or self._refused() or self._closed, timeout_s)
-            if self._view.now_s is None and self._error is not None and not isinstance(self._error, NotReadyError):
+            self._changed.wait_for(
+                lambda: self._view.now_s is not None or self._is_refused() or self._closed, timeout_s
+            )
+            if self._view.now_s is None and self._error is None:
+                raise LearnerUnreachableError(
+                    f"the learner at {self.address} did not answer within {period(timeout_s)}; expected an answer; "
+                    "check that it runs and is not overloaded, or give a longer timeout"
+                )
+            if self._view.now_s is None and self._error is not None and self._is_refused():
                 raise type(self._error)(self._problem)
         return self.snapshot()
 
-    def _refused(self) -> bool:
+    def _is_refused(self) -> bool:
         return self._error is not None and not isinstance(self._error, NotReadyError)
 
     def _lateness(self) -> str | None:

@@ -14,7 +14,7 @@ def count(number: float | None) -> str:
 
 
 def short_count(number: float | None) -> str:
-    """Returns a whole number in at most 6 characters: "950", "41.2k", "18.2M"."""
+    """Returns a whole number below 900 T in at most 6 characters: "950", "41.2k", "18.2M"."""
     if not _known(number):
         return UNKNOWN
     for power, letter in _POWERS:
