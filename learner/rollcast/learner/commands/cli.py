@@ -22,6 +22,7 @@ commands:
   learner    train with the actors that connect, and serve the gRPC API
   actor      step environments for a learner on another machine
   status     show the status of a learner
+  top        show a run in the terminal while it goes on, with what each actor does
   doctor     find out what is wrong with a run, and what to do
   evaluate   play episodes with a saved policy of a run
   record     record rollouts in a file: demonstrations, to fill a replay buffer with
@@ -135,6 +136,16 @@ def _status(arguments: list[str]) -> int:
     return status(settings, sys.stdout)
 
 
+def _top(arguments: list[str]) -> int:
+    from rollcast.learner.settings.status import TopSettings
+
+    settings = TopSettings.from_command_line("rollcast top", arguments)
+    require_extra("top", "rollcast top")
+    from rollcast.learner.commands.top import top
+
+    return top(settings, sys.stdout)
+
+
 def _doctor(arguments: list[str]) -> int:
     from rollcast.learner.settings.status import DoctorSettings
 
@@ -243,6 +254,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "learner": _learner,
     "actor": _actor,
     "status": _status,
+    "top": _top,
     "doctor": _doctor,
     "evaluate": _evaluate,
     "record": _record,

@@ -14,7 +14,7 @@ from rollcast.learner.settings.recipes_command import RecipesSettings
 from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.scaler import ScalerSettings
-from rollcast.learner.settings.status import DoctorSettings, StatusSettings
+from rollcast.learner.settings.status import DoctorSettings, StatusSettings, TopSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.settings.settings import ProcessSettings
 
@@ -23,6 +23,7 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "learner": ServingSettings,
     "actor": ActorSettings,
     "status": StatusSettings,
+    "top": TopSettings,
     "doctor": DoctorSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,

@@ -1,4 +1,4 @@
-"""The settings of `rollcast status` and `rollcast doctor`. Imports neither torch nor grpc."""
+"""The settings of `rollcast status`, `rollcast top` and `rollcast doctor`. Imports neither torch nor grpc."""
 
 from pydantic import Field
 
@@ -17,6 +17,22 @@ class StatusSettings(ClientSecuritySettings):
     actors: bool = Field(False, description="Also list the actors.")
     json_output: bool = Field(False, description="Print JSON instead of a table.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for an answer.")
+
+
+class TopSettings(ClientSecuritySettings):
+    """Shows a run in the terminal while it goes on: who waits for whom, and what each actor does. q ends it."""
+
+    address: str = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+    )
+    once: bool = Field(
+        False,
+        description="Print the view once, without colours and with all actors, and end. So it does if its output is no "
+        "terminal.",
+    )
+    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds of time that the lanes show.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the first answer.")
 
 
 class DoctorSettings(ClientSecuritySettings):

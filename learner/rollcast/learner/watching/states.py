@@ -58,7 +58,7 @@ LEARNING: Final[dict[LearnerActivity, StateLook]] = {
 }
 
 # The time of which nothing is known: the actor was not connected, or the learner was down. Its area has no colour.
-UNKNOWN: Final = StateLook(letter=".", name="not known: not connected, or down", colour="")
+UNKNOWN: Final = StateLook(letter=".", name="not known", colour="")
 
 
 def looks(actor_id: str) -> tuple[StateLook, ...]:

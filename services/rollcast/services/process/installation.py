@@ -17,6 +17,7 @@ from rollcast.services.errors import ConfigurationError
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": ("torch",),
     "learner": ("torch", "rich", "tensorboard", "grpc_reflection", "cryptography"),
+    "top": ("rich",),
     "docker": ("docker",),
     "pettingzoo": ("pettingzoo",),
     "box2d": ("Box2D",),

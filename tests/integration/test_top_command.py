@@ -1,0 +1,259 @@
+"""`rollcast top`, in a terminal and in a pipe, beside learners that are real or have a made-up history."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.errors import NotReadyError
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.status.status import Phase
+from tests.histories import actor, busy_run, points, serve_history, status, update
+from tests.integration.learner_fakes import serve
+from tests.processes import ROOT, environment, rollcast
+
+DEADLINE_S = 30.0
+_HOME = "\x1b[H"
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ALTERNATE, _NORMAL, _HIDE, _SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
+
+# Makes the terminal that of the process's session, so that Ctrl-C in it is a signal.
+_IN_ITS_TERMINAL = """
+import fcntl, runpy, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+runpy.run_module("rollcast.learner", run_name="__main__", alter_sys=True)
+"""
+
+
+class Terminal:
+    """A terminal of its own with a command in it; `seen` is all that the command has written."""
+
+    def __init__(self, *arguments: str, width: int = 100, height: int = 40, **variables: str) -> None:
+        self._master, self._slave = pty.openpty()
+        self.resize(width, height)
+        self.before = termios.tcgetattr(self._slave)
+        self.seen = ""
+        # COLUMNS would fix the width.
+        inherited = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _IN_ITS_TERMINAL, "top", *arguments],
+            cwd=ROOT,
+            env=inherited | {"TERM": "xterm-256color"} | variables,
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            start_new_session=True,
+        )
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def read_until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not in time: {what}; seen: {self.seen[-3000:]!r}"
+            readable, _, _ = select.select([self._master], [], [], 0.05)
+            if readable:
+                self.seen += os.read(self._master, 1 << 16).decode("utf-8", "replace")
+
+    def lines(self) -> list[str]:
+        """Returns the last whole frame, without colours."""
+        *_, last, _unfinished = ["", *self.seen.split(_HOME)][-3:]
+        return [line.rstrip() for line in _SEQUENCE.sub("", last).splitlines()]
+
+    def shows(self, text: str) -> None:
+        self.read_until(lambda: any(text in line for line in self.lines()), f"{text!r} in a frame")
+
+    def ends(self) -> int:
+        """Waits for the end, and returns the exit code."""
+        self.read_until(lambda: self.process.poll() is not None, "the end of the command")
+        while select.select([self._master], [], [], 0.05)[0]:
+            self.seen += os.read(self._master, 1 << 16).decode("utf-8", "replace")
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def is_restored(self) -> bool:
+        """Returns whether the terminal is as it was: its modes, its screen and its cursor."""
+        return (
+            termios.tcgetattr(self._slave) == self.before
+            and self.seen.rfind(_NORMAL) > self.seen.rfind(_ALTERNATE) > -1
+            and self.seen.rfind(_SHOW) > self.seen.rfind(_HIDE) > -1
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        os.close(self._slave)
+        os.close(self._master)
+
+
+@contextlib.contextmanager
+def terminal(*arguments: str, **options) -> Iterator[Terminal]:
+    with contextlib.closing(Terminal(*arguments, **options)) as opened:
+        yield opened
+
+
+def n_shown(lines: list[str]) -> int:
+    return next((int(line.split()[0]) for line in lines if re.match(r"\d+ of 200 shown", line)), 0)
+
+
+class TestInATerminal:
+    def test_draws_frames_until_q_is_pressed_and_gives_the_terminal_back(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
+            top.shows("1 of 3 actors is silent, left-arm for 14 s")
+            assert top.lines()[0].startswith("rollcast  LunarLander-v3")
+            now = status(mean_return=199.5)
+            served.history.set_next(update(61.0, actors=busy_run().actors, points=points(1, end_s=61.0), status=now))
+            top.shows("return 199.5")
+            top.press(b"q")
+            assert top.ends() == 0
+            assert top.is_restored()
+
+    def test_ctrl_c_ends_it_with_code_0(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
+            top.shows("left-arm")
+            top.press(b"\x03")
+            assert top.ends() == 0
+            assert top.is_restored()
+            assert "Traceback" not in top.seen
+
+    def test_sigterm_gives_the_terminal_back(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
+            top.shows("left-arm")
+            top.process.terminate()
+            assert top.ends() == 0
+            assert top.is_restored()
+
+    def test_ctrl_z_gives_the_terminal_back_and_goes_on_later(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
+            top.shows("left-arm")
+            top.press(b"\x1a")
+            top.read_until(top.is_restored, "the terminal as it was")
+            drawn_before = len(top.seen)
+            os.kill(top.process.pid, signal.SIGCONT)
+            top.read_until(lambda: "left-arm" in top.seen[drawn_before:], "a frame after the stop")
+            top.press(b"q")
+            assert top.ends() == 0
+
+    def test_fits_the_terminal_when_its_size_changes(self):
+        with serve_history(busy_run(200)) as served, terminal("--address", served.address, height=40) as top:
+            top.shows("of 200 shown")
+            n_before = n_shown(top.lines())
+            top.resize(60, 16)
+            top.read_until(lambda: 0 < n_shown(top.lines()) < n_before, "a smaller frame")
+            assert len(top.lines()) <= 16
+            assert max(map(len, top.lines())) <= 60
+
+    def test_text_of_actors_does_not_reach_the_terminal_raw(self):
+        evil = actor("\x1b]0;owned\x07\x1b[31mred", 0, idle_s=99.0, last_error="\x9b2J")
+        first = update(60.0, run=busy_run().run, actors=(evil, actor("b", 1)))
+        with serve_history(first) as served, terminal("--address", served.address) as top:
+            top.shows("\\x1b]0;owned")
+            top.press(b"q")
+            assert top.ends() == 0
+            assert "\x1b]0;" not in top.seen
+            assert "\x07" not in top.seen
+            assert "\x9b" not in top.seen
+
+    def test_says_that_the_learner_is_gone_and_keeps_what_it_said(self, tmp_path: Path):
+        address = f"unix:{tmp_path}/learner"
+        with contextlib.ExitStack() as stack:
+            with serve_history(busy_run(), address):
+                top = stack.enter_context(terminal("--address", address))
+                top.shows("left-arm")
+            top.shows("No news: ")
+            assert any(line.startswith("left-arm") for line in top.lines())
+            with serve_history(busy_run(), address):
+                top.read_until(lambda: not any("No news" in line for line in top.lines()), "news again")
+            top.press(b"q")
+            assert top.ends() == 0
+
+    def test_waits_for_a_learner_that_is_starting(self):
+        with serve_history(busy_run()) as served:
+            served.history.error = NotReadyError("training has not started; try again with backoff")
+            with terminal("--address", served.address, "--timeout-s", "0.5") as top:
+                top.shows("No news: training has not started")
+                served.history.error = None
+                top.shows("left-arm")
+
+    def test_end_of_training_stays_on_the_screen(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
+            top.shows("left-arm")
+            served.history.set_next(update(61.0, status=status(phase=Phase.FINISHED)))
+            top.shows("Training has ended after 0:12:41: 18,200,000 steps, mean return 187.3.")
+
+
+class TestInAPipe:
+    @pytest.mark.parametrize("arguments", [(), ("--once",)])
+    def test_prints_one_frame_with_all_actors_and_without_colours(self, arguments):
+        with serve_history(busy_run(200)) as served:
+            done = rollcast("top", "--address", served.address, *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.replace("\n", "").isprintable()
+        assert sum(line.startswith(("node-", "left-arm ")) for line in done.stdout.splitlines()) >= 200
+        assert "trainer waits 38 %" in done.stdout
+
+    def test_once_in_a_terminal_leaves_its_frame_there(self):
+        with serve_history(busy_run()) as served, terminal("--address", served.address, "--once") as top:
+            assert top.ends() == 0
+        assert _ALTERNATE not in top.seen
+        assert "left-arm" in top.seen
+
+    def test_lanes_show_as_much_time_as_asked_for(self):
+        with serve_history(busy_run()) as served:
+            done = rollcast("top", "--address", served.address, "--once", "--span-s", "10")
+        lane = next(line for line in done.stdout.splitlines() if line.startswith("left-arm ")).split()[1]
+        assert set(lane) == {"."}
+        assert "last 10 s" in done.stdout
+
+
+class TestErrors:
+    def test_no_learner(self):
+        done = rollcast("top", "--address", "127.0.0.1:1")
+        assert done.returncode == 1
+        assert "LearnerUnreachableError: no learner answers at 127.0.0.1:1" in done.stderr
+
+    def test_learner_that_is_too_old(self):
+        with serve() as learner:
+            done = rollcast("top", "--address", learner.address)
+        assert done.returncode == 1
+        assert "ProtocolMismatchError: the learner at" in done.stderr
+        assert "tells no history" in done.stderr
+        assert "update it, or use `rollcast status`" in done.stderr
+
+    def test_learner_that_is_starting(self):
+        with serve_history(busy_run()) as served:
+            served.history.error = NotReadyError("training has not started; try again with backoff")
+            done = rollcast("top", "--address", served.address, "--once", "--timeout-s", "0.5")
+        assert done.returncode == 1
+        assert "NotReadyError: training has not started" in done.stderr
+
+    @pytest.mark.parametrize(("role", "message"), [("none", "refuses the token"), ("actor", "may not watch the run")])
+    def test_wrong_token(self, tmp_path: Path, role: str, message: str):
+        tokens = tmp_path / "tokens"
+        tokens.write_text(f"viewer:{'v' * 32}\nactor:{'a' * 32}\n")
+        with serve_history(busy_run(), security=ServerSecurity.from_files(tokens_file=tokens)) as served:
+            done = rollcast("top", "--address", served.address, ROLLCAST_TOKEN=role[0] * 32)
+            assert done.returncode == 1
+            assert message in done.stderr
+            assert rollcast("top", "--address", served.address, ROLLCAST_TOKEN="v" * 32).returncode == 0
+
+    def test_malformed_settings(self):
+        assert rollcast("top", "--span-s", "0").returncode == 2
+        assert rollcast("top", "--address", "nowhere").returncode == 2

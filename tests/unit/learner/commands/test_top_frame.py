@@ -1,0 +1,200 @@
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from rollcast.learner.commands.top_frame import _shown_states, frame
+from rollcast.learner.watching.run_view import RunView
+from rollcast.learner.watching.states import ACTING
+from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, PolicyDelays
+from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.status.status import ActorState, Phase
+from tests.histories import RUN, actor, busy_run, lane, status, update
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\nmessage\r漢字" * 9
+
+
+def view_of(*updates: HistoryUpdate) -> RunView:
+    view = RunView()
+    for one in updates:
+        view.apply(one)
+    return view
+
+
+def drawn(view: RunView, problem: str | None = None, *, width: int = 100, height: int | None = None) -> list[str]:
+    return [line.plain for line in frame(view, problem, width=width, height=height, span_s=60.0)]
+
+
+def rows(lines: list[str]) -> list[str]:
+    """Returns the lines of the actors."""
+    heading = next(index for index, line in enumerate(lines) if line.startswith("lanes "))
+    return [line for line in lines[heading:] if line.startswith(("node-", "left-arm"))]
+
+
+def row(lines: list[str], name: str) -> str:
+    return next(line for line in lines if line.startswith(f"{name} "))
+
+
+def hostile_run() -> HistoryUpdate:
+    return update(
+        60.0,
+        run=dataclasses.replace(RUN, env_id=HOSTILE, run_dir=HOSTILE, algorithm=HOSTILE),
+        status=status(waiting_for=HOSTILE, waiting_s=60.0),
+        actors=(
+            actor(HOSTILE, 0, state=ActorState.FAILED, last_error=HOSTILE),
+            actor("漢" * 60, 1),
+            actor("", 2, idle_s=1e12),
+        ),
+        lanes=(lane(HOSTILE, [ActingState.ACTING] * 60),),
+        events=(HistoryEvent(time_s=1.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail=HOSTILE),),
+    )
+
+
+@functools.cache
+def some_views() -> tuple[RunView, ...]:
+    return view_of(), view_of(busy_run()), view_of(busy_run(100)), view_of(hostile_run()), view_of(update(0.0, run=RUN))
+
+
+@pytest.mark.parametrize("height", [1, 2, 5, 14, 20, 30, 60, None])
+@pytest.mark.parametrize("width", [1, 7, 20, 60, 80, 160])
+def test_fits_any_terminal(width, height):
+    for view in some_views():
+        for problem in (None, HOSTILE):
+            lines = drawn(view, problem, width=width, height=height)
+            assert height is None or 0 < len(lines) <= height
+            assert max(map(cell_len, lines)) <= width
+            assert all(line.isprintable() for line in lines)
+
+
+def test_fills_a_terminal_with_actors():
+    lines = drawn(view_of(busy_run(200)), width=100, height=40)
+    assert len(lines) == 40
+    n_shown = len(rows(lines))
+    assert f"{n_shown} of 200 shown, the worst off first" in lines
+    assert n_shown > 15
+
+
+def test_shows_all_actors_where_height_has_no_end():
+    lines = drawn(view_of(busy_run(200)))
+    assert len(rows(lines)) == 200
+    assert not [line for line in lines if "shown" in line]
+
+
+def test_worst_off_actors_come_first():
+    lines = drawn(view_of(busy_run(9)))
+    first = next(index for index, line in enumerate(lines) if line.startswith("learner "))
+    assert [line.split()[0] for line in lines[first : first + 4]] == ["learner", "node-2", "left-arm", "node-1"]
+
+
+def test_actor_has_its_lane_state_policy_rate_restarts_and_steps():
+    cells = row(drawn(view_of(busy_run())), "left-arm").split()
+    assert cells[2:] == ["silent", "14", "s", "v790", "0", "2", "2.0M"]
+    assert set(cells[1]) == {"A", "."}
+    lost = rows(drawn(view_of(busy_run())))[0].split()
+    assert lost[2] == "lost"
+    assert lost[1].rstrip(".").strip("A") == ""
+
+
+def test_learner_has_its_lane_and_numbers():
+    cells = row(drawn(view_of(busy_run())), "learner").split()
+    assert cells[2:] == ["training", "v812", "41.2k", "18.2M"]
+    assert set(cells[1]) == {"U", "w", "P"}
+
+
+def test_headline_comes_before_the_numbers():
+    lines = drawn(view_of(busy_run()))
+    assert lines[0] == "rollcast  LunarLander-v3  ppo  runs/lander-3  TRAINING  0:12:41  seed 3"
+    assert lines[1].startswith("The trainer waits 38 % of the time for rollouts: 1 of 3 actors is silent, left-arm for")
+
+
+def test_numbers_have_units_and_say_over_what():
+    text = "\n".join(drawn(view_of(busy_run()), width=200))
+    for field in (
+        "return 187.3 (goal 200.0)",
+        "evaluation 214.3 (200.0 to 228.6) v790",
+        "best 214.3 v790",
+        "steps 18.2M, 41,200/s (median of 1 min)",
+        "trainer waits 38 %",
+        "queue 48 of 64 ######..",
+        "policy lag 0:##### 60 %  1:## 30 %  2:# 10 %  limit 4",
+        "policy reaches actors 12 ms, 99 % in 80 ms",
+        "rollouts wait 400 ms, 99 % in 1.5 s",
+    ):
+        assert field in text
+
+
+def test_unknown_numbers_are_dashes():
+    first = update(0.0, run=RUN, status=status(mean_return=None, updates=0, queue_capacity=0))
+    text = "\n".join(drawn(view_of(first), width=200))
+    assert "return - (goal 200.0)" in text
+    assert "trainer waits -" in text
+    assert "policy lag -" in text
+    assert "policy reaches actors -" in text
+
+
+def test_large_lags_share_a_bar():
+    delays = PolicyDelays(trajectories_by_lag=(*[10] * 5, *[1] * 28))
+    assert ">4:### 36 %" in "\n".join(drawn(view_of(dataclasses.replace(busy_run(), delays=delays)), width=200))
+
+
+def test_newest_events_come_first_with_times_of_the_run():
+    events = [line for line in drawn(view_of(busy_run())) if line.startswith("0:")]
+    assert events == ["0:00:40  left-arm lost its connection", "0:00:31  checkpoint 00000790 kept"]
+
+
+def test_problem_is_shown_above_what_was_known_before():
+    lines = drawn(view_of(busy_run()), "no learner answers at h:1")
+    assert lines[1] == "No news: no learner answers at h:1"
+    assert row(lines, "left-arm")
+
+
+def test_before_the_first_update_only_the_problem_is_shown():
+    assert drawn(RunView(), "training has not started") == ["rollcast", "No news: training has not started"]
+    assert drawn(RunView()) == ["rollcast", "The learner has not said anything yet."]
+
+
+def test_low_terminals_leave_out_the_legend_first():
+    assert not [line for line in drawn(view_of(busy_run()), height=19) if "waiting for credit" in line]
+    assert [line for line in drawn(view_of(busy_run()), height=24) if "waiting for credit" in line]
+
+
+def test_narrow_terminals_leave_out_columns_and_keep_the_lanes():
+    cells = row(drawn(view_of(busy_run()), width=45), "left-arm").split()
+    assert len(cells) == 2
+    assert len(cells[1]) > 30
+
+
+def test_states_have_the_colours_of_the_legend():
+    lines = frame(view_of(busy_run()), None, width=100, height=None, span_s=60.0)
+    lane_of = next(line for line in lines if line.plain.startswith("node-1"))
+    look = ACTING[ActingState.ACTING]
+    assert (3 * look.letter, f"{look.ink} on {look.colour}") in styled(lane_of)
+    legend = next(line for line in lines if "A acting" in line.plain)
+    assert (look.letter, f"{look.ink} on {look.colour}") in styled(legend)
+
+
+def styled(text: Text) -> set[tuple[str, str]]:
+    return {(text.plain[span.start : span.end], str(span.style)) for span in text.spans}
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_every_phase_is_shown(phase):
+    one = dataclasses.replace(busy_run(), status=status(phase=phase))
+    assert phase.name in drawn(view_of(one))[0]
+
+
+def test_shows_each_state_as_often_as_it_was():
+    shares = np.tile(np.array([[153, 77, 25]], np.uint8), (100, 1))
+    shown = _shown_states(shares)
+    assert [shown.count(state) for state in range(3)] == pytest.approx([60, 30, 10], abs=1)
+
+
+def test_cell_shows_only_states_that_it_has():
+    rng = np.random.default_rng(0)
+    shares = np.where(rng.random((500, 6)) < 0.3, rng.integers(1, 255, (500, 6)), 0).astype(np.uint8)
+    for cell, state in zip(shares, _shown_states(shares), strict=True):
+        assert (state is None) == (not cell.any())
+        assert state is None or cell[state] > 0
