@@ -19,11 +19,9 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
-from rollcast.services.history.service import HistoryServicer
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.server.server import make_server
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.v1 import history_pb2_grpc
 from tests.integration.learner_fakes import FakeControl, FakeSink, FakeSource
 
 STARTED_UNIX_S = 1_700_000_000.0
@@ -181,6 +179,11 @@ class FakeHistory:
                 return self.first
             return self.next or update(after_s, status=self.first.status, actors=self.first.actors)
 
+    @property
+    def is_over(self) -> bool:
+        with self.changed:
+            return (self.next or self.first).status.phase is Phase.FINISHED
+
     def set_next(self, following: HistoryUpdate) -> None:
         with self.changed:
             self.next = following
@@ -189,12 +192,24 @@ class FakeHistory:
 @contextlib.contextmanager
 def serve_history(first: HistoryUpdate, address: str = "127.0.0.1:0", **options: Any) -> Iterator[ServedHistory]:
     """Serves a history, beside the other services of a learner."""
-    history, control = FakeHistory(first), FakeControl()
+    history = FakeHistory(first)
+    with _serving(address, history=history, **options) as (control, at):
+        yield ServedHistory(history, control, at)
+
+
+@contextlib.contextmanager
+def serve_without_history() -> Iterator[ServedHistory]:
+    """Serves as a learner does that is older than `WatchHistory`."""
+    with _serving("127.0.0.1:0", history=None) as (control, at):
+        yield ServedHistory(FakeHistory(update(0.0)), control, at)
+
+
+@contextlib.contextmanager
+def _serving(address: str, **options: Any) -> Iterator[tuple[FakeControl, str]]:
+    control = FakeControl()
     server = make_server(address, sink=FakeSink(), source=FakeSource(), control=control, **options)
-    servicer = HistoryServicer(history, server._gate, lambda: control.phase is Phase.FINISHED)
-    history_pb2_grpc.add_HistoryServiceServicer_to_server(servicer, server._server)
     server.start()
     try:
-        yield ServedHistory(history, control, server.address)
+        yield control, server.address
     finally:
         server.stop(0.0)

@@ -20,8 +20,7 @@ import pytest
 from rollcast.services.errors import NotReadyError
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.status.status import Phase
-from tests.histories import actor, busy_run, points, serve_history, status, update
-from tests.integration.learner_fakes import serve
+from tests.histories import actor, busy_run, points, serve_history, serve_without_history, status, update
 from tests.processes import ROOT, environment, rollcast
 
 DEADLINE_S = 30.0
@@ -230,7 +229,7 @@ class TestErrors:
         assert "LearnerUnreachableError: no learner answers at 127.0.0.1:1" in done.stderr
 
     def test_learner_that_is_too_old(self):
-        with serve() as learner:
+        with serve_without_history() as learner:
             done = rollcast("top", "--address", learner.address)
         assert done.returncode == 1
         assert "ProtocolMismatchError: the learner at" in done.stderr

@@ -15,8 +15,9 @@ from rollcast.services.rollouts.activity import ActingState
 _REMEMBERED: Final = {"fine": 300, "coarse": 240}
 # Longer intervals are coarse.
 _LONGEST_FINE_S: Final = 5.0
-# The last interval of a lane ended up to so many seconds before its update: lanes are drawn up to that end.
-_FRESH_S: Final = 2.5
+# Lanes are drawn up to the end of their last interval, if that is not longer ago than this. A learner closes intervals
+# 3 s after their end, once all actors have said what they did.
+_FRESH_S: Final = 6.0
 # A cell is known if so much of it is.
 _KNOWN: Final = 0.5
 
@@ -81,7 +82,7 @@ class LaneHistory:
 
         Args:
             actor_id: The actor's name; empty: the learner.
-            now_unix_s: The end of the lane, or up to 2.5 s later than that.
+            now_unix_s: The end of the lane, or up to 6 s later than that.
             span_s: Seconds, above 0.
             n_cells: The number of cells.
 

@@ -13,7 +13,10 @@ _FINE_S: Final = 1.0
 _MEDIUM_S: Final = 15.0
 # The points of earlier processes of the learner that are remembered, all together.
 _REMEMBERED_EARLIER: Final = 1000
-# Intervals follow each other if what lies between them is shorter than this share of the longer one.
+# The times of points are those of samples, which may be late: so long, in intervals, two may differ and still be equal.
+_LATE: Final = 0.5
+# Intervals follow each other if less than this lies between them, in seconds, and in intervals of the longer one.
+_GAP_S: Final = 5.0
 _GAP: Final = 0.5
 
 
@@ -110,15 +113,15 @@ def _begin(point: HistoryPoint) -> float:
 
 
 def _follows(before: HistoryPoint, after: HistoryPoint) -> bool:
-    """Returns whether there is no gap; the times of a point may be rounded."""
-    return _begin(after) - before.time_s < _GAP * max(before.interval_s, after.interval_s)
+    """Returns whether there is no gap between two points."""
+    return _begin(after) - before.time_s < max(_GAP_S, _GAP * max(before.interval_s, after.interval_s))
 
 
 def _splice(coarse: list[HistoryPoint], fine: list[HistoryPoint]) -> list[HistoryPoint]:
     """Returns the coarse points that begin before the fine ones, then the fine ones that begin after those end."""
     if not fine:
         return coarse
-    tolerance_s = _GAP * fine[-1].interval_s
+    tolerance_s = _LATE * fine[-1].interval_s
     older = [point for point in coarse if _begin(point) < _begin(fine[0]) - tolerance_s]
     if not older:
         return fine

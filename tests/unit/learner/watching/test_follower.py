@@ -20,8 +20,8 @@ from rollcast.services.errors import (
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.services.version import software_version
-from tests.histories import RUN, busy_run, points, serve_history, status, update
-from tests.integration.learner_fakes import DEADLINE_S, FakeControl, serve
+from tests.histories import RUN, busy_run, points, serve_history, serve_without_history, status, update
+from tests.integration.learner_fakes import DEADLINE_S, FakeControl
 
 FAST_S = 0.1
 
@@ -90,11 +90,11 @@ def test_says_why_a_starting_learner_tells_nothing_then_follows_it():
 
 
 def test_says_that_the_learner_is_too_old(monkeypatch: pytest.MonkeyPatch):
-    with serve() as learner, following(learner.address) as follower:
+    with serve_without_history() as learner, following(learner.address) as follower:
         with pytest.raises(ProtocolMismatchError, match=r"runs rollcast \(unknown\), which tells no history; expected"):
             follower.wait_for_first(DEADLINE_S)
     monkeypatch.setattr(FakeControl, "status", lambda _: LearnerStatus(phase=Phase.TRAINING, software_version="0.0.1"))
-    with serve() as learner, following(learner.address) as follower:
+    with serve_without_history() as learner, following(learner.address) as follower:
         problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
         assert problem is not None
         assert "runs rollcast 0.0.1, which tells no history" in problem
@@ -105,7 +105,7 @@ def test_says_that_a_learner_of_this_version_keeps_no_history(monkeypatch: pytes
     own = LearnerStatus(phase=Phase.TRAINING, software_version=software_version())
     monkeypatch.setattr(FakeControl, "status", lambda _: own)
     with (
-        serve() as learner,
+        serve_without_history() as learner,
         following(learner.address) as follower,
         pytest.raises(ProtocolMismatchError, match="keeps no history"),
     ):

@@ -64,11 +64,11 @@ def test_actor_that_is_gone_is_not_known_at_the_end():
 
 
 def test_lane_ends_with_its_newest_interval_and_not_with_an_unknown_cell():
-    assert shown(filled(lane("a", [A, S, S])), 3.9, 3.0, 3) == [A, S, S]
+    assert shown(filled(lane("a", [A, S, S])), 7.9, 3.0, 3) == [A, S, S]
 
 
 def test_silent_learner_leaves_the_end_unknown():
-    assert shown(filled(lane("a", [A] * 10)), 15.0, 10.0, 2) == [A, None]
+    assert shown(filled(lane("a", [A] * 10)), 17.0, 14.0, 2) == [A, None]
 
 
 def test_new_intervals_follow_and_those_between_are_not_known():
