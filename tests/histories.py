@@ -110,7 +110,7 @@ def busy_run(n_actors: int = 3, *, seconds: int = 60) -> HistoryUpdate:
     ]
     for slot in range(1, n_actors):
         if slot == 2:
-            actors.append(actor("node-2", 2, state=ActorState.LOST, idle_s=30.0, last_error="the network\x1b[2J broke"))
+            actors.append(actor("node-2", 2, state=ActorState.LOST, idle_s=30.0, last_error="Connection reset by peer"))
             lanes.append(lane("node-2", [acts] * (seconds - 30), end_s=seconds - 30.0))
         else:
             actors.append(actor(f"node-{slot}", slot, idle_s=0.1))

@@ -43,6 +43,7 @@ TYPED = {
         "rollcast status --address localhost:50051 --watch",
         "rollcast status --address localhost:50051",
         "rollcast status --address localhost:50051 --actors --json-output",
+        "rollcast top --address localhost:50051 --once",
         "buf curl --protocol grpc http://localhost:50051/rollcast.v1.LearnerService/GetStatus",
         "buf curl --protocol grpc http://localhost:50051/rollcast.v1.LearnerService/SaveCheckpoint",
         "buf curl --protocol grpc http://localhost:50051/rollcast.v1.PolicyService/Act",
@@ -100,6 +101,7 @@ NOT_TYPED = {
     "rollcast certs keda": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
     "docker ": "needs an engine: tests/e2e",
     "kubectl ": "needs a cluster; tests/unit/test_kubernetes*.py build manifests and secrets, and validate them",
+    "rollcast top --address LEARNER_HOST": "draws until q is pressed: tests/integration/test_top_command.py",
     "tensorboard ": "serves until it is ended; a dependency of this project",
 }
 # Snippets in Python that no test runs as they stand, by how they begin, and why.
@@ -226,12 +228,13 @@ def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
 
 
 def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
-    learn, act, watch, status, as_json, get, save, answer, stop = shown("learner")
+    learn, act, watch, status, as_json, top, get, save, answer, stop = shown("learner")
     with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
         wait_until(lambda: is_training(shell.address), "training", 240)
         with shell.running(watch) as watching:
             assert "phase" in shell.run(status)
             assert len(json.loads(shell.run(as_json))["actors"]) == 1
+            assert re.search(r"^learner +[A-Zwz.]+ training ", shell.run(top), re.MULTILINE)
             assert json.loads(shell.run(get))["status"]["phase"] == "PHASE_TRAINING"
             assert (shell.folder / json.loads(shell.run(save))["path"]).is_dir()
             assert json.loads(shell.run(answer))["action"]["shape"] == ["1"]

@@ -192,7 +192,11 @@ def _lag(view: RunView) -> Text:
     shown = [(str(lag), number) for lag, number in enumerate(counts[:_SHOWN_LAGS])]
     if more := sum(counts[_SHOWN_LAGS:]):
         shown.append((f">{_SHOWN_LAGS - 1}", more))
-    bars = "  ".join(f"{lag}:{_bar(number / total, '')} {percent(number / total)}" for lag, number in shown if number)
+    bars = "  ".join(
+        f"{lag}:{_bar(number / total, '')} {percent(number / total)}"
+        for lag, number in shown
+        if number >= 0.005 * total
+    )
     return _field("policy lag", f"{bars}{limited}")
 
 

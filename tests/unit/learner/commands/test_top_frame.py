@@ -13,6 +13,7 @@ from rollcast.services.history.history import EventSeverity, HistoryEvent, Histo
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorState, Phase
 from tests.histories import RUN, actor, busy_run, lane, status, update
+from tests.processes import ROOT
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\nmessage\r漢字" * 9
 
@@ -198,3 +199,9 @@ def test_cell_shows_only_states_that_it_has():
     for cell, state in zip(shares, _shown_states(shares), strict=True):
         assert (state is None) == (not cell.any())
         assert state is None or cell[state] > 0
+
+
+def test_docs_show_a_frame_as_it_is_drawn():
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("\n```")[0]
+    assert shown.splitlines() == [line.rstrip() for line in drawn(view_of(busy_run(12)), width=110, height=30)]

@@ -126,7 +126,7 @@ class TestExtras:
         assert EXTRAS.keys() == project["optional-dependencies"].keys()
 
     @pytest.mark.parametrize(
-        ("module", "extra"), [("torch", "torch"), ("rich", "learner"), ("pygame", "video"), ("os", None)]
+        ("module", "extra"), [("torch", "torch"), ("rich", "top"), ("pygame", "video"), ("os", None)]
     )
     def test_the_smallest_one_with_a_module_is_found(self, module: str, extra: str | None):
         assert extra_with(module) == extra
