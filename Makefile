@@ -169,7 +169,7 @@ integration: env ## real servers and processes, and clients in other languages (
 	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/integration
 
 .PHONY: e2e
-e2e: env images ## real containers on a Docker engine
+e2e: env images ## real containers on a Docker engine, and a real Slurm cluster
 	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e
 
 # -- the rest --

@@ -1,6 +1,7 @@
-"""Real containers on a real Docker engine.
+"""Real containers on a real Docker engine, and a real Slurm cluster.
 
-Without an engine these tests are skipped in one line, except in CI (`CI=true`), which has one and fails without it.
+Without an engine, or a cluster, tests are skipped in one line, except in CI (`CI=true`), which has both and fails
+without.
 """
 
 import json
@@ -30,10 +31,10 @@ IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Doc
 
 
 def pytest_collection_modifyitems(items):
-    """Everything in this folder needs an engine, and the first test also builds the images."""
+    """Everything here but the test of Slurm needs an engine, and the first test also builds the images."""
     for item in items:
         if Path(item.fspath).is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.docker)
+            item.add_marker(pytest.mark.slurm if Path(item.fspath).stem == "test_slurm" else pytest.mark.docker)
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(600))
 

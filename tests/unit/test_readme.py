@@ -38,6 +38,7 @@ DEPLOYMENT_VARIABLES = {
 FOREIGN_OPTIONS = {
     *("--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help"),
     *("--env-add", "--availability"),
+    *("--requeue", "--signal", "--batch", "--mail-type"),
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -25,6 +25,7 @@
     ├── AddressInUseError            another server has this address
     ├── LearnerUnreachableError      no learner answers at this address
     ├── ContainerEngineError         the Docker engine is missing, or refuses a request
+    ├── SlurmError                   Slurm is missing, or refuses a job
     ├── RecordingError               a file of rollouts that is damaged, incomplete or cannot be written
     ├── ActorFailedError             an exception in an actor, with its traceback
     │   ├── (rollcast.actor.environments.failures.EnvironmentFailedError: with the environment and its seed)
@@ -155,6 +156,10 @@ class LearnerUnreachableError(RollcastError):
 
 class ContainerEngineError(RollcastError):
     """The Docker engine is missing, or refuses a request."""
+
+
+class SlurmError(RollcastError):
+    """Slurm is missing, or refuses a job."""
 
 
 class RecordingError(RollcastError):

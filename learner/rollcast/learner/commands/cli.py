@@ -32,6 +32,7 @@ commands:
   recipes    list the recipes: tuned settings of an algorithm for a task
   certs      make certificates and tokens for a learner and its clients, for development
   scaler     tell KEDA on Kubernetes how many actors a learner wants
+  slurm      train on a Slurm cluster: submit a learner and an array of actors, or add actors
   replay     replay serve: serve a replay buffer that actors fill, for your own learner
   completion print a script that lets bash or zsh complete commands, options and values
 
@@ -241,6 +242,16 @@ def _scaler(arguments: list[str]) -> int:
     return scaler(settings)
 
 
+def _slurm(arguments: list[str]) -> int:
+    from rollcast.learner.settings.slurm import SlurmSettings
+
+    settings = SlurmSettings.from_command_line("rollcast slurm", arguments)
+    require_extra("learner", "rollcast slurm", "cryptography")
+    from rollcast.learner.commands.slurm import slurm
+
+    return slurm(settings, sys.stdout)
+
+
 def _completion(arguments: list[str]) -> int:
     from rollcast.learner.commands.completion import completion_script
     from rollcast.learner.settings.completion import CompletionSettings
@@ -264,6 +275,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "recipes": _recipes,
     "certs": _certs,
     "scaler": _scaler,
+    "slurm": _slurm,
     "replay": _replay,
     "completion": _completion,
 }

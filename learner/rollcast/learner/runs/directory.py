@@ -3,8 +3,9 @@
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from rollcast.services.policies.saved import encode_saved_policy, read_run_polic
 from rollcast.services.settings.file import encode_settings, read_settings
 
 _HISTORY = "history"
+# The jobs of a run on Slurm have their files there before it begins.
+_OF_SLURM = "slurm"
 _MAX_HISTORY = 64
 _LOCK_FILE = ".lock"
 
@@ -28,6 +31,7 @@ class RunDirectory:
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
         policy_best.safetensors    the policy with the highest mean return: see `BestPolicy`
         checkpoints/NNNNNNNN/      checkpoints, by number of updates: see `CheckpointStore`
+        slurm/                     with rollcast slurm, the files of its jobs: see `SlurmFolder`
         log/                       with --durable, rollouts that no checkpoint has: see `DurableRollouts`
 
     Invariant: a file is there whole or not at all, whenever the process or the machine stops. One thread writes, any
@@ -63,7 +67,7 @@ class RunDirectory:
         path = root / name
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(file.is_file() for file in path.rglob("*")):
+            if any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM):
                 raise ConfigurationError(
                     f"The run directory {path} is not empty; expected a new one. "
                     "Choose another --run-dir, or move the directory away."
@@ -100,6 +104,16 @@ class RunDirectory:
                 "Give the path that the summary of the run printed."
             )
         return run_directory
+
+    def discard(self) -> None:
+        """Removes a new run, as far as that is possible; its jobs on Slurm keep their files, with their logs."""
+        with suppress(OSError):
+            for path in self.path.iterdir():
+                if path.is_dir() and path.name != _OF_SLURM:
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.is_file():
+                    path.unlink()
+            self.path.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from rollcast.learner.settings.recipes_command import RecipesSettings
 from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.scaler import ScalerSettings
+from rollcast.learner.settings.slurm import SlurmSettings
 from rollcast.learner.settings.status import DoctorSettings, StatusSettings, TopSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.settings.settings import ProcessSettings
@@ -33,6 +34,7 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "recipes": RecipesSettings,
     "certs": CertsSettings,
     "scaler": ScalerSettings,
+    "slurm": SlurmSettings,
     "replay": ReplayServeSettings,
     "completion": CompletionSettings,
 }

@@ -10,7 +10,14 @@ from rollcast.services.settings.setting import setting
 class ServingSettings(LearnerSettings):
     """Trains with the actors that connect to it, and serves the gRPC API."""
 
-    first_options: ClassVar = ("env_id", "env_kwargs", "address", "insecure", "max_actors", *FIRST_OF_LEARNING)
+    first_options: ClassVar[tuple[str, ...]] = (
+        "env_id",
+        "env_kwargs",
+        "address",
+        "insecure",
+        "max_actors",
+        *FIRST_OF_LEARNING,
+    )
 
     spaces_from: Literal["environment", "first_actor"] = setting(
         "environment",

@@ -1,7 +1,6 @@
 """Opens the folder of a training run: creates a new one, or finds the checkpoint of a resumed one."""
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -92,7 +91,7 @@ def write_settings(
         try:
             run.write_settings(values)
         except (OSError, ConfigurationError):
-            shutil.rmtree(run.path, ignore_errors=True)
+            run.discard()
             raise
         return
     history = run.read_history()

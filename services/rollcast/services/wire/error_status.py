@@ -47,6 +47,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.AddressInUseError: grpc.StatusCode.UNAVAILABLE,
     errors.LearnerUnreachableError: grpc.StatusCode.UNAVAILABLE,
     errors.ContainerEngineError: grpc.StatusCode.UNAVAILABLE,
+    errors.SlurmError: grpc.StatusCode.UNAVAILABLE,
     errors.RecordingError: grpc.StatusCode.DATA_LOSS,
     errors.ActorFailedError: grpc.StatusCode.ABORTED,
     errors.CollectTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,

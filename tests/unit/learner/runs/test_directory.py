@@ -100,3 +100,17 @@ def test_one_process_at_a_time_trains_in_it(run):
                 pass
     with run.locked():
         pass
+
+
+def test_the_files_of_its_jobs_are_there_before_a_run_and_stay_if_it_cannot_begin(tmp_path):
+    log = tmp_path / "run" / "slurm" / "logs" / "learner.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    run = RunDirectory.create(tmp_path, "run")
+    run.write_settings({"seed": 3})
+    run.discard()
+    assert [path.name for path in run.path.iterdir()] == ["slurm"]
+    assert log.is_file()
+    other = RunDirectory.create(tmp_path, "other")
+    other.discard()
+    assert not other.path.exists()

@@ -1,0 +1,1 @@
+"""Runs on Slurm: the files of a run's jobs, their scripts, and their submission."""

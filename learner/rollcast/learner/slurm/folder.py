@@ -1,0 +1,59 @@
+"""Names the files and the jobs of a run on Slurm."""
+
+import hashlib
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+# What a name of a job may consist of: squeue's --name takes names that are separated by commas.
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Job(StrEnum):
+    """The jobs of a run."""
+
+    LEARNER = "learner"
+    ACTORS = "actors"
+    EVALUATORS = "evaluators"
+
+
+class SlurmFolder:
+    """The folder `slurm` in the directory of a run, on a file system that all nodes share.
+
+        learner.sh  actors.sh  evaluators.sh          the scripts of the jobs
+        learner.yaml  actors.yaml  evaluators.yaml    the settings of their processes
+        logs/                                         a file for each process, by job, index and attempt
+        rendezvous/                                   address, certificates and tokens; for the owner only
+
+    Attributes:
+        run_dir: The directory of the run, absolute.
+        path: The folder; the other paths are those of its files, as above.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        """Takes the directory of a run without looking at it."""
+        self.run_dir: Final = run_dir.absolute()
+        self.path: Final = self.run_dir / "slurm"
+        self.logs: Final = self.path / "logs"
+        self.rendezvous: Final = self.path / "rendezvous"
+        self.address_file: Final = self.rendezvous / "learner.address"
+
+    @property
+    def address(self) -> str:
+        """The learner's address for clients: the file that it writes."""
+        return f"file:{self.address_file}"
+
+    def script(self, job: Job) -> Path:
+        """Returns the file of a job's script."""
+        return self.path / f"{job}.sh"
+
+    def settings(self, job: Job) -> Path:
+        """Returns the file of the settings of a job's processes."""
+        return self.path / f"{job}.yaml"
+
+    def job_name(self, job: Job) -> str:
+        """Returns the name by which Slurm lists a job; no job of another run has it."""
+        # two runs in different folders may have the same name
+        digest = hashlib.sha256(str(self.run_dir).encode()).hexdigest()[:8]
+        return f"{job}-{_UNUSUAL.sub('-', self.run_dir.name)}-{digest}"

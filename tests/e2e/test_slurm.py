@@ -1,0 +1,157 @@
+"""`rollcast slurm` on a real cluster of two nodes: `../shared/slurm/cluster-up` starts one."""
+
+import contextlib
+import re
+import stat
+
+import pytest
+
+from rollcast.learner.slurm.folder import Job, SlurmFolder
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.security.security import ClientSecurity
+from rollcast.services.status.status import ActorState, Phase
+from tests.e2e.conftest import unavailable
+from tests.processes import rollcast, wait_until
+from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
+
+# Training that does not end by itself, in environments that leave the cores to the tests beside it.
+ENDLESS = (
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.005}'),
+    *("--stop-return", "1e9", "--total-steps", "1000000000", "--checkpoint-interval-s", "1"),
+)
+# Nodes have 8 cores: the learner and two actors fill one, a third actor is on the other.
+SIZES = ("--learner-cpus", "2", "--actor-cpus", "3", "--patience-s", "60")
+
+
+class Run:
+    """A run on the cluster, its jobs, and its learner seen through the API, wherever it is."""
+
+    def __init__(self, folder):
+        self.folder = SlurmFolder(folder)
+        self.jobs = {}
+
+    def submit(self, *options):
+        """Submits the run; returns what was printed."""
+        done = rollcast("slurm", *options)
+        assert done.returncode == 0, done.stderr
+        self.jobs |= dict(re.findall(r"^(\w+) +job (\d+)", done.stdout, re.MULTILINE))
+        return done.stdout
+
+    def client(self, role="viewer"):
+        rendezvous = self.folder.rendezvous
+        security = ClientSecurity(tls_ca=rendezvous / "ca.pem", token_file=rendezvous / f"{role}.token")
+        return LearnerClient(self.folder.address, timeout_s=5.0, security=security)
+
+    def streaming(self):
+        """Actor -> incarnation of the actors that play; none while the learner is away."""
+        with contextlib.suppress(LearnerUnreachableError), self.client() as client:
+            return {
+                actor.actor_id: actor.incarnation for actor in client.actors() if actor.state is ActorState.STREAMING
+            }
+        return {}
+
+    def status(self):
+        """Returns the status; None while the learner is away."""
+        with contextlib.suppress(LearnerUnreachableError), self.client() as client:
+            return client.status()
+        return None
+
+    def wait_for_actors(self, *actors, timeout_s=90):
+        """Waits until these actors play, and no others, and something is learnt from them."""
+        wait_until(lambda: set(self.streaming()) == set(actors), f"{actors}, not {self.streaming()}", timeout_s)
+        before = self.status().updates
+        wait_until(lambda: (now := self.status()) is not None and now.updates > before, "updates", timeout_s)
+
+    def begin_actors(self):
+        """Lets the actors begin as soon as the learner has begun."""
+        wait_until(self.status, "the learner", 60)
+        without_delay(self.jobs["actors"])
+
+    def log(self, name):
+        return (self.folder.logs / f"{name}.log").read_text()
+
+    def learner_node(self):
+        return tasks(self.jobs["learner"])[self.jobs["learner"]][1]
+
+    def is_over(self):
+        return not any(tasks(number) for number in self.jobs.values())
+
+
+@pytest.fixture
+def run(tmp_path):
+    if reason := missing():
+        unavailable(reason)
+    for node in ("node1", "node2"):
+        if state_of(node) not in ("idle", "mixed", "allocated"):
+            start_node(node)
+    run = Run(tmp_path / "run")
+    try:
+        yield run
+    finally:
+        for job in Job:
+            slurm("scancel", "--quiet", f"--name={run.folder.job_name(job)}")
+        wait_until(run.is_over, "the end of the jobs", 60)
+
+
+def test_a_run_trains_through_dead_nodes_and_signals_and_scaling_until_it_is_stopped(run):
+    """One run for everything, since Slurm takes its time to begin a job."""
+    printed = run.submit(*ENDLESS, *SIZES, "--run-dir", run.folder.run_dir, "--actors", "2")
+    learner, actors = run.jobs["learner"], run.jobs["actors"]
+    run.wait_for_actors("actor-0", "actor-1")
+    for path in (run.folder.rendezvous, *run.folder.rendezvous.iterdir()):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+    assert not (run.folder.rendezvous / "ca.key").exists()
+    look = re.search(r"^look at it +\S+ (.*)$", printed, re.MULTILINE)[1]
+    assert '"phase": "training"' in rollcast(*look.split(), "--json-output").stdout
+
+    # elastic: more, and fewer
+    run.submit("--run-dir", run.folder.run_dir, "--add-actors", "1")
+    run.wait_for_actors("actor-0", "actor-1", "actor-2")
+    slurm("scancel", f"{actors}_1")
+    run.wait_for_actors("actor-0", "actor-2")
+
+    # the node of the learner and of actor-0 dies
+    dying = run.learner_node()
+    other = {"node1": "node2", "node2": "node1"}[dying]
+    kill_node(dying)
+    for number in (learner, actors):
+        begin_now(number, other)
+    run.wait_for_actors("actor-0", "actor-2")
+    assert run.learner_node() == other
+    assert f"resuming {run.folder.run_dir}: " in run.log(f"learner-{learner}-attempt1")
+    assert "attempt1" not in " ".join(path.name for path in run.folder.logs.glob("actor-2-*")), (
+        "it has lived through it"
+    )
+    start_node(dying)
+
+    # what Slurm sends before a time limit
+    steps = run.status().env_steps
+    slurm("scancel", "--batch", "--signal=TERM", learner)
+    begin_now(learner, dying)
+    run.wait_for_actors("actor-0", "actor-2")
+    assert run.learner_node() == dying
+    assert run.status().env_steps >= steps, "nothing was lost: it was told to stop, and saved"
+    assert f"resuming {run.folder.run_dir}: " in run.log(f"learner-{learner}-attempt2")
+
+    with run.client("operator") as operator:
+        operator.stop()
+    wait_until(run.is_over, "the end of all jobs", 60)
+
+
+def test_a_run_that_is_cancelled_while_it_saves_goes_on_where_it_is_submitted_again(run):
+    run.submit(*ENDLESS, *SIZES, "--run-dir", run.folder.run_dir, "--actors", "1", "--checkpoint-interval-s", "0.01")
+    run.begin_actors()
+    run.wait_for_actors("actor-0")
+    checkpoints = run.folder.run_dir / "checkpoints"
+    wait_until(lambda: any(checkpoints.glob(".*.tmp")), "a checkpoint that is being written")
+    slurm("scancel", run.jobs["learner"])
+    wait_until(run.is_over, "the end of the learner, which takes its actors along", 60)
+    saved = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
+
+    run.submit("--resume", run.folder.run_dir, "--actors", "1")
+    run.begin_actors()
+    run.wait_for_actors("actor-0")
+    assert run.status().phase is Phase.TRAINING
+    assert run.status().updates > saved > 0
