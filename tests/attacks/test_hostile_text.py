@@ -64,6 +64,7 @@ def assert_harmless(text: str) -> None:
         ("status", "--actors", "--json-output"),
         ("doctor",),
         ("doctor", "--json-output"),
+        ("top", "--once"),
     ],
 )
 def test_what_a_learner_says_of_itself_and_its_actors(

@@ -187,7 +187,7 @@ class TestActor:
 
 class TestCommands:
     @pytest.mark.parametrize(
-        "command", ["train", "learner", "actor", "status", "doctor", "evaluate", "record", "certs", "completion"]
+        "command", ["train", "learner", "actor", "status", "top", "doctor", "evaluate", "record", "certs", "completion"]
     )
     def test_help_needs_no_extra(self, programs: Path, command: str):
         done = run(programs / "rollcast", command, "--help")

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.services.errors import NotReadyError
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.status.status import Phase
 from tests.histories import actor, busy_run, points, serve_history, serve_without_history, status, update
-from tests.processes import ROOT, environment, rollcast
+from tests.processes import ROOT, environment, rollcast, running, wait_until
 
 DEADLINE_S = 30.0
 _HOME = "\x1b[H"
@@ -196,6 +197,40 @@ class TestInATerminal:
             top.shows("left-arm")
             served.history.set_next(update(61.0, status=status(phase=Phase.FINISHED)))
             top.shows("Training has ended after 0:12:41: 18,200,000 steps, mean return 187.3.")
+
+
+class TestARealRun:
+    def test_lane_of_the_learner_and_all_actors_are_shown_then_the_end(self, tmp_path: Path):
+        address = f"unix:{tmp_path}/learner"
+        learner = ("learner", "learner", "--address", address, "--total-steps", "1000000000", "--stop-return", "1e9")
+        act = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--actor-id")
+        with running(*learner, "--run-dir", tmp_path / "run"), running(*act, "left-arm"), running(*act, "right-arm"):
+            with LearnerClient(address, timeout_s=DEADLINE_S) as client:
+                wait_until(lambda: _updates(client) > 0, "training", 90)
+                with terminal("--address", address) as top:
+                    top.read_until(lambda: "U" in _lane(top.lines(), "learner"), "an update in the learner's lane")
+                    assert top.lines()[0].startswith("rollcast  CartPole-v1  impala")
+                    assert any(line.startswith("left-arm") for line in top.lines())
+                    assert any(line.startswith("right-arm") for line in top.lines())
+                    client.pause()
+                    top.shows("Training is paused by an operator")
+                    top.shows("an operator has paused training")
+                    client.resume()
+                    client.stop()
+                    top.shows("Training has ended")
+                    top.press(b"q")
+                    assert top.ends() == 0
+
+
+def _updates(client: LearnerClient) -> int:
+    try:
+        return client.status().updates
+    except LearnerUnreachableError:
+        return 0
+
+
+def _lane(lines: list[str], name: str) -> str:
+    return next((line.split()[1] for line in lines if line.startswith(f"{name} ")), "")
 
 
 class TestInAPipe:

@@ -204,6 +204,11 @@ def _median_and_99(median_s: float | None, most_s: float | None) -> str:
     return UNKNOWN if median_s is None else f"{period(median_s)}, 99 % in {period(most_s)}"
 
 
+def _short_period(seconds: float) -> str:
+    """Returns a length of time in its first unit: "3 h"."""
+    return " ".join(period(seconds).split()[:2])
+
+
 def _lanes(view: RunView, status: LearnerStatus, width: int, span_s: float) -> list[Text]:
     """Returns the heading of the lanes, and the learner's."""
     name_width, lane_width = _widths(view, width)
@@ -211,7 +216,7 @@ def _lanes(view: RunView, status: LearnerStatus, width: int, span_s: float) -> l
     scale = f"last {period(span_s)}"
     # A scale, if there is room for one.
     if lane_width >= len(scale) + 6:
-        scale = f"-{scale} ".ljust(lane_width - 3, "-").removeprefix("-") + "now"
+        scale = f"{scale} ".ljust(lane_width - len("now"), "-") + "now"
     values = {
         _STATE: status.phase.name.lower(),
         _POLICY: f"v{status.policy_version}",
@@ -240,7 +245,7 @@ def _actors(view: RunView, n_lines: int, width: int, span_s: float) -> Iterator[
     for actor in view.ranked_actors()[:n_shown]:
         is_silent, is_gone = actor.actor_id in silent_ids, actor.actor_id in gone_ids
         values = {
-            _STATE: f"silent {period(actor.idle_s)}" if is_silent else state_text(actor),
+            _STATE: f"silent {_short_period(actor.idle_s)}" if is_silent else state_text(actor, is_short=True),
             _POLICY: f"v{actor.applied_policy_version or actor.policy_version}",
             _RATE: short_count(actor.env_steps_per_second),
             _RESTARTS: count(max(actor.incarnation - 1, 0)),
@@ -314,6 +319,7 @@ def _legend() -> Iterator[Text]:
     for look in (*states.ACTING.values(), *states.LEARNING.values(), states.UNKNOWN):
         style = f"{look.ink} on {look.colour}" if look.colour else "dim"
         yield Text.assemble((look.letter, style), (f" {look.name}", "dim"))
+    yield Text("q quits", "dim")
 
 
 def _field(name: str, value: str, style: str = "") -> Text:

@@ -1,6 +1,7 @@
 """Follows a learner in a thread: asks for its history, connects again after every loss, and keeps a view of the run."""
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -196,15 +197,24 @@ class Follower:
 
     def _set_problem(self, error: RollcastError) -> None:
         with self._changed:
-            status = self._view.status
-            if self._closed or (status is not None and status.phase is Phase.FINISHED):
-                # A learner that has ended does not answer any more.
+            if self._closed or self._is_at_end(error):
                 return
             problem = _explain(error, self.address)
             if problem != self._problem:
                 _log.debug("%s", problem)
             self._problem, self._error = problem, error
             self._bump()
+
+    def _is_at_end(self, error: RollcastError) -> bool:
+        """Returns whether an error only says that training has ended, and notes it if it was about to."""
+        status = self._view.status
+        if status is None or status.phase not in (Phase.STOPPING, Phase.FINISHED):
+            return False
+        if isinstance(error, LearnerUnreachableError) and status.phase is Phase.STOPPING:
+            # It has closed before it could say so.
+            self._view.status = dataclasses.replace(status, phase=Phase.FINISHED)
+            self._bump()
+        return isinstance(error, LearnerUnreachableError | NotReadyError)
 
     def _explain_unknown_call(self, client: LearnerClient) -> str:
         """Returns why a learner does not know the call."""

@@ -30,35 +30,41 @@ class StateLook:
     Attributes:
         letter: One letter of ASCII; no other state has it.
         name: Its name, a few words in lower case.
+        short: A name of at most 14 characters, for columns.
         colour: The colour of its area, as `#RRGGBB`.
         ink: The colour of text on that area: black or white, whichever is easier to read.
     """
 
     letter: str
     name: str
+    short: str
     colour: str
     ink: str = _BLACK
 
 
 ACTING: Final[dict[ActingState, StateLook]] = {
-    ActingState.CONNECTING: StateLook(letter="C", name="connecting", colour=VERMILLION),
-    ActingState.ACTING: StateLook(letter="A", name="acting", colour=GREEN),
-    ActingState.SENDING: StateLook(letter="S", name="sending", colour=SKY_BLUE),
-    ActingState.WAITING_FOR_CREDIT: StateLook(letter="c", name="waiting for credit", colour=YELLOW),
-    ActingState.WAITING_FOR_POLICY: StateLook(letter="p", name="waiting for a policy", colour=ORANGE),
-    ActingState.LOADING_POLICY: StateLook(letter="L", name="loading a policy", colour=PURPLE),
+    ActingState.CONNECTING: StateLook(letter="C", name="connecting", short="connecting", colour=VERMILLION),
+    ActingState.ACTING: StateLook(letter="A", name="acting", short="acting", colour=GREEN),
+    ActingState.SENDING: StateLook(letter="S", name="sending", short="sending", colour=SKY_BLUE),
+    ActingState.WAITING_FOR_CREDIT: StateLook(
+        letter="c", name="waiting for credit", short="awaits credit", colour=YELLOW
+    ),
+    ActingState.WAITING_FOR_POLICY: StateLook(
+        letter="p", name="waiting for a policy", short="awaits policy", colour=ORANGE
+    ),
+    ActingState.LOADING_POLICY: StateLook(letter="L", name="loading a policy", short="loads policy", colour=PURPLE),
 }
 
 LEARNING: Final[dict[LearnerActivity, StateLook]] = {
-    LearnerActivity.WAITING: StateLook(letter="w", name="waiting for rollouts", colour=ORANGE),
-    LearnerActivity.UPDATING: StateLook(letter="U", name="updating", colour=BLUE, ink=_WHITE),
-    LearnerActivity.PUBLISHING: StateLook(letter="P", name="publishing", colour=SKY_BLUE),
-    LearnerActivity.CHECKPOINTING: StateLook(letter="K", name="checkpointing", colour=PURPLE),
-    LearnerActivity.PAUSED: StateLook(letter="z", name="paused", colour=GREY),
+    LearnerActivity.WAITING: StateLook(letter="w", name="waiting for rollouts", short="awaits rollout", colour=ORANGE),
+    LearnerActivity.UPDATING: StateLook(letter="U", name="updating", short="updating", colour=BLUE, ink=_WHITE),
+    LearnerActivity.PUBLISHING: StateLook(letter="P", name="publishing", short="publishing", colour=SKY_BLUE),
+    LearnerActivity.CHECKPOINTING: StateLook(letter="K", name="checkpointing", short="checkpointing", colour=PURPLE),
+    LearnerActivity.PAUSED: StateLook(letter="z", name="paused", short="paused", colour=GREY),
 }
 
 # The time of which nothing is known: the actor was not connected, or the learner was down. Its area has no colour.
-UNKNOWN: Final = StateLook(letter=".", name="not known", colour="")
+UNKNOWN: Final = StateLook(letter=".", name="not known", short="not known", colour="")
 
 
 def looks(actor_id: str) -> tuple[StateLook, ...]:

@@ -62,11 +62,19 @@ def median_rate(view: RunView) -> float | None:
     return float(np.median(rates)) if rates else None
 
 
-def state_text(actor: ActorInfo) -> str:
-    """Returns what an actor does, or the state of its connection if that says more: "acting", "lost"."""
+def state_text(actor: ActorInfo, *, is_short: bool = False) -> str:
+    """Returns what an actor does, or the state of its connection if that says more: "waiting for credit", "lost".
+
+    Args:
+        actor: The actor.
+        is_short: True: use at most 14 characters.
+    """
     if actor.state is not ActorState.STREAMING:
         return actor.state.name.lower()
-    return "connected" if actor.acting_state is None else states.ACTING[actor.acting_state].name
+    if actor.acting_state is None:
+        return "connected"
+    look = states.ACTING[actor.acting_state]
+    return look.short if is_short else look.name
 
 
 def _training(view: RunView, status: LearnerStatus) -> str:

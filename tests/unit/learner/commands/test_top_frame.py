@@ -99,6 +99,15 @@ def test_actor_has_its_lane_state_policy_rate_restarts_and_steps():
     assert lost[1].rstrip(".").strip("A") == ""
 
 
+@pytest.mark.parametrize("state", [*ActingState, None])
+@pytest.mark.parametrize("idle_s", [0.0, 3_000.0, 100_000.0])
+def test_columns_stay_below_their_heading_whatever_the_state(state, idle_s):
+    actors = (actor("zebra", 0, acting_state=state, idle_s=idle_s), *(actor(f"a{i}", i) for i in range(1, 9)))
+    lines = drawn(view_of(update(60.0, run=RUN, actors=actors)))
+    heading = next(line for line in lines if line.startswith("lanes"))
+    assert len(row(lines, "zebra")) == len(heading)
+
+
 def test_learner_has_its_lane_and_numbers():
     cells = row(drawn(view_of(busy_run())), "learner").split()
     assert cells[2:] == ["training", "v812", "41.2k", "18.2M"]

@@ -142,6 +142,18 @@ def test_end_of_training_is_no_problem(monkeypatch: pytest.MonkeyPatch):
         assert follower.snapshot().problem is None
 
 
+def test_learner_that_stops_and_answers_no_more_has_ended():
+    stopping = dataclasses.replace(busy_run(), status=status(phase=Phase.STOPPING))
+    with contextlib.ExitStack() as stack:
+        with serve_history(stopping) as served:
+            follower = stack.enter_context(following(served.address))
+            first = follower.wait_for_first(DEADLINE_S)
+            assert first.view.status == stopping.status
+        ended = until(follower, lambda snapshot: snapshot.view.status == status(phase=Phase.FINISHED))
+        assert ended.problem is None
+        assert first.view.status == stopping.status
+
+
 def test_says_that_a_learner_is_stuck(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_LATE_S", 0.2)
     with serve_history(busy_run()) as served, Follower(served.address, interval_s=0.1) as follower:

@@ -15,6 +15,10 @@ def test_no_two_states_share_a_letter_or_a_name():
     assert all(len(look.letter) == 1 and look.letter.isascii() for look in ALL)
 
 
+def test_short_names_fit_a_column():
+    assert all(0 < len(look.short) <= 14 for look in ALL)
+
+
 def test_no_two_states_of_one_lane_share_a_colour():
     for lane in ("left-arm", ""):
         colours = [look.colour for look in looks(lane)]
