@@ -208,3 +208,23 @@ class TestWhatTheClientIsTold:
         with LearnerClient("ssl-tls.invalid:1", security=ClientSecurity(tls_ca=keys / "ours/ca.pem")) as client:
             with pytest.raises(LearnerUnreachableError, match="no learner answers"):
                 client.status()
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_client_can_find_out_whether_it_may_operate(learner, keys, role):
+    security = client_security(keys / "ours", token_file=keys / f"ours/{role.value}.token")
+    with LearnerClient(learner.address, security=security) as client:
+        assert client.may_operate() is (role is Role.OPERATOR)
+    # it has done nothing by that
+    assert learner.control.calls == []
+
+
+def test_everybody_may_operate_a_learner_without_tokens():
+    with serve() as learner, LearnerClient(learner.address) as client:
+        assert client.may_operate()
+
+
+def test_a_client_without_a_token_cannot_find_out(learner, keys):
+    with LearnerClient(learner.address, security=client_security(keys / "ours")) as client:
+        with pytest.raises(UnauthenticatedError):
+            client.may_operate()

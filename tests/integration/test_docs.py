@@ -89,6 +89,8 @@ TYPED = {
 }
 # The others, by how they begin, and why none types them.
 NOT_TYPED = {
+    "rollcast train --dashboard": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
+    "rollcast dashboard ": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
     "make train": "installs for minutes; tests/integration/test_train_command.py runs what it runs then",
     "make test": "is this",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",

@@ -129,7 +129,8 @@ class ServedDistributedActors(DistributedActors):
     def _endpoints(self) -> list[Endpoint]:
         """Returns the endpoints that the options ask for."""
         own = self._serving
-        return [Endpoint(address, own.security, own.announcement) for address in own.addresses]
+        local = [] if own.local_address is None else [Endpoint(own.local_address, own.security)]
+        return [*local, *(Endpoint(address, own.security, own.announcement) for address in own.addresses)]
 
     def _serve(self, endpoints: Sequence[Endpoint]) -> None:
         """Begins to serve at the endpoints. Does nothing when started already."""

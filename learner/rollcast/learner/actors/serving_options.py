@@ -22,6 +22,7 @@ class ServingOptions:
     Attributes:
         addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and
             containers have one more of their own; these are for the control API and for actors from elsewhere.
+        local_address: One more, `unix:/path`, for a process that is started here, such as a dashboard; None: none.
         max_actors: The actors that may be alive at once. Actors that are started here count, and always have room.
         max_policy_lag: Trajectories that are more versions old are dropped and counted, and the log warns of them;
             None drops none.
@@ -49,6 +50,7 @@ class ServingOptions:
     """
 
     addresses: tuple[str, ...] = ()
+    local_address: str | None = None
     max_actors: int = DEFAULT_LIMITS.max_actors
     max_policy_lag: int | None = None
     bounded_staleness: bool | None = None

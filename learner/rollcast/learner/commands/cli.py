@@ -23,6 +23,7 @@ commands:
   actor      step environments for a learner on another machine
   status     show the status of a learner
   top        show a run in the terminal while it goes on, with what each actor does
+  dashboard  serve a page for browsers that shows what learners and their actors do
   doctor     find out what is wrong with a run, and what to do
   evaluate   play episodes with a saved policy of a run
   record     record rollouts in a file: demonstrations, to fill a replay buffer with
@@ -147,6 +148,17 @@ def _top(arguments: list[str]) -> int:
     return top(settings, sys.stdout)
 
 
+def _dashboard(arguments: list[str]) -> int:
+    from rollcast.learner.settings.dashboard import DashboardSettings
+
+    settings = DashboardSettings.from_command_line("rollcast dashboard", arguments)
+    require_extra("dashboard", "rollcast dashboard")
+    log_to_stderr(settings.log_level)
+    from rollcast.learner.commands.dashboard import dashboard
+
+    return dashboard(settings, sys.stdout)
+
+
 def _doctor(arguments: list[str]) -> int:
     from rollcast.learner.settings.status import DoctorSettings
 
@@ -266,6 +278,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "actor": _actor,
     "status": _status,
     "top": _top,
+    "dashboard": _dashboard,
     "doctor": _doctor,
     "evaluate": _evaluate,
     "record": _record,

@@ -1,5 +1,8 @@
 """`rollcast train`: trains with a learner and actors on this machine."""
 
+import dataclasses
+import tempfile
+from collections.abc import Callable
 from functools import partial
 
 from rich.console import Console
@@ -12,9 +15,13 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
+from rollcast.learner.dashboard.local import LocalDashboard, LocalDashboardPlan
+from rollcast.learner.settings.dashboard import check_page_address
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.installation import require_extra
 
 
 def train(settings: TrainSettings, console: Console) -> int:
@@ -25,6 +32,44 @@ def train(settings: TrainSettings, console: Console) -> int:
     """
     # Refuses wrong certificates and tokens before the environment is made.
     settings.server_security()
+    if not settings.dashboard:
+        return _train(settings, console)
+    with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
+        plan = _dashboard_plan(settings, f"unix:{folder}/learner.sock")
+        # It starts on another core while this process makes the environment and the policy.
+        with LocalDashboard(plan) as dashboard:
+            return _train(settings, console, local_address=plan.learner_address, link=dashboard.link)
+
+
+def _dashboard_plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
+    """Returns the arguments of the run's dashboard.
+
+    Raises:
+        ConfigurationError: The run cannot have a dashboard with these settings.
+    """
+    require_extra("dashboard", "rollcast train --dashboard")
+    if settings.actor_kind == "sequential":
+        raise ConfigurationError(
+            "dashboard is set, and actor_kind is 'sequential', which serves nothing that a page could show; expected "
+            "'subprocess'; leave one out"
+        )
+    check_page_address(settings.dashboard_address, insecure=settings.insecure)
+    return LocalDashboardPlan(
+        learner_address=learner_address,
+        listen_address=settings.dashboard_address,
+        # The socket asks for no token, and anyone on this machine may open the page.
+        read_only=settings.tokens_file is not None,
+        log_level=settings.log_level,
+    )
+
+
+def _train(
+    settings: TrainSettings,
+    console: Console,
+    *,
+    local_address: str | None = None,
+    link: Callable[[], str] | None = None,
+) -> int:
     env_factory = settings.env_factory()
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
@@ -49,7 +94,7 @@ def train(settings: TrainSettings, console: Console) -> int:
             settings.start_method,
             envs_per_actor=settings.envs_per_actor,
             seed=settings.seed,
-            serving=serving,
+            serving=dataclasses.replace(serving, local_address=local_address),
             # a restarted actor has other seeds
             on_actor_failure="fail" if settings.deterministic else settings.on_actor_failure,
             max_restarts=settings.max_restarts,
@@ -65,4 +110,6 @@ def train(settings: TrainSettings, console: Console) -> int:
         n_local_actors=n_processes,
         announce=partial(print_line, console.file),
     ) as run:
+        if link is not None:
+            print_line(console.file, f"the dashboard is at {link()}")
         return run_and_report(run, settings, console)

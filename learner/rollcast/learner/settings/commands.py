@@ -6,6 +6,7 @@ from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.certs import CertsSettings
 from rollcast.learner.settings.compare import CompareSettings
 from rollcast.learner.settings.completion import CompletionSettings
+from rollcast.learner.settings.dashboard import DashboardSettings
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.ls import LsSettings
@@ -25,6 +26,7 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "actor": ActorSettings,
     "status": StatusSettings,
     "top": TopSettings,
+    "dashboard": DashboardSettings,
     "doctor": DoctorSettings,
     "evaluate": EvaluateSettings,
     "record": RecordSettings,

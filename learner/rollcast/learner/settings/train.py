@@ -35,6 +35,12 @@ class TrainSettings(ActingSettings, LearnerSettings):
         "the same bits every time.",
         stays("the checkpoint has what actors of that kind leave"),
     )
+    dashboard: bool = setting(
+        False, "Serve a page for browsers that shows the run, and print its link; needs the extra `dashboard`.", FREE
+    )
+    dashboard_address: str = setting(
+        "localhost:0", "The address of the page of --dashboard: host:port (port 0: any free port).", FREE
+    )
     start_method: Literal["forkserver", "spawn", "fork"] | None = setting(
         None, "Start method of actor processes. Default: forkserver where available, else spawn.", FREE
     )

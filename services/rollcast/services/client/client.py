@@ -1,7 +1,7 @@
 """Calls a learner: values in, values out, errors from the tree."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
 from rollcast.services.client.calls import Client
-from rollcast.services.errors import InvalidTensorError
+from rollcast.services.errors import InvalidTensorError, PermissionDeniedError, ProtocolMismatchError
 from rollcast.services.history.codec import updates_from_protos
 from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
-from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.evaluation import EvaluationReport
 from rollcast.services.rollouts.evaluation_codec import evaluation_report_to_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
@@ -106,30 +105,14 @@ class LearnerClient(Client):
         response = self._call(self._join, join_offer_to_proto(offer), timeout_s=timeout_s)
         return join_agreement_from_proto(parse_response(rollout_pb2.JoinResponse, response), offer)
 
-    def open_rollout_stream(
-        self,
-        actor_id: str,
-        incarnation: int,
-        *,
-        activity: Callable[[], ActorActivity] | None = None,
-        activity_interval_s: float = 0.0,
-    ) -> RolloutUplink:
+    def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
         """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.
 
         Args:
             actor_id: From the agreement.
             incarnation: From the agreement.
-            activity: Returns how the actor spends its time; called from another thread. None: it does not say.
-            activity_interval_s: From the agreement: the time between two reports of it, in seconds.
         """
-        return RolloutUplink(
-            self._channel,
-            self.address,
-            actor_id,
-            incarnation,
-            activity=activity,
-            activity_interval_s=activity_interval_s,
-        )
+        return RolloutUplink(self._channel, self.address, actor_id, incarnation)
 
     def report_evaluation(self, report: EvaluationReport) -> None:
         """Reports what an evaluator has played, or why it ends.
@@ -329,6 +312,29 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
         """
         self._call(self._learner.Stop, learner_pb2.StopRequest())
+
+    def may_operate(self) -> bool:
+        """Returns whether this client may pause, resume, save and stop: its token is an operator's, or none is needed.
+
+        Asks for a method that no learner has. The learner refuses that to everybody but operators before it looks
+        for the method, so nothing else happens.
+
+        Raises:
+            UnauthenticatedError: The learner requires a token, or another one.
+            LearnerUnreachableError: No learner answers.
+        """
+        probe: Any = self._channel.unary_unary(
+            "/rollcast.v1.LearnerService/MayOperate",
+            request_serializer=learner_pb2.StopRequest.SerializeToString,
+            response_deserializer=learner_pb2.StopResponse.FromString,
+        )
+        try:
+            self._call(probe, learner_pb2.StopRequest())
+        except PermissionDeniedError:
+            return False
+        except ProtocolMismatchError:
+            pass
+        return True
 
     def is_serving(self, service: str = "") -> bool:
         """Returns whether the learner says that it serves.

@@ -1,0 +1,88 @@
+"""The settings of `rollcast dashboard`. Imports neither torch nor grpc."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from rollcast.services.address import parse_listening_address
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.settings import LogLevel
+
+
+class DashboardSettings(ClientSecuritySettings):
+    """Serves a page for browsers that shows what learners and their actors do."""
+
+    first_options: ClassVar = (
+        *("learner_address", "listen_address", "token_file", "tls_ca", "read_only", "host_names", "insecure"),
+        "log_level",
+    )
+
+    learner_address: str = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file. Several, with "
+        "commas between them, get a page each.",
+    )
+    listen_address: str = Field(
+        "localhost:8080", description="The address to serve the page at, host:port (port 0: any free port)."
+    )
+    read_only: bool = Field(
+        False, description="Show no buttons, even if the token is an operator's or the learner asks for none."
+    )
+    host_names: str = Field(
+        "",
+        description="Names under which browsers may ask for the page, with commas between them, beside localhost and "
+        "numbers. Default: none.",
+    )
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for a learner's answer.")
+    insecure: bool = Field(
+        False,
+        description="Allow serving the page to other machines, where everybody who reaches it has the rights of the "
+        "token, and sending the token to other machines without TLS.",
+    )
+    log_level: LogLevel = Field("WARNING", description="Least severe messages to log, on stderr.")
+
+    def learner_addresses(self) -> tuple[str, ...]:
+        """Returns the learners' addresses.
+
+        Raises:
+            ConfigurationError: There is none, or one is given twice.
+        """
+        addresses = tuple(part.strip() for part in self.learner_address.split(",") if part.strip())
+        if not addresses or len(set(addresses)) < len(addresses):
+            raise ConfigurationError(
+                f"learner_address is {self.learner_address!r}; expected one address, or several different ones with "
+                "commas between them; correct it"
+            )
+        return addresses
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names under which browsers may ask."""
+        return tuple(part.strip() for part in self.host_names.split(",") if part.strip())
+
+    def check_listen_address(self) -> None:
+        """Refuses to serve other machines unless `insecure` is set.
+
+        Raises:
+            ConfigurationError: The address is malformed; or other machines reach it, and `insecure` is False.
+        """
+        check_page_address(self.listen_address, insecure=self.insecure)
+
+
+def check_page_address(address: str, *, insecure: bool) -> None:
+    """Refuses to serve a page to other machines unless that was asked for.
+
+    Args:
+        address: The address to serve it at.
+        insecure: Whether it was asked for.
+
+    Raises:
+        ConfigurationError: The address is malformed; or other machines reach it, and `insecure` is False.
+    """
+    if not parse_listening_address(address).is_local and not insecure:
+        raise ConfigurationError(
+            f"the page at {address!r} can be reached from other machines and has no login: everybody who reaches it "
+            "would have its rights; expected localhost, perhaps behind a proxy that asks who comes; give a viewer's "
+            "token and --insecure on a network you trust"
+        )

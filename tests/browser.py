@@ -1,0 +1,119 @@
+"""A headless Chromium for tests of pages, and the dashboards that they open."""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.processes import running, wait_until
+from tests.zygote import ForkedProcess
+
+# The program of Debian's package and of others.
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def unavailable(reason: str) -> None:
+    """Skips the test, which lacks something; in CI, which lacks nothing, fails it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; CI must have one: .ci/run installs it", pytrace=False)
+    pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Starts a headless Chromium, the one of this machine."""
+    program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
+    if program is None:
+        unavailable("no Chromium is installed (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # Chromium has no sandbox for root
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watcher:
+    """A tab of a browser, and all that went wrong in it.
+
+    Attributes:
+        page: The tab.
+        requested: Every address that it has asked for.
+        complaints: Errors of its scripts, and dialogs that scripts have opened.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requested: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requested.append(request.url))
+        page.on("websocket", lambda socket: self.requested.append(socket.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def open(self, url: str) -> "Watcher":
+        """Opens a dashboard and waits until it is drawn."""
+        self.page.goto(url)
+        self.page.wait_for_selector("main .sentence")
+        return self
+
+    def text(self, selector: str) -> str:
+        """Returns the text of the first such element."""
+        return self.page.locator(selector).first.inner_text()
+
+    def figure(self, name: str) -> str:
+        """Returns the value of a figure."""
+        return self.text(f'[data-figure="{name}"]')
+
+    def wait_for_text(self, selector: str, wanted: str, timeout_s: float = 20.0) -> None:
+        """Waits until an element has a text in it."""
+        seen = self.page.locator(selector).filter(has_text=wanted)
+        seen.first.wait_for(timeout=1000 * timeout_s)
+
+    def lane(self, actor_id: str) -> dict[str, Any]:
+        """Returns what the page has of a row: its cells of text, and whether its canvas is painted."""
+        row = self.page.locator(f'tr[data-actor="{actor_id}"]')
+        painted = row.locator("canvas").evaluate(
+            "c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " return d.some((v, i) => i % 4 == 3 && v > 0); }"
+        )
+        return {"cells": row.locator("td.number").all_inner_texts(), "painted": painted}
+
+
+@contextlib.contextmanager
+def watcher(browser: Browser, **options: Any) -> Iterator[Watcher]:
+    """Opens a tab with nothing in its cache."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1300}, **options)
+    try:
+        yield Watcher(context.new_page())
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def dashboard(*options: object, **variables: str) -> Iterator[tuple[str, ForkedProcess]]:
+    """Runs `rollcast dashboard` at a free port, and yields its link."""
+    with running("learner", "dashboard", "--listen-address", "127.0.0.1:0", *options, **variables) as process:
+        yield link_of(process), process
+
+
+def link_of(process: ForkedProcess) -> str:
+    """Waits until a process prints the link of its dashboard, and returns it."""
+    seen: list[str] = []
+
+    def printed() -> bool:
+        line = process.stdout.readline()
+        seen.append(line)
+        assert line or process.poll() is None, f"it has ended: {''.join(seen)}"
+        return bool(re.search(r"http://\S+", line))
+
+    wait_until(printed, "the link of the dashboard", 60.0)
+    found = re.search(r"http://\S+", seen[-1])
+    assert found is not None
+    return found[0]

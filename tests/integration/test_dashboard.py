@@ -1,0 +1,446 @@
+"""`rollcast dashboard` in a real headless Chromium: what the page shows is what the API says."""
+
+import contextlib
+import dataclasses
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from rollcast.learner.dashboard.figures import actor_row
+from rollcast.learner.watching import wording
+from rollcast.learner.watching.run_view import RunView
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.history.history import EventSeverity, HistoryEvent
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.status.status import Phase
+from tests.browser import chromium, dashboard, link_of, watcher
+from tests.histories import actor, busy_run, serve_history, serve_without_history, status, update
+from tests.processes import descendants, free_port, rollcast, running, wait_until
+from tests.synthetic_run import SyntheticRun
+
+HOSTILE = '<img src=x onerror="alert(1)">${alert(2)}`</script><script>alert(3)</script>'
+VIEWER, OPERATOR, ACTOR = "viewer-" + 32 * "v", "operator-" + 32 * "o", "actor-" + 32 * "a"
+
+# training that does not end by itself, and leaves the cores to the browser
+ENDLESS = (
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.001}'),
+    *("--stop-return", "1e9", "--total-steps", "1000000000"),
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(f"viewer:{VIEWER}\noperator:{OPERATOR}\nactor:{ACTOR}\n")
+    file.chmod(0o600)
+    return ServerSecurity.from_files(tokens_file=file)
+
+
+@pytest.fixture
+def first():
+    return busy_run(3)
+
+
+@contextlib.contextmanager
+def serve_run(first, address="127.0.0.1:0", **options):
+    """Serves a run of which there is nothing new."""
+    with serve_history(first, address, **options) as served:
+        served.history.set_next(dataclasses.replace(first, run=None, points=(), evaluations=(), lanes=(), events=()))
+        yield served
+
+
+class TestWhatItShows:
+    def test_the_numbers_are_those_of_the_api(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                with LearnerClient(served.address) as learner:
+                    told = next(iter(learner.watch_history()))
+                view = RunView()
+                view.apply(told)
+                seen.wait_for_text("main .sentence", wording.headline(view))
+                assert seen.text(".phase") == "TRAINING"
+                assert seen.text(".run") == "LunarLander-v3 · ppo · lander-3"
+                assert seen.figure("env steps") == f"{told.status.env_steps:,}"
+                assert seen.figure("queue") == f"{told.status.queue_size} of {told.status.queue_capacity}"
+                assert seen.figure("mean return") == f"{told.status.mean_return:.1f}"
+                assert seen.figure("publish lag") == "p50 12 ms"
+                assert seen.figure("data staleness") == "p50 400 ms"
+                seen.page.wait_for_selector('tr[data-actor="node-1"]')
+                for one in told.actors:
+                    shown = seen.lane(one.actor_id)
+                    assert shown["cells"] == actor_row(one)["cells"]
+                    assert shown["painted"]
+                assert seen.text('tr[data-actor="left-arm"] .number') == "v790"
+                assert seen.complaints == []
+
+    def test_the_charts_have_every_point_and_evaluation(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                series = chart_series(seen, "return")
+                assert [one["data"] for one in series if one["name"] == "evaluation"] == [[[5000, 214.3]]]
+                assert [one["data"] for one in series if one["name"] == "best"] == [[[5000, 214.3]]]
+                (speed,) = [one for one in chart_series(seen, "speed") if one["name"] == "env steps/s"]
+                assert [y for _, y in speed["data"]] == [point.env_steps_per_second for point in first.points]
+                (lag,) = chart_series(seen, "lag")
+                assert lag["data"] == [60.0, 30.0, 10.0, 0, 0]
+
+    def test_a_new_update_is_shown_without_loading_again(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                later = dataclasses.replace(first.status, env_steps=99_999_999)
+                event = HistoryEvent(
+                    time_s=61.0, severity=EventSeverity.ERROR, who="a", text="it broke", detail="why\nso"
+                )
+                served.history.set_next(update(61.0, status=later, actors=first.actors, events=(event,)))
+                seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
+                seen.wait_for_text(".events .error summary", "it broke")
+                seen.page.locator(".events .error summary").first.click()
+                seen.wait_for_text(".events .error pre", "so")
+
+    def test_an_actor_is_shown_whole_when_it_is_chosen_with_the_keyboard(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.page.locator('tr[data-actor="node-2"]').focus()
+                seen.page.keyboard.press("Enter")
+                seen.wait_for_text("[data-actor-card]", "node-2")
+                seen.wait_for_text("[data-actor-card] .whole", "Connection reset by peer")
+
+    def test_text_of_actors_is_text(self, browser):
+        event = HistoryEvent(time_s=2.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail=HOSTILE)
+        hostile = dataclasses.replace(
+            busy_run(2), actors=(actor(HOSTILE, last_error=HOSTILE, idle_s=99.0),), events=(event,)
+        )
+        with serve_run(hostile) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text(".lanes tbody", HOSTILE[:20])
+                seen.wait_for_text(".events .who", HOSTILE[:20])
+                seen.page.locator(".lanes tbody tr").nth(1).click()
+                seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
+                assert seen.page.locator("img").count() == 0
+                assert seen.complaints == []
+
+    def test_nothing_is_fetched_from_elsewhere(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.page.wait_for_selector('tr[data-actor="node-1"]')
+                elsewhere = [
+                    address
+                    for address in seen.requested
+                    if urlsplit(address).netloc != urlsplit(url).netloc and not address.startswith(("data:", "blob:"))
+                ]
+                assert len(seen.requested) > 5
+                assert elsewhere == []
+
+    def test_dark_and_light_follow_the_browser(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            colours = set()
+            for scheme in ("dark", "light"):
+                with watcher(browser, color_scheme=scheme) as seen:
+                    seen.open(url)
+                    colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            assert len(colours) == 2
+
+    def test_each_of_several_learners_has_a_page(self, browser, first):
+        other = dataclasses.replace(first, status=status(env_steps=77))
+        with serve_run(first) as one, serve_run(other) as two:
+            with dashboard("--learner-address", f"{one.address},{two.address}") as (url, _), watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+                seen.page.get_by_role("link", name=two.address).click()
+                seen.wait_for_text('[data-figure="env steps"]', "77")
+
+    def test_two_hundred_actors_and_an_hour_are_shown(self, browser):
+        with serve_run(busy_run(2)) as served:
+            run = SyntheticRun(200)
+            served.history.history = run.history
+            with dashboard("--learner-address", served.address) as (url, _), watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text(".strips-head", "12 of 200 actors")
+                for choice in ("1 h", "all", "1 min"):
+                    seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
+                    seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
+                seen.page.get_by_label("find an actor").fill(run.names[150])
+                seen.page.wait_for_selector(f'tr[data-actor="{run.names[150]}"]')
+                assert seen.complaints == []
+
+
+def chart_series(seen, name):
+    """The series of a chart, as ECharts has them."""
+    seen.page.wait_for_selector(f"[data-chart={name}] canvas")
+    return seen.page.evaluate(
+        """(name) => {
+          const id = document.querySelector(`[data-chart=${name}]`).id.slice(1);
+          return getElement(id).chart.getOption().series.map((one) => ({name: one.name, data: one.data}));
+        }""",
+        name,
+    )
+
+
+class TestOperating:
+    def test_a_viewer_sees_no_buttons(self, browser, first, tokens):
+        with serve_run(first, security=tokens) as served:
+            with dashboard("--learner-address", served.address, ROLLCAST_TOKEN=VIEWER) as (url, _):
+                with watcher(browser) as seen:
+                    seen.open(url)
+                    seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+                    assert not seen.page.locator("[data-action=stop]").is_visible()
+
+    def test_an_operator_of_a_read_only_page_sees_none_either(self, browser, first):
+        with serve_run(first) as served:
+            with dashboard("--learner-address", served.address, "--read-only") as (url, _), watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+                assert not seen.page.locator("[data-action=stop]").is_visible()
+
+    def test_an_operator_saves_pauses_resumes_and_stops(self, browser, first, tokens):
+        with serve_run(first, security=tokens) as served:
+            with dashboard("--learner-address", served.address, ROLLCAST_TOKEN=OPERATOR) as (url, _):
+                with watcher(browser) as seen:
+                    seen.open(url)
+                    seen.page.locator("[data-action=checkpoint]").click()
+                    seen.wait_for_text("[data-outcome]", "The checkpoint is written: /run/checkpoint, with policy v3.")
+                    seen.page.locator("[data-action=pause]").click()
+                    seen.wait_for_text("[data-outcome]", "Training is paused.")
+                    paused = dataclasses.replace(first.status, phase=Phase.PAUSED)
+                    served.history.set_next(update(61.0, status=paused, actors=first.actors))
+                    seen.wait_for_text(".phase", "PAUSED")
+                    seen.page.locator("[data-action=resume]").click()
+                    seen.wait_for_text("[data-outcome]", "Training goes on.")
+                    assert served.control.calls == ["pause", "resume"]
+                    # first no, then yes
+                    seen.page.locator("[data-action=stop]").click()
+                    seen.page.get_by_role("button", name="Cancel").click()
+                    seen.wait_for_text("[data-outcome]", "nothing was done")
+                    assert served.control.calls == ["pause", "resume"]
+                    seen.page.locator("[data-action=stop]").click()
+                    seen.page.locator("[data-confirm]").click()
+                    seen.wait_for_text("[data-outcome]", "The learner ends training")
+                    assert served.control.calls == ["pause", "resume", "stop"]
+
+    def test_a_refusal_is_shown(self, browser, first):
+        with serve_run(first) as served:
+            served.control.run_dir = ""
+            with dashboard("--learner-address", served.address) as (url, _), watcher(browser) as seen:
+                seen.open(url)
+                seen.page.locator("[data-action=checkpoint]").click()
+                seen.wait_for_text("[data-outcome]", "Checkpoint has failed: the run keeps no directory")
+
+
+class TestARealRun:
+    def test_train_shows_its_run_until_it_is_stopped_there(self, browser, tmp_path):
+        address = f"localhost:{free_port()}"
+        options = ("--dashboard", "--n-actors", 2, "--address", address, "--run-dir", tmp_path / "run", *ENDLESS)
+        with running("learner", "train", *options) as training:
+            url = link_of(training)
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text(".phase", "TRAINING", 60)
+                seen.page.wait_for_selector('tr[data-actor="local-1"]')
+                seen.page.locator("[data-action=checkpoint]").click()
+                seen.wait_for_text("[data-outcome]", str(tmp_path / "run/checkpoints"), 60)
+                seen.page.locator("[data-action=pause]").click()
+                seen.wait_for_text("[data-outcome]", "Training is paused.", 60)
+                seen.wait_for_text(".phase", "PAUSED")
+                with LearnerClient(address) as learner:
+                    told = learner.status()
+                seen.wait_for_text('[data-figure="env steps"]', f"{told.env_steps:,}")
+                assert seen.text('tr[data-actor=""] .number') == f"v{told.policy_version:,}"
+                seen.wait_for_text(".events", "local-0")
+                assert seen.lane("")["painted"]
+                seen.page.locator("[data-action=stop]").click()
+                seen.page.locator("[data-confirm]").click()
+                seen.wait_for_text("[data-outcome]", "The learner ends training")
+                assert training.wait(60) == 0
+                assert seen.complaints == []
+            with pytest.raises(OSError, match="refused"):
+                urllib.request.urlopen(url, timeout=5)
+
+    def test_the_page_of_train_ends_with_a_killed_train(self, tmp_path):
+        options = ("--dashboard", "--n-actors", 1, "--run-dir", tmp_path / "run", *ENDLESS)
+        with running("learner", "train", *options) as training:
+            link_of(training)
+            children = descendants(training)
+            assert children
+            training.send_signal(signal.SIGKILL)
+            wait_until(lambda: not any(is_alive(child) for child in children), "all its processes ended", 30)
+
+    def test_a_train_with_tokens_has_a_page_without_buttons(self, browser, tmp_path, tokens):
+        options = ("--dashboard", "--n-actors", 1, "--run-dir", tmp_path / "run", *ENDLESS)
+        with running("learner", "train", *options, "--tokens-file", tmp_path / "tokens") as training:
+            with watcher(browser) as seen:
+                seen.open(link_of(training))
+                seen.wait_for_text(".phase", "TRAINING", 60)
+                assert not seen.page.locator("[data-action=stop]").is_visible()
+
+    def test_a_learner_that_was_killed_and_comes_back_leaves_a_gap(self, browser, tmp_path):
+        address = f"127.0.0.1:{free_port()}"
+        learner = ("learner", "--address", address, "--run-dir", tmp_path / "run", *ENDLESS)
+        # a viewer sees both processes of the learner
+        with dashboard("--learner-address", address) as (url, _), watcher(browser) as seen:
+            with running("actor", "--learner-address", address, *ENDLESS[:4]):
+                with running("learner", *learner, "--checkpoint-interval-s", 1) as first:
+                    seen.open(url)
+                    seen.wait_for_text(".phase", "TRAINING", 60)
+                    wait_until(lambda: len(points_of(seen)) > 2, "points", 60)
+                    wait_until(lambda: list(tmp_path.glob("run/checkpoints/*")), "a checkpoint", 60)
+                    first.send_signal(signal.SIGKILL)
+                    seen.wait_for_text(".phase", "NO ANSWER", 60)
+                    seen.wait_for_text("[role=alert]", address)
+                    # a shorter time is no gap
+                    killed_at = time.monotonic()
+                    wait_until(lambda: time.monotonic() > killed_at + 6, "a learner that is down for a while")
+                    before = len(points_of(seen))
+                with running("learner", *learner, "--resume", "auto"):
+                    seen.wait_for_text(".phase", "TRAINING", 90)
+                    wait_until(lambda: len(points_of(seen)) > before + 2, "further points", 60)
+                    speeds = [speed for _, speed in points_of(seen)]
+                    assert None in speeds[1:-1]
+                    assert speeds[0] is not None
+
+    @pytest.mark.parametrize(
+        ("options", "code", "told"),
+        [
+            (("--actor-kind", "sequential"), 2, "expected 'subprocess'"),
+            (("--dashboard-address", "0.0.0.0:0"), 2, "has no login"),
+            (("--dashboard-address", "nowhere.invalid:0", "--insecure"), 2, "cannot be resolved"),
+        ],
+    )
+    def test_a_page_that_train_cannot_have_ends_it_before_it_trains(self, tmp_path, options, code, told):
+        done = rollcast("train", "--dashboard", *options, "--run-dir", tmp_path / "run")
+        assert done.returncode == code
+        assert told in done.stderr
+
+
+def points_of(seen):
+    """The points of the chart of steps/s; None is a gap."""
+    return next(one["data"] for one in chart_series(seen, "speed") if one["name"] == "env steps/s")
+
+
+def is_alive(process):
+    """Returns True if a process runs; one that has ended and that nobody has waited for does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class TestBadInput:
+    def test_a_learner_that_is_not_there_yet_is_awaited(self, browser, first):
+        address = f"127.0.0.1:{free_port()}"
+        with dashboard("--learner-address", address) as (url, _), watcher(browser) as seen:
+            seen.open(url)
+            seen.wait_for_text(".phase", "NO ANSWER")
+            seen.wait_for_text("[role=alert]", address)
+            with serve_run(first, address):
+                seen.wait_for_text(".phase", "TRAINING", 30)
+                assert not seen.page.locator("[role=alert]").first.is_visible()
+            seen.wait_for_text("[role=alert]", "Below is what it said until 0:01:0")
+            assert seen.figure("env steps") == f"{first.status.env_steps:,}"
+
+    def test_a_wrong_token_is_named(self, browser, first, tokens):
+        with serve_run(first, security=tokens) as served:
+            with dashboard("--learner-address", served.address, ROLLCAST_TOKEN="wrong-" + 32 * "w") as (url, _):
+                with watcher(browser) as seen:
+                    seen.open(url)
+                    seen.wait_for_text("[role=alert]", "refuses the token")
+
+    def test_a_token_that_may_not_watch_is_named(self, browser, first, tokens):
+        with serve_run(first, security=tokens) as served:
+            with dashboard("--learner-address", served.address, ROLLCAST_TOKEN=ACTOR) as (url, _):
+                with watcher(browser) as seen:
+                    seen.open(url)
+                    seen.wait_for_text("[role=alert]", "expected one of role viewer or operator")
+
+    def test_a_learner_without_history_is_named(self, browser):
+        with serve_without_history() as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text("[role=alert]", "history")
+                seen.wait_for_text(".phase", "NO ANSWER")
+
+    def test_a_page_that_there_is_not_says_so(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.page.goto(f"{url}7")
+                seen.wait_for_text("#app", "There is no page '7'; expected /0 to /0.")
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            (("--listen-address", "0.0.0.0:0"), "has no login"),
+            (("--listen-address", "unix:/tmp/page"), "expected host:port"),
+            (("--learner-address", " , "), "expected one address"),
+            (("--learner-address", "here"), "expected 'host:port'"),
+            (("--token", "x" * 40, "--token-file", "y"), "expected one of them"),
+        ],
+    )
+    def test_wrong_settings_end_it(self, options, told):
+        done = rollcast("dashboard", *options)
+        assert done.returncode == 2
+        assert told in done.stderr
+
+    def test_a_port_that_is_taken_ends_it(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            done = rollcast("dashboard", "--listen-address", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert done.returncode == 1
+        assert "choose another" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("headers", "code"),
+        [
+            ({}, 200),
+            ({"Host": "evil.example"}, 421),
+            ({"Origin": "http://evil.example"}, 421),
+            ({"Host": "page.example"}, 200),
+        ],
+    )
+    def test_only_pages_of_its_own_names_are_served(self, first, headers, code):
+        with serve_run(first) as served:
+            with dashboard("--learner-address", served.address, "--host-names", "page.example") as (url, _):
+                request = urllib.request.Request(f"{url}healthz", headers=headers)
+                assert code_of(request) == code
+
+
+def code_of(request):
+    """The status code of an answer, whatever it is."""
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+class TestTheProcess:
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+    def test_it_ends_with_an_open_page(self, browser, first, number, code):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, process):
+            with watcher(browser) as seen:
+                seen.open(url)
+                process.send_signal(number)
+                assert process.wait(20) == code
+                assert "Traceback" not in process.stdout.read()
+                assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
