@@ -32,16 +32,28 @@ run() {
 
 # A job that was cancelled is not RUNNING any more, and stays out of the queue.
 is_running() { [ "$(squeue --noheader --jobs="$1" --format=%T)" = RUNNING ]; }
+
+# Of a job that Slurm has just put into the queue again, this is above the job's own SLURM_RESTART_COUNT.
+restarts() {
+  local shown
+  shown=$(scontrol --oneliner show job "$1")
+  [[ $shown =~ Restarts=([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 0
+}
 """
 
 _LEARNER: Final = """\
 run {command}
 
-# Told to stop before its time limit or a preemption: the checkpoint is written, and the job goes on later.
-if [ "$told" -gt 0 ] && [ "$code" -ne 2 ] && is_running "$SLURM_JOB_ID"; then
+if [ "$told" -gt 0 ] && [ "$code" -ne 2 ]; then
   trap '' TERM
-  scontrol requeue "$SLURM_JOB_ID" && exit 0
-  code=1
+  if is_running "$SLURM_JOB_ID"; then
+    # told to stop before its time limit: the checkpoint is written, and the job goes on later
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
+    code=1
+  elif [ "$(restarts "$SLURM_JOB_ID")" -gt "${{SLURM_RESTART_COUNT:-0}}" ]; then
+    # preempted, or put into the queue again by hand: Slurm has done it
+    exit "$code"
+  fi
 fi
 
 # The learner does not come back. After the end of training actors end by themselves, but for those that wait in the

@@ -152,15 +152,21 @@ class TestLearnersJob:
         assert fake_slurm.calls("scontrol") == ["scontrol requeue 12"]
         assert not fake_slurm.calls("scancel")
 
-    def test_cancelled_it_stays_out_of_the_queue(self, scripts, fake_slurm: FakeSlurm):
+    @pytest.mark.parametrize(
+        ("restarts", "n_cancelled"), [("0", 2), ("1", 0)], ids=["cancelled", "requeued by Slurm, as for a preemption"]
+    )
+    def test_ended_by_slurm_it_puts_itself_into_no_queue_and_keeps_actors_if_it_comes_back(
+        self, scripts, fake_slurm: FakeSlurm, restarts, n_cancelled
+    ):
         fake_slurm.answer("squeue", "echo COMPLETING")
+        fake_slurm.answer("scontrol", f"echo 'JobId=12 Requeue=1 Restarts={restarts} BatchFlag=1'")
         job = scripts.start(scripts.learner(program=SAVES))
         wait_until(lambda: "began" in scripts.log("learner-12-attempt0"), "the process")
         job.send_signal(signal.SIGTERM)
         assert job.wait(20) == 0
         assert "saved" in scripts.log("learner-12-attempt0")
-        assert not fake_slurm.calls("scontrol")
-        assert len(fake_slurm.calls("scancel")) == 2
+        assert not fake_slurm.calls("scontrol requeue")
+        assert len(fake_slurm.calls("scancel")) == n_cancelled
 
     def test_fails_if_the_queue_does_not_take_it_back(self, scripts, fake_slurm: FakeSlurm):
         fake_slurm.answer("squeue", "echo RUNNING")
