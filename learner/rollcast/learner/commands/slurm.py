@@ -39,7 +39,8 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
     if settings.add_actors is not None:
         return _add(settings.add_actors, cluster, folder, output)
     files = _files(settings, folder)
-    tasks = {Job.ACTORS: settings.actors, Job.EVALUATORS: settings.n_evaluators()}
+    # evaluators first: a queue may take long to come to the end of the actors
+    tasks = {Job.EVALUATORS: settings.n_evaluators(), Job.ACTORS: settings.actors}
     if settings.dry_run:
         _print_files(files, tasks, folder, output)
         return 0

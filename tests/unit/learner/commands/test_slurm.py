@@ -45,8 +45,8 @@ def test_writes_files_for_the_owner_only_and_prints_how_to_go_on(fake_slurm: Fak
     assert code == 0
     assert re.findall(r"^(\w+) +job (\d+)", printed, re.MULTILINE) == [
         ("learner", "11"),
-        ("actors", "12"),
-        ("evaluators", "13"),
+        ("evaluators", "12"),
+        ("actors", "13"),
     ]
     assert "scancel 11 12 13\n" in printed
     assert stat.S_IMODE(folder.rendezvous.stat().st_mode) == 0o700
