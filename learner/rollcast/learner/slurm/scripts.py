@@ -57,12 +57,20 @@ if [ "$told" -gt 0 ] && [ "$code" -ne 2 ]; then
 fi
 
 # The learner does not come back. After the end of training actors end by themselves, but for those that wait in the
-# queue; after a failure or scancel all of them would wait in vain.
-states=()
-[ "$told" -eq 0 ] && [ "$code" -eq 0 ] && states=(--state=PENDING)
-for name in {arrays}; do
-  scancel --quiet --user="$(id -un)" --name="$name" "${{states[@]}}"
-done
+# queue, or have begun in this moment. After a failure or scancel all of them would wait in vain.
+end() {{
+  for name in {arrays}; do
+    scancel --quiet --user="$(id -un)" --name="$name" "$@"
+  done
+}}
+if [ "$told" -eq 0 ] && [ "$code" -eq 0 ]; then
+  end --state=PENDING
+  for _ in {{1..10}}; do
+    [ -n "$(squeue --noheader --user="$(id -un)" --name={names})" ] || exit 0
+    sleep 2
+  done
+fi
+end
 exit "$code"
 """
 
@@ -174,9 +182,9 @@ def learner_script(folder: SlurmFolder, resources: Resources, surroundings: Surr
         *("--tls-cert", rendezvous / "server.pem", "--tls-key", rendezvous / "server.key"),
         *("--tls-server-name", SERVER_NAME, "--tokens-file", rendezvous / "tokens"),
     ]
-    # scancel takes one name
-    arrays = shlex.join(folder.job_name(job) for job in (Job.ACTORS, Job.EVALUATORS))
-    body = _LEARNER.format(command=_continued(command), arrays=arrays)
+    # squeue takes several names, scancel one
+    arrays = [folder.job_name(job) for job in (Job.ACTORS, Job.EVALUATORS)]
+    body = _LEARNER.format(command=_continued(command), arrays=shlex.join(arrays), names=",".join(arrays))
     return _script(folder, Job.LEARNER, resources, surroundings, body, "learner-$SLURM_JOB_ID", "slurm-learner-%j")
 
 

@@ -134,6 +134,18 @@ class TestLearnersJob:
         assert all(call.endswith(" --state=PENDING") for call in cancelled)
         assert not fake_slurm.calls("scontrol")
 
+    @pytest.mark.parametrize(("calls", "n_cancelled"), [(1, 2), (11, 4)], ids=["they end", "they stay"])
+    def test_the_end_of_training_waits_for_actors_and_cancels_those_that_stay(
+        self, scripts, fake_slurm: FakeSlurm, calls, n_cancelled
+    ):
+        fake_slurm.answer("squeue", "echo 13_0")
+        if calls == 1:
+            fake_slurm.answer("squeue", ":", call=2)
+        # a function wins over the command: no time passes
+        text = scripts.learner(prolog="sleep() { :; }")
+        assert scripts.run(text) == 0
+        assert len(fake_slurm.calls("scancel")) == n_cancelled
+
     def test_a_failure_cancels_all_actors_and_is_the_jobs(self, scripts, fake_slurm: FakeSlurm):
         assert scripts.run(scripts.learner(program="exit 1")) == 1
         assert len(fake_slurm.calls("scancel")) == 2
