@@ -155,3 +155,15 @@ def test_a_run_that_is_cancelled_while_it_saves_goes_on_where_it_is_submitted_ag
     run.wait_for_actors("actor-0")
     assert run.status().phase is Phase.TRAINING
     assert run.status().updates > saved > 0
+
+
+def test_of_a_run_whose_actors_slurm_refuses_nothing_stays(run):
+    names = [run.folder.job_name(job) for job in Job]
+    # above the cluster's MaxArraySize
+    done = rollcast("slurm", *ENDLESS, "--run-dir", run.folder.run_dir, "--actors", "4000")
+    assert done.returncode == 1
+    assert "it said: sbatch: error: Batch job submission failed: Invalid job array specification" in done.stderr
+    assert "give fewer --actors" in done.stderr
+    assert re.search(r"the learner's job \d+, which had been submitted before, is cancelled", done.stderr)
+    wait_until(lambda: not slurm("squeue", "--noheader", f"--name={','.join(names)}"), "the end of the learner", 60)
+    assert not run.folder.script(Job.LEARNER).exists()
