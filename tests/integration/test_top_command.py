@@ -210,8 +210,8 @@ class TestARealRun:
                 with terminal("--address", address) as top:
                     top.read_until(lambda: "U" in _lane(top.lines(), "learner"), "an update in the learner's lane")
                     assert top.lines()[0].startswith("rollcast  CartPole-v1  impala")
-                    assert any(line.startswith("left-arm") for line in top.lines())
-                    assert any(line.startswith("right-arm") for line in top.lines())
+                    for name in ("left-arm", "right-arm"):
+                        top.read_until(lambda name=name: _lane(top.lines(), name).strip("."), f"the states of {name}")
                     client.pause()
                     top.shows("Training is paused by an operator")
                     top.shows("an operator has paused training")

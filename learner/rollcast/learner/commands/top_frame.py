@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rollcast.learner.watching import states
 from rollcast.learner.watching.numbers import UNKNOWN, clock, count, decimal, percent, period, rate, short_count
-from rollcast.learner.watching.ranking import gone, silent
+from rollcast.learner.watching.ranking import gone
 from rollcast.learner.watching.run_view import RunView
 from rollcast.learner.watching.wording import headline, median_rate, state_text, waiting_fraction
 from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
@@ -240,12 +240,14 @@ def _actors(view: RunView, n_lines: int, width: int, span_s: float) -> Iterator[
     if not n_lines:
         return
     name_width, lane_width = _widths(view, width)
-    silent_ids = {actor.actor_id for actor in silent(view.actors)}
+    silent_s = view.silences()
     gone_ids = {actor.actor_id for actor in gone(view.actors)}
     for actor in view.ranked_actors()[:n_shown]:
-        is_silent, is_gone = actor.actor_id in silent_ids, actor.actor_id in gone_ids
+        is_silent, is_gone = actor.actor_id in silent_s, actor.actor_id in gone_ids
         values = {
-            _STATE: f"silent {_short_period(actor.idle_s)}" if is_silent else state_text(actor, is_short=True),
+            _STATE: f"silent {_short_period(silent_s[actor.actor_id])}"
+            if is_silent
+            else state_text(actor, is_short=True),
             _POLICY: f"v{actor.applied_policy_version or actor.policy_version}",
             _RATE: short_count(actor.env_steps_per_second),
             _RESTARTS: count(max(actor.incarnation - 1, 0)),

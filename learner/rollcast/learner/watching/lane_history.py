@@ -117,6 +117,19 @@ class LaneHistory:
         sums = rows.shares[len(rows.shares) - min(max(n_rows, 0), len(rows.shares)) :].sum(axis=0, dtype=np.float64)
         return sums / sums.sum() if sums.any() else None
 
+    def unheard_s(self, actor_id: str) -> float | None:
+        """Returns the seconds from the last interval of which something is known to the end of all lanes.
+
+        Returns:
+            Seconds; None if nothing is known of any interval.
+        """
+        for tier in _REMEMBERED:
+            rows = self._rows.get((actor_id, tier))
+            if rows is not None and rows.shares.any():
+                n_known = int(np.flatnonzero(rows.shares.any(axis=1))[-1]) + 1
+                return max(self._newest_end_s - (rows.begin_s + rows.interval_s * n_known), 0.0)
+        return None
+
 
 def _appended(rows: _Rows | None, new: _Rows, remembered: int) -> _Rows:
     interval_s = new.interval_s

@@ -1,6 +1,6 @@
 """Ranks actors by who is worst off, and finds those that are silent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rollcast.services.rollouts.activity import ActingState
@@ -22,28 +22,39 @@ def gone(actors: Sequence[ActorInfo]) -> list[ActorInfo]:
     return sorted((actor for actor in actors if actor.state in _GONE), key=lambda actor: -actor.idle_s)
 
 
-def silent(actors: Sequence[ActorInfo]) -> list[ActorInfo]:
-    """Returns the connected actors that say nothing though they do not wait for the learner, the longest silent first.
+def silences(
+    actors: Sequence[ActorInfo], unheard_s: Callable[[str], float | None] = lambda _: None
+) -> dict[str, float]:
+    """Returns for how many seconds connected actors have been silent, the longest silent first, by their names.
 
-    The limit is 10 s, and five times what the quickest quarter of the others takes: if all rollouts take long, no actor
-    is silent. If all are silent for 10 s, all of them are returned.
+    An actor is silent if it has not reported what it does for 10 s: its process or the network hangs. It also is if it
+    has sent no rollout for 10 s, and for five times as long as the quickest quarter of the others, though it does not
+    wait for the learner: its environment is slow or hangs. If all rollouts take long, no actor is silent for that; if
+    all have sent none for 10 s, all of them are.
+
+    Args:
+        actors: The actors.
+        unheard_s: Returns the seconds since an actor last reported what it does; None: it never has.
     """
-    quiet = [
-        actor
-        for actor in actors
-        if actor.state is ActorState.STREAMING and actor.idle_s > SILENT_S and actor.acting_state not in _WAITING
-    ]
-    if not quiet:
-        return []
-    times_s = sorted(actor.idle_s for actor in actors if actor.state is ActorState.STREAMING)
-    if len(quiet) < len(times_s):
+    connected = [actor for actor in actors if actor.state is ActorState.STREAMING]
+    busy = [actor for actor in connected if actor.acting_state not in _WAITING]
+    quiet = [actor for actor in busy if actor.idle_s > SILENT_S]
+    if len(quiet) < len(busy):
         # The actor itself is not in its quarter: there is a quicker one that is not quiet.
-        limit_s = _TIMES_THE_OTHERS * times_s[(len(times_s) - 1) // 4]
+        limit_s = _TIMES_THE_OTHERS * sorted(actor.idle_s for actor in busy)[(len(busy) - 1) // 4]
         quiet = [actor for actor in quiet if actor.idle_s > limit_s]
-    return sorted(quiet, key=lambda actor: -actor.idle_s)
+    found = {actor.actor_id: actor.idle_s for actor in quiet}
+    for actor in connected:
+        unheard = unheard_s(actor.actor_id)
+        # One that has just come back has not had the time to report.
+        if unheard is not None and min(unheard, actor.idle_s) > SILENT_S:
+            found[actor.actor_id] = max(unheard, found.get(actor.actor_id, 0.0))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def ranked(actors: Sequence[ActorInfo], acting_share: Callable[[str], float | None]) -> list[ActorInfo]:
+def ranked(
+    actors: Sequence[ActorInfo], acting_share: Callable[[str], float | None], silent_s: Mapping[str, float]
+) -> list[ActorInfo]:
     """Returns the actors, the worst off first.
 
     First come those that have failed, were refused, or are lost; then the silent ones; then the others by the share of
@@ -52,8 +63,8 @@ def ranked(actors: Sequence[ActorInfo], acting_share: Callable[[str], float | No
     Args:
         actors: The actors.
         acting_share: Returns an actor's share of acting in the last minute, 0 to 1; None if it is not known.
+        silent_s: The silent actors; see `silences`.
     """
-    silent_ids = {actor.actor_id for actor in silent(actors)}
 
     def key(actor: ActorInfo) -> tuple[int, float, int]:
         if actor.state in _GONE:
@@ -61,8 +72,8 @@ def ranked(actors: Sequence[ActorInfo], acting_share: Callable[[str], float | No
             return (1 if actor.state is ActorState.LOST else 0), 0.0, actor.slot
         if actor.state is ActorState.LEFT:
             return 4, 0.0, actor.slot
-        if actor.actor_id in silent_ids:
-            return 2, -actor.idle_s, actor.slot
+        if actor.actor_id in silent_s:
+            return 2, -silent_s[actor.actor_id], actor.slot
         share = acting_share(actor.actor_id)
         return 3, 1.0 + _STEP if share is None else _STEP * (share // _STEP), actor.slot
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.learner.watching.lane_history import LaneHistory
 from rollcast.learner.watching.point_history import PointHistory
-from rollcast.learner.watching.ranking import ranked
+from rollcast.learner.watching.ranking import ranked, silences
 from rollcast.services.history.history import (
     EvaluationPoint,
     HistoryEvent,
@@ -152,7 +152,15 @@ class RunView:
             shares = self.shares(actor_id)
             return None if shares is None else float(shares[_ACTING])
 
-        return ranked(self.actors, acting_share)
+        return ranked(self.actors, acting_share, self.silences())
+
+    def silences(self) -> dict[str, float]:
+        """Returns for how many seconds connected actors have been silent, by their names; see `ranking.silences`."""
+        return silences(self.actors, self._lanes.unheard_s)
+
+    def unheard_s(self, actor_id: str) -> float | None:
+        """Returns the seconds since an actor last reported what it does, to 1 s; None if it never has."""
+        return self._lanes.unheard_s(actor_id)
 
     def _begin(self, run: RunFacts) -> None:
         """Begins with all that a learner remembers: of the process that is known, or of another."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from rollcast.learner.watching import states
 from rollcast.learner.watching.numbers import clock, count, decimal, percent, period
-from rollcast.learner.watching.ranking import gone, silent
+from rollcast.learner.watching.ranking import SILENT_S, gone
 from rollcast.learner.watching.run_view import RunView
 from rollcast.services.process.printable import printable
 from rollcast.services.rollouts.activity import ActingState
@@ -23,6 +23,9 @@ _NAME_LENGTH: Final = 40
 _TEXT_LENGTH: Final = 160
 
 _START_AN_ACTOR: Final = "start one with `rollcast actor --learner-address HOST:PORT`"
+_IN_TURNS: Final = (
+    "both wait in turns, as on-policy algorithms do; others need more cores or a larger --queue-out-of-sync-factor"
+)
 _MORE_ACTORS: Final = "add actors, or environments for each actor"
 
 
@@ -81,7 +84,7 @@ def _training(view: RunView, status: LearnerStatus) -> str:
     streaming = [actor for actor in view.actors if actor.state is ActorState.STREAMING]
     fraction = waiting_fraction(view) or 0.0
     waits_now = bool(status.waiting_for) and status.waiting_s >= _LONG_WAIT_S
-    missing = _missing(view.actors)
+    missing = _missing(view)
     if waits_now and not status.waiting_for.startswith("rollouts from"):
         # The learner itself says what to do, such as to start an actor.
         return f"The trainer has waited {period(status.waiting_s)} for {_cut(status.waiting_for)}."
@@ -97,27 +100,33 @@ def _training(view: RunView, status: LearnerStatus) -> str:
     return f"Nobody waits: {_work(view, streaming)}the trainer waits {percent(fraction)} of the time."
 
 
-def _missing(actors: Sequence[ActorInfo]) -> str:
+def _missing(view: RunView) -> str:
     """Returns a clause about the actors that are gone or silent; empty if there are none."""
-    expected = [actor for actor in actors if actor.state is not ActorState.LEFT]
+    n_expected = sum(actor.state is not ActorState.LEFT for actor in view.actors)
     clauses = []
-    if found := silent(actors):
-        worst = found[0]
+    if silent_s := view.silences():
+        worst = max((actor for actor in view.actors if actor.actor_id in silent_s), key=lambda a: silent_s[a.actor_id])
         doing = "" if worst.acting_state is None else f" ({states.ACTING[worst.acting_state].name})"
-        advice = "its environment is slow or hangs" if len(found) == 1 else "their environments are slow or hang"
-        clauses.append(
-            f"{_of(len(found), len(expected), 'silent')}, {_name(worst)} for {period(worst.idle_s)}{doing}; {advice}, "
-            "or the network does not carry"
-        )
-    if found := gone(actors):
+        how_many, how_long = _of(len(silent_s), n_expected, "silent"), period(silent_s[worst.actor_id])
+        clauses.append(f"{how_many}, {_name(worst)} for {how_long}{doing}; {_why_silent(view, worst)}")
+    if found := gone(view.actors):
         # The one that says why.
         told = next((actor for actor in found if actor.last_error), found[0])
         why = f": {_cut(told.last_error)}" if told.last_error else ""
         clauses.append(
-            f"{_of(len(found), len(expected), 'gone')}, {_name(told)} ({told.state.name.lower()}) for "
+            f"{_of(len(found), n_expected, 'gone')}, {_name(told)} ({told.state.name.lower()}) for "
             f"{period(told.idle_s)}{why}"
         )
     return "; ".join(clauses)
+
+
+def _why_silent(view: RunView, actor: ActorInfo) -> str:
+    unheard_s = view.unheard_s(actor.actor_id)
+    if unheard_s is None:
+        return "its environment is slow or hangs, or the network does not carry"
+    if unheard_s > SILENT_S:
+        return "its process or machine hangs, or the network does not carry"
+    return "its environment is slow or hangs"
 
 
 def _why_actors_are_slow(view: RunView, streaming: Sequence[ActorInfo]) -> str:
@@ -143,7 +152,7 @@ def _main_hindrance(shares: Mapping[ActingState, float]) -> str:
             return f"{percent(share)} of the time {what}"
     credit, acting = shares[ActingState.WAITING_FOR_CREDIT], shares[ActingState.ACTING]
     if credit > acting:
-        return f"{percent(credit)} of the time waiting for credit; the batch lacks rollouts of others"
+        return f"{percent(credit)} of the time waiting for credit; {_IN_TURNS}"
     return f"{percent(acting)} of the time acting; {_MORE_ACTORS}"
 
 

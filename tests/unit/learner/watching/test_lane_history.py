@@ -149,3 +149,10 @@ def test_copy_is_not_changed_by_later_intervals():
     copied = history.copy()
     history.add([lane("a", [S], end_s=2.0)], STARTED_UNIX_S)
     assert shown(copied, 1.0, 1.0, 1) == [A]
+
+
+def test_unheard_is_the_time_since_the_last_interval_that_is_known():
+    history = filled(lane("a", [A] * 30 + [None] * 20), lane("b", [A] * 50), lane("c", [None] * 50))
+    history.add([lane("d", [A, None, None], interval_s=15.0, end_s=45.0)], STARTED_UNIX_S)
+    assert [history.unheard_s(name) for name in "abcd"] == [20.0, 0.0, None, 35.0]
+    assert history.unheard_s("nobody") is None

@@ -1,4 +1,4 @@
-from rollcast.learner.watching.ranking import gone, ranked, silent
+from rollcast.learner.watching.ranking import gone, ranked, silences
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 from tests.histories import actor
@@ -21,7 +21,7 @@ def test_worst_off_come_first():
         actor("also-busy", 8),
     ]
     shares = {"busy": 0.91, "also-busy": 0.98, "idle": 0.2}
-    assert names(ranked(actors, shares.get)) == [
+    assert names(ranked(actors, shares.get, silences(actors))) == [
         "failed", "lost", "longer-silent", "silent", "idle", "busy", "also-busy", "joined", "left",
     ]  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_worst_off_come_first():
 def test_alike_actors_keep_the_order_of_their_slots():
     actors = [actor(name, slot) for slot, name in enumerate("abcd")]
     shares = {"a": 0.81, "b": 0.89, "c": 0.84, "d": 0.80001}
-    assert names(ranked(actors, shares.get)) == ["a", "b", "c", "d"]
+    assert names(ranked(actors, shares.get, silences(actors))) == ["a", "b", "c", "d"]
 
 
 def test_actor_that_waits_for_the_learner_is_not_silent():
@@ -37,22 +37,22 @@ def test_actor_that_waits_for_the_learner_is_not_silent():
         actor("credit", 0, idle_s=60.0, acting_state=ActingState.WAITING_FOR_CREDIT),
         actor("policy", 1, idle_s=60.0, acting_state=ActingState.WAITING_FOR_POLICY),
     ]
-    assert not silent(waiting)
+    assert not silences(waiting)
 
 
 def test_actors_whose_rollouts_all_take_long_are_not_silent():
     slow = [actor(f"slow-{slot}", slot, idle_s=4.0 + 2 * slot) for slot in range(5)]
-    assert not silent(slow)
-    assert names(silent([*slow, actor("hangs", 9, idle_s=60.0)])) == ["hangs"]
+    assert not silences(slow)
+    assert list(silences([*slow, actor("hangs", 9, idle_s=60.0)])) == ["hangs"]
 
 
 def test_two_of_three_that_are_silent_are_found():
     actors = [actor("a", 0, idle_s=12.0), actor("b", 1, idle_s=40.0), actor("c", 2, idle_s=0.1)]
-    assert names(silent(actors)) == ["b", "a"]
+    assert list(silences(actors)) == ["b", "a"]
 
 
 def test_all_are_silent_if_none_says_anything():
-    assert names(silent([actor("a", 0, idle_s=20.0), actor("b", 1, idle_s=21.0)])) == ["b", "a"]
+    assert list(silences([actor("a", 0, idle_s=20.0), actor("b", 1, idle_s=21.0)])) == ["b", "a"]
 
 
 def test_gone_are_those_who_did_not_leave():
@@ -62,3 +62,23 @@ def test_gone_are_those_who_did_not_leave():
         ActorState.FAILED,
         ActorState.REFUSED,
     }
+
+
+def test_actor_that_reports_nothing_is_silent_whatever_it_did():
+    actors = [actor("frozen", 0, idle_s=14.0, acting_state=ActingState.WAITING_FOR_CREDIT), actor("b", 1, idle_s=14.0)]
+    assert silences(actors[:1], {"frozen": 13.0}.get) == {"frozen": 13.0}
+    assert silences(actors, {"frozen": 40.0, "b": 0.0}.get) == {"frozen": 40.0, "b": 14.0}
+    assert not silences(actors[:1], {"frozen": 9.0}.get)
+
+
+def test_lost_actor_is_not_silent():
+    assert not silences([actor("a", state=ActorState.LOST, idle_s=99.0)], {"a": 99.0}.get)
+
+
+def test_actor_that_has_just_come_back_is_not_silent():
+    assert not silences([actor("a", idle_s=0.5)], {"a": 30.0}.get)
+
+
+def test_waiting_actors_are_no_measure_for_the_others():
+    waiting = [actor(f"w{i}", i, idle_s=60.0, acting_state=ActingState.WAITING_FOR_CREDIT) for i in range(5)]
+    assert list(silences([*waiting, actor("hangs", 9, idle_s=30.0)])) == ["hangs"]

@@ -85,9 +85,22 @@ def test_names_who_is_silent_and_for_how_long():
     others = [actor(f"a{slot}", slot) for slot in range(9)]
     quiet = [actor("left-arm", 9, idle_s=14.0), actor("b", 10, idle_s=11.0), actor("c", 11, idle_s=12.0)]
     assert sentence(0.38, actors=others + quiet, states=[A]) == (
-        "The trainer waits 38 % of the time for rollouts: 3 of 12 actors are silent, left-arm for 14 s (acting); their "
-        "environments are slow or hang, or the network does not carry."
+        "The trainer waits 38 % of the time for rollouts: 3 of 12 actors are silent, left-arm for 14 s (acting); its "
+        "environment is slow or hangs."
     )
+
+
+def test_says_why_an_actor_may_be_silent():
+    told = [
+        update(60.0, run=RUN, actors=(actor("a", idle_s=14.0), actor("b", 1)), lanes=lanes)
+        for lanes in ((), (lane("a", [A] * 60),), (lane("a", [A] * 46, end_s=46.0), lane("b", [A] * 60)))
+    ]
+    whys = [headline(view_of(one)).partition("; ")[2] for one in told]
+    assert whys == [
+        "its environment is slow or hangs, or the network does not carry.",
+        "its environment is slow or hangs.",
+        "its process or machine hangs, or the network does not carry.",
+    ]
 
 
 def test_names_who_is_gone_and_why():
@@ -115,7 +128,11 @@ def test_names_who_is_gone_and_why():
             "are large",
         ),
         ([A, ActingState.CONNECTING], "3 actors spend 50 % of the time connecting; read their logs"),
-        ([W], "3 actors spend 100 % of the time waiting for credit; the batch lacks rollouts of others"),
+        (
+            [W],
+            "3 actors spend 100 % of the time waiting for credit; both wait in turns, as on-policy algorithms do; "
+            "others need more cores or a larger --queue-out-of-sync-factor",
+        ),
     ],
 )
 def test_says_why_actors_are_slow(states, why):
