@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import gymnasium
@@ -41,6 +42,14 @@ class CountingEnv(gymnasium.Env[np.ndarray, int]):
 
     def _observe(self) -> np.ndarray:
         return np.array([self._episode, self._step, self._seed, 0], np.float32)
+
+
+class SlowEnv(CountingEnv):
+    """One whose steps take two hundredths of a second, as those of a simulator do."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        time.sleep(0.02)
+        return super().step(action)
 
 
 class ActionRewardEnv(CountingEnv):

@@ -8,8 +8,21 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
+from rollcast.services.history.codec import update_to_protos
+from rollcast.services.history.history import (
+    EvaluationPoint,
+    EventSeverity,
+    HistoryEvent,
+    HistoryPoint,
+    HistoryUpdate,
+    Lane,
+    PolicyDelays,
+    RunFacts,
+)
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_to_proto
@@ -22,6 +35,7 @@ from rollcast.services.status.codec import actor_to_proto, status_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.services.wire.seal import find_seal
 from rollcast.services.wire.tensors import DTYPES, tensor_to_proto
+from rollcast.v1 import rollout_pb2
 from tests.rollouts import build_rollout
 
 FOLDER = Path(__file__).parent / "golden"
@@ -75,6 +89,27 @@ def rollout_with_events() -> Rollout:
     return dataclasses.replace(rollout(2, 2), episodes=(episode,), events=(EventValue(count, (), 3.0),))
 
 
+def history(status: LearnerStatus, actor: ActorInfo) -> HistoryUpdate:
+    return HistoryUpdate(
+        now_s=61.5,
+        run=RunFacts(env_id="e", algorithm="impala", seed=0, stop_return=1.0, started_unix_s=2.0, software_version="0"),
+        status=status,
+        actors=(replace(actor, acting_state=ActingState.ACTING, applied_policy_version=3, env_steps_per_second=4.0),),
+        points=(HistoryPoint(time_s=60.0, interval_s=15.0, env_steps=5, mean_return=0.0, replay_size=0),),
+        evaluations=(
+            EvaluationPoint(
+                time_s=59.0, env_steps=4, policy_version=2, mean_return=1.0, ci_low=-np.inf, ci_high=np.inf, best=True
+            ),
+        ),
+        lanes=(
+            Lane(actor_id="", interval_s=1.0, end_s=58.0, shares=np.arange(10, dtype=np.uint8).reshape(2, 5)),
+            Lane(actor_id="golden", interval_s=1.0, end_s=58.0, shares=np.arange(12, dtype=np.uint8).reshape(2, 6)),
+        ),
+        events=(HistoryEvent(time_s=1.0, severity=EventSeverity.WARNING, who="golden", text="x", detail="y"),),
+        delays=PolicyDelays(trajectories_by_lag=(1, 0, 2), max_policy_lag=0, data_age_p50_s=0.5, publish_lag_p99_s=2.0),
+    )
+
+
 def golden_messages() -> Mapping[str, bytes]:
     offer = JoinOffer(
         actor_id="golden",
@@ -100,6 +135,9 @@ def golden_messages() -> Mapping[str, bytes]:
     agreement_of_a_learner = replace(agreement, n_envs=9, learner_nonce=10)
     status = LearnerStatus(phase=Phase.PAUSED, waiting_for="x", env_steps=1, mean_return=0.0, algorithm="impala")
     actor = ActorInfo(actor_id="golden", slot=1, incarnation=2, state=ActorState.LOST, idle_s=0.5)
+    activity = ActorActivity(
+        state=ActingState.LOADING_POLICY, seconds=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0), policy_version=7, policy_age_s=0.25
+    )
     messages = {
         f"tensor_{dtype.name}": tensor_to_proto(np.array([[0, 1]], dtype)).SerializeToString()
         for dtype in DTYPES.values()
@@ -110,6 +148,10 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["join_response_of_a_learner"] = join_agreement_to_proto(agreement_of_a_learner).SerializeToString()
     messages["learner_status"] = status_to_proto(status).SerializeToString()
     messages["actor_info"] = actor_to_proto(actor).SerializeToString()
+    messages["actor_activity"] = rollout_pb2.StreamRolloutsRequest(
+        activity=activity_to_proto(activity)
+    ).SerializeToString()
+    (messages["history"],) = (proto.SerializeToString() for proto in update_to_protos(history(status, actor)))
     header = RecordingHeader(
         spaces={"0": SUBSTEP}, n_rollout_steps=5, n_envs=2, env_id="e", played_by="p", software_version="0"
     )

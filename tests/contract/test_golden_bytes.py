@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 import xxhash
 
+from rollcast.services.history.codec import updates_from_protos
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
+from rollcast.services.rollouts.activity_codec import activity_from_proto
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.codec import space_from_proto
 from rollcast.services.wire.seal import seal
-from rollcast.v1 import policy_pb2, rollout_pb2, space_pb2
+from rollcast.v1 import history_pb2, policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
 from tests.rollouts import assert_same_rollout
 
@@ -43,6 +45,10 @@ def test_old_bytes_still_decode():
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_body), rollout(2, 2))
     request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout_with_events")))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout_with_events())
+    (update,) = updates_from_protos([history_pb2.WatchHistoryResponse.FromString(golden("history"))])
+    assert (update.now_s, update.lanes[1].shares.tolist()) == (61.5, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
+    activity = rollout_pb2.StreamRolloutsRequest.FromString(golden("actor_activity")).activity
+    assert activity_from_proto(activity, actor_id="golden").seconds == (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
     version, state = PolicyAssembler().add(policy_pb2.GetPolicyResponse.FromString(golden("policy_chunk")).chunk)
     assert version == 9
     np.testing.assert_array_equal(state["w"], np.arange(3, dtype=np.float32))

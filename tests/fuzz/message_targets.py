@@ -12,6 +12,10 @@ from google.rpc import status_pb2
 from gymnasium import spaces
 
 from rollcast.services.errors import RollcastError
+from rollcast.services.history.codec import update_to_protos, updates_from_protos
+from rollcast.services.history.history import HistoryUpdate
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.rollouts.activity_codec import activity_from_proto, activity_to_proto
 from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto, evaluation_report_to_proto
 from rollcast.services.rollouts.join_codec import (
@@ -28,7 +32,7 @@ from rollcast.services.status.codec import actor_from_proto, actor_to_proto, sta
 from rollcast.services.status.description_codec import description_from_proto, description_to_proto
 from rollcast.services.wire.error_status import STATUS_CODES, error_from_rpc, error_to_status
 from rollcast.services.wire.tensors import DTYPES, tensor_from_proto, tensor_to_proto
-from rollcast.v1 import learner_pb2, rollout_pb2, space_pb2, tensor_pb2
+from rollcast.v1 import history_pb2, learner_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.contract.golden_messages import SPACE, golden_messages
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
@@ -111,6 +115,35 @@ def join_agreement(folder: Path) -> Target:
         limit_bytes=SPACES_BYTES,
         bytes_per_byte=512,
         limits=LOWERED_SPACES,
+    )
+
+
+def actor_activity(folder: Path) -> Target:
+    """An actor's report of its time."""
+
+    def decode(proto: rollout_pb2.ActorActivity) -> ActorActivity:
+        activity = activity_from_proto(proto, actor_id="a")
+        # one that is ignored stands for nothing
+        return activity or ActorActivity(state=ActingState.CONNECTING, seconds=(0.0,) * len(ActingState))
+
+    example = ActorActivity(state=ActingState.ACTING, seconds=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), policy_version=7)
+    return _codec("actor activity", rollout_pb2.ActorActivity, decode, activity_to_proto, [activity_to_proto(example)])
+
+
+def history(folder: Path) -> Target:
+    """A message of a run's history."""
+
+    def decode(proto: history_pb2.WatchHistoryResponse) -> HistoryUpdate:
+        proto.continues = False
+        return next(updates_from_protos([proto]))
+
+    return _codec(
+        "history",
+        history_pb2.WatchHistoryResponse,
+        decode,
+        lambda update: next(update_to_protos(update)),
+        [golden_messages()["history"]],
+        bytes_per_byte=128,
     )
 
 

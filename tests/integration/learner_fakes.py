@@ -22,6 +22,7 @@ from rollcast.services.errors import (
 from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFacts
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.server.server import GrpcServer, make_server
@@ -58,6 +59,8 @@ class FakeStream:
     n_envs: int = 2
     state_size: int = 0
     frame_stack: int = 1
+    activity_interval_s: float = 0.0
+    activities: list[ActorActivity] = field(default_factory=list)
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
 
@@ -92,6 +95,11 @@ class FakeStream:
 
     def awaits_message(self, awaits: bool) -> None:
         self.sink.awaits = awaits
+
+    def acted(self, activity: ActorActivity) -> None:
+        with self.sink.changed:
+            self.activities.append(activity)
+            self.sink.changed.notify_all()
 
     def fail(self, failure: ActorFailure) -> None:
         with self.sink.changed:
@@ -135,6 +143,7 @@ class FakeSink:
         self.awaiting_s = 0.0
         self.policy_version = 0
         self.acknowledged_sequence = 0
+        self.activity_interval_s = 0.0
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
         if self.join_error is not None:
@@ -151,6 +160,7 @@ class FakeSink:
             policy=PolicySpec(),
             max_message_bytes=4 << 20,
             n_envs=offer.n_envs or 2,
+            activity_interval_s=self.activity_interval_s,
         )
         known = self.joined.setdefault(offer.actor_id, agreement)
         return dataclasses.replace(
@@ -165,7 +175,7 @@ class FakeSink:
         assert peer
         if actor_id not in self.joined:
             raise UnknownActorError(f"actor {actor_id!r} has not joined; expected Join before; join")
-        stream = FakeStream(self, actor_id, incarnation, cancel)
+        stream = FakeStream(self, actor_id, incarnation, cancel, activity_interval_s=self.activity_interval_s)
         with self.changed:
             stream.seen = len(self.rollouts) if self.resumes else 0
             self.streams.append(stream)

@@ -1,5 +1,6 @@
 """The metrics of an actor process, for Prometheus."""
 
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -7,7 +8,7 @@ from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
 from rollcast.services.metrics.families import Families
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.version import software_version
 
@@ -27,12 +28,28 @@ class ActorMetrics:
         self._rollouts = 0
         self._episodes = 0
         self._policy_version = 0
+        # one tuple, so that a reader never sees one version with the time of another
+        self._applied = (0, time.monotonic())
         self._n_envs = 0
         self._name = ""
 
     def joined(self, actor_id: str, n_envs: int) -> None:
         """Notes what the learner agreed to."""
         self._name, self._n_envs = actor_id, n_envs
+
+    def loaded(self, version: int) -> None:
+        """Notes that the actor acts with a policy from now on."""
+        self._applied = version, time.monotonic()
+
+    def activity(self) -> ActorActivity:
+        """Returns how the actor has spent its time so far, and with which policy it acts."""
+        version, since = self._applied
+        return ActorActivity(
+            state=self.clock.state,
+            seconds=self.clock.in_order(),
+            policy_version=version,
+            policy_age_s=time.monotonic() - since,
+        )
 
     def sent(self, rollout: Rollout) -> None:
         """Notes a rollout that was handed to the connection."""

@@ -69,6 +69,7 @@ def act_until_stopped(
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
     metrics = metrics or ActorMetrics()
+    connection.report_activity(metrics.activity)
     try:
         agreement = connection.join()
     except TrainingEndedError as error:
@@ -151,9 +152,7 @@ def _collect_and_send(
     waiting_since = time.monotonic()
     next_report = waiting_since + _REPORT_EVERY_S
     while not should_stop():
-        metrics.clock.enter(
-            ActingState.WAITING_FOR_POLICY if connection.has_credit(sequence) else ActingState.WAITING_FOR_CREDIT
-        )
+        metrics.clock.enter(_waiting(connection, sequence))
         if not connection.wait_for_credit(sequence, _WAIT_S):
             if time.monotonic() > next_report and not connection.ended:
                 next_report += _REPORT_EVERY_S
@@ -167,6 +166,7 @@ def _collect_and_send(
         if newest is not None and newest[0] != policy.version:
             metrics.clock.enter(ActingState.LOADING_POLICY)
             policy.load(*newest)
+            metrics.loaded(policy.version)
         metrics.clock.enter(ActingState.ACTING)
         rollout = worker.collect(should_stop)
         watchdog.rest()
@@ -178,6 +178,13 @@ def _collect_and_send(
         sequence += 1
         waiting_since = time.monotonic()
         next_report = waiting_since + _REPORT_EVERY_S
+
+
+def _waiting(connection: LearnerConnection, sequence: int) -> ActingState:
+    """Returns which wait keeps the actor from its next rollout, if one does."""
+    if not connection.is_open:
+        return ActingState.CONNECTING
+    return ActingState.WAITING_FOR_POLICY if connection.has_credit(sequence) else ActingState.WAITING_FOR_CREDIT
 
 
 def make_offer(

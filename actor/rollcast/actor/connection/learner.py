@@ -14,6 +14,7 @@ from rollcast.actor.connection.silence import Silence
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.policies.policies import PolicyState
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.rollouts.uplink import RolloutUplink
@@ -43,6 +44,21 @@ class LearnerConnection(Connection):
         self._outbox = Outbox()
         self._silence = Silence()
         self._feed = PolicyFeed(self._changed, is_over=self._is_over, on_end=self._note_last_policy)
+        self._activity: Callable[[], ActorActivity] | None = None
+
+    def report_activity(self, activity: Callable[[], ActorActivity]) -> None:
+        """Tells the learner how the actor spends its time, if the learner asks for it. Call it before `join`.
+
+        Args:
+            activity: Returns that; called from another thread, about once a second.
+        """
+        self._activity = activity
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is a stream, and the learner has answered on it."""
+        with self._changed:
+            return self._outbox.is_open
 
     def wait_for_credit(self, sequence: int, timeout_s: float) -> bool:
         """Waits until rollout `sequence` may be started: the learner asks for it, and a policy new enough has come.
@@ -165,7 +181,12 @@ class LearnerConnection(Connection):
         with self._changed:
             client = self._client
             assert client is not None
-        uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+        uplink = client.open_rollout_stream(
+            agreement.actor_id,
+            agreement.incarnation,
+            activity=self._activity,
+            activity_interval_s=agreement.activity_interval_s,
+        )
         with self._changed:
             self._outbox.attach(uplink)
             self._silence.opened()

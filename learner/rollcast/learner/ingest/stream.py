@@ -18,6 +18,7 @@ from rollcast.services.errors import (
     NotReadyError,
     RollcastError,
 )
+from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
@@ -80,6 +81,11 @@ class SharedParts:
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def activity_interval_s(self) -> float:
+        """Seconds between two reports of an actor's time; 0: nobody wants them."""
+        return 0.0 if self.memory is None else ACTIVITY_INTERVAL_S
+
 
 class IntakeStream:
     """One open stream: a `rollcast.services.rollouts.service.RolloutStream`. Used by the stream's own thread.
@@ -105,6 +111,7 @@ class IntakeStream:
         self.state_size = parts.state_size
         self.frame_stack = parts.frame_stack
         self.n_envs = record.offer.n_envs
+        self.activity_interval_s = parts.activity_interval_s
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
         self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
@@ -117,10 +124,11 @@ class IntakeStream:
         # The round in which the actor has places for its next rollout.
         self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
         self._awaiting_since: float | None = None
-        self._held_since: float | None = None
+        # since when it passes a rollout on, and reads nothing; None: it reads
+        self.held_since: float | None = None
         record.awaiting_s = self._awaiting_s
         if parts.memory is not None:
-            parts.memory.connected(self.actor_id, lambda: self._held_since)
+            parts.memory.connected(self.actor_id, lambda: self.held_since)
 
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
@@ -135,7 +143,7 @@ class IntakeStream:
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream has nothing to do but to wait for the actor's next message."""
         now = time.monotonic()
-        self._awaiting_since, self._held_since = (now, None) if awaits else (None, now)
+        self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.

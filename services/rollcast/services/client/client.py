@@ -1,7 +1,7 @@
 """Calls a learner: values in, values out, errors from the tree."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UP
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
+from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.evaluation import EvaluationReport
 from rollcast.services.rollouts.evaluation_codec import evaluation_report_to_proto
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
@@ -105,14 +106,30 @@ class LearnerClient(Client):
         response = self._call(self._join, join_offer_to_proto(offer), timeout_s=timeout_s)
         return join_agreement_from_proto(parse_response(rollout_pb2.JoinResponse, response), offer)
 
-    def open_rollout_stream(self, actor_id: str, incarnation: int) -> RolloutUplink:
+    def open_rollout_stream(
+        self,
+        actor_id: str,
+        incarnation: int,
+        *,
+        activity: Callable[[], ActorActivity] | None = None,
+        activity_interval_s: float = 0.0,
+    ) -> RolloutUplink:
         """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.
 
         Args:
             actor_id: From the agreement.
             incarnation: From the agreement.
+            activity: Returns how the actor spends its time; called from another thread. None: it does not say.
+            activity_interval_s: From the agreement: the time between two reports of it, in seconds.
         """
-        return RolloutUplink(self._channel, self.address, actor_id, incarnation)
+        return RolloutUplink(
+            self._channel,
+            self.address,
+            actor_id,
+            incarnation,
+            activity=activity,
+            activity_interval_s=activity_interval_s,
+        )
 
     def report_evaluation(self, report: EvaluationReport) -> None:
         """Reports what an evaluator has played, or why it ends.

@@ -64,6 +64,12 @@ MAX_TIMEOUT_S: Final = 3600.0
 MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 3600.0
 
+# Time between two reports of an actor's time that a learner asks for, in seconds. It takes so many times as many over a
+# stream's life, and so many more at once.
+ACTIVITY_INTERVAL_S: Final = 1.0
+MAX_ACTIVITY_RATE: Final = 2
+MAX_ACTIVITIES_AHEAD: Final = 10
+
 # Deadlines of unary calls, in seconds, as the contract has them: of an ordinary call; of one that brings a whole
 # policy; of one that waits for the running update to end. An actor that is told to stop must end within 10 s, whatever
 # call it is in: then an engine kills it.

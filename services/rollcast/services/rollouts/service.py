@@ -11,6 +11,8 @@ import grpc
 from rollcast.services.errors import DamagedMessageError, InvalidRolloutError, RefusedError, RollcastError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
+from rollcast.services.rollouts.activity import ActorActivity
+from rollcast.services.rollouts.activity_codec import ActivityRate, activity_from_proto
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.evaluation import EvaluationReport
 from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto
@@ -92,6 +94,10 @@ class RolloutStream(Protocol):
     def frame_stack(self) -> int:
         """K, the frames that the policy sees at once."""
 
+    @property
+    def activity_interval_s(self) -> float:
+        """Seconds between two reports of the actor's time, as agreed at Join; 0: none."""
+
     def progress(self) -> StreamProgress:
         """Returns the stream's progress, which is sent as soon as it opens."""
 
@@ -117,6 +123,13 @@ class RolloutStream(Protocol):
 
         Args:
             awaits: Whether it waits.
+        """
+
+    def acted(self, activity: ActorActivity) -> None:
+        """Takes a report of the actor's time. It is no progress, and needs no credit.
+
+        Args:
+            activity: The report.
         """
 
     def fail(self, failure: ActorFailure) -> None:
@@ -275,15 +288,14 @@ class RolloutServicer:
             frame_stack=stream.frame_stack,
             hold=in_flight.hold,
         )
+        rate = ActivityRate(stream.activity_interval_s, actor_id=stream.actor_id)
         while True:
             try:
                 stream.awaits_message(True)
-                message = next(requests, None)
+                message = _next_but_reports(requests, stream, rate, sealed=sealed)
                 stream.awaits_message(False)
                 if message is None:
                     return not ended.wait(_CANCELLATION_S)
-                if sealed and not message.request.digest:
-                    raise damaged("it has no digest, and the first of its stream had one")
                 if message.request.HasField("failure"):
                     stream.fail(ActorFailure(**failure_fields(message.request.failure)))
                     continue
@@ -302,6 +314,25 @@ class RolloutServicer:
                 yield _response(progress)
                 if progress.end_of_training:
                     return True
+
+
+def _next_but_reports(
+    requests: Iterator[RequestWithBody], stream: RolloutStream, rate: ActivityRate, *, sealed: bool
+) -> RequestWithBody | None:
+    """Returns the next message that is no report of the actor's time; hands the reports before it to the stream.
+
+    The stream goes on waiting for its actor's next message meanwhile: a report says nothing of a rollout that was lost.
+    """
+    for message in requests:
+        if sealed and not message.request.digest:
+            raise damaged("it has no digest, and the first of its stream had one")
+        if not message.request.HasField("activity"):
+            return message
+        if rate.count():
+            activity = activity_from_proto(message.request.activity, actor_id=stream.actor_id)
+            if activity is not None:
+                stream.acted(activity)
+    return None
 
 
 def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:

@@ -1,14 +1,18 @@
 """Sends rollouts to a learner: the actor's end of StreamRollouts."""
 
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import grpc
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.rollouts.activity import ActorActivity
+from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields, progress_fields
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
@@ -31,12 +35,27 @@ class RolloutUplink:
         target: The learner's address, for messages.
         actor_id: From the agreement.
         incarnation: From the agreement.
+        activity: Returns how the actor spends its time; called from gRPC's sending thread. None: it reports nothing.
+        activity_interval_s: From the agreement: the time between two reports, in seconds; 0: none.
     """
 
-    def __init__(self, channel: grpc.Channel, target: str, actor_id: str, incarnation: int) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        target: str,
+        actor_id: str,
+        incarnation: int,
+        *,
+        activity: Callable[[], ActorActivity] | None = None,
+        activity_interval_s: float = 0.0,
+    ) -> None:
         self._target = target
         self._changed = threading.Condition()  # guards all below
         self._waiting: deque[Rollout | ActorFailure] = deque()
+        self._activity = activity
+        self._activity_interval_s = activity_interval_s
+        # when the next report is due; only the sending thread uses it
+        self._report_at = time.monotonic() if activity is not None and activity_interval_s else math.inf
         self._credit_sequence = 0
         self._closed = False
         self._cancelled = False
@@ -150,18 +169,29 @@ class RolloutUplink:
         while (item := self._next()) is not None:
             if isinstance(item, Rollout):
                 yield from encoder.encode(item)
+            elif isinstance(item, ActorActivity):
+                yield seal(rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(item)).SerializeToString())
             else:
                 failure = rollout_pb2.ActorFailure(**failure_fields(item))
                 yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
 
-    def _next(self) -> Rollout | ActorFailure | None:
+    def _next(self) -> Rollout | ActorFailure | ActorActivity | None:
         with self._changed:
             while True:
-                if self._waiting and self._may_go(self._waiting[0]):
+                late_s = time.monotonic() - self._report_at
+                is_ready = bool(self._waiting) and self._may_go(self._waiting[0])
+                # A rollout goes first, unless there is always another.
+                if is_ready and late_s < self._activity_interval_s:
                     return self._waiting.popleft()
                 if self._closed:
-                    return None
-                self._changed.wait(_LOOK_S)
+                    return self._waiting.popleft() if is_ready else None
+                if late_s >= 0:
+                    break
+                self._changed.wait(min(_LOOK_S, -late_s))
+        assert self._activity is not None, "no report is ever due without it"
+        # From now on: after a wait for the network no two come at once.
+        self._report_at = time.monotonic() + self._activity_interval_s
+        return self._activity()
 
     def _may_go(self, item: Rollout | ActorFailure) -> bool:
         return isinstance(item, ActorFailure) or item.sequence <= self._credit_sequence

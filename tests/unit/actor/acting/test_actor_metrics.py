@@ -35,3 +35,15 @@ def test_time_is_shown_by_state():
     found = samples(metrics)
     assert found["rollcast_actor_state_seconds_total", "waiting_for_policy"] >= 0
     assert sum(name == "rollcast_actor_state_seconds_total" for name, *_ in found) == len(ActingState)
+
+
+def test_the_report_for_the_learner_has_the_time_by_state_and_the_policy_in_use():
+    metrics = ActorMetrics()
+    metrics.clock.enter(ActingState.ACTING)
+    before = metrics.activity()
+    assert (before.state, before.policy_version) == (ActingState.ACTING, 0)
+    metrics.loaded(7)
+    after = metrics.activity()
+    assert (after.policy_version, len(after.seconds)) == (7, len(ActingState))
+    assert 0 <= after.policy_age_s <= sum(after.seconds)
+    assert all(late >= early for early, late in zip(before.seconds, after.seconds, strict=True))

@@ -1,5 +1,7 @@
 """An intake with its queue and its registry, for the tests of both ends of a stream."""
 
+from rollcast.learner.history.events import forget_event
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue
@@ -26,9 +28,15 @@ def offer(**changes: object) -> JoinOffer:
 class Intake:
     """An intake with its queue and registry."""
 
-    def __init__(self, capacity: int = 8, rule: CreditRule | None = None, network: str = "auto") -> None:
+    def __init__(
+        self,
+        capacity: int = 8,
+        rule: CreditRule | None = None,
+        network: str = "auto",
+        memory: RunHistory | None = None,
+    ) -> None:
         self.queue = RolloutQueue(capacity)
-        self.registry = ActorRegistry(max_actors=4)
+        self.registry = ActorRegistry(max_actors=4, note=forget_event if memory is None else memory.note)
         self.intake = RolloutIntake(
             self.registry,
             self.queue,
@@ -38,6 +46,7 @@ class Intake:
             n_rollout_steps=3,
             envs_per_actor=4,
             rule=rule,
+            memory=memory,
         )
 
     def join_and_open(self, **changes: object) -> IntakeStream:

@@ -2,6 +2,7 @@ import threading
 
 import pytest
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.rounds import Rounds
@@ -14,6 +15,8 @@ from rollcast.services.errors import (
     TrainingEndedError,
     UnreadableMessageError,
 )
+from rollcast.services.history.history import EventSeverity
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorState
 from tests.rollouts import make_rollout
@@ -237,3 +240,72 @@ class TestRounds:
 def begun(rounds: Rounds, version: int = 1) -> Rounds:
     rounds.begin(version)
     return rounds
+
+
+def test_the_learner_asks_for_an_actors_time_only_if_somebody_remembers_it():
+    for memory, interval_s in ((None, 0.0), (RunHistory(), 1.0)):
+        intake = Intake(memory=memory)
+        assert intake.intake.join(offer()).activity_interval_s == interval_s
+        assert intake.join_and_open().activity_interval_s == interval_s
+
+
+def test_an_actors_report_shows_in_its_info_and_is_no_progress():
+    intake = Intake(memory=RunHistory())
+    stream = intake.join_and_open()
+    before, progress = intake.registry.infos()[0], stream.progress()
+    assert (before.acting_state, before.applied_policy_version) == (None, 0)
+    stream.acted(ActorActivity(state=ActingState.SENDING, seconds=(1.0,) * 6, policy_version=5))
+    info = intake.registry.infos()[0]
+    assert (info.acting_state, info.applied_policy_version) == (ActingState.SENDING, 5)
+    assert stream.progress() == progress
+    assert info.idle_s >= before.idle_s, "it has sent nothing"
+
+
+def test_an_actors_comings_and_goings_are_remembered():
+    memory = RunHistory()
+    intake = Intake(memory=memory)
+    first = intake.join_and_open()
+    first.close(clean=False)
+    second = intake.join_and_open()
+    second.rejected(InvalidRolloutError("rollout 1 is odd"))
+    second.close(clean=False)
+    third = intake.join_and_open(process_nonce=2)
+    third.fail(ActorFailure(exception_type="ValueError", message="m", traceback="Traceback ...", env_seed=5))
+    third.close(clean=True)
+    fourth = intake.join_and_open(process_nonce=3)
+    fourth.rejected(MissingMessageError("rollout 7 is missing"))
+    fourth.close(clean=True)
+    found = [(event.severity, event.text, event.detail) for event in memory.news(None).events]
+    assert found == [
+        (EventSeverity.INFO, "joined: slot 0, 2 environments", ""),
+        (EventSeverity.WARNING, "lost its connection", ""),
+        (EventSeverity.INFO, "came back", ""),
+        (EventSeverity.ERROR, "a message was refused: rollout 1 is odd", ""),
+        (EventSeverity.INFO, "joined again, as process 2 of this name: slot 0, 2 environments", ""),
+        (EventSeverity.ERROR, "failed: ValueError: m (environment seed 5)", "Traceback ..."),
+        (EventSeverity.INFO, "joined again, as process 3 of this name: slot 0, 2 environments", ""),
+        (EventSeverity.WARNING, "a message was refused: rollout 7 is missing", ""),
+        (EventSeverity.INFO, "left", ""),
+    ]
+    assert {event.who for event in memory.news(None).events} == {"a"}
+
+
+def test_a_lane_goes_on_with_the_newest_stream_of_its_actor():
+    memory = RunHistory()
+    intake = Intake(memory=memory)
+    old = intake.join_and_open()
+    new = intake.join_and_open()
+    old.close(clean=False)
+    assert "a" in memory._times, "the end of the stream before ends nothing"
+    new.close(clean=True)
+    assert "a" not in memory._times
+
+
+def test_a_stream_that_waits_for_room_holds_its_actor():
+    intake = Intake()
+    stream = intake.join_and_open()
+    assert stream.held_since is None
+    stream.awaits_message(True)
+    assert stream.held_since is None
+    stream.awaits_message(False)
+    assert stream.held_since is not None

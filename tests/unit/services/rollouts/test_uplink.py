@@ -1,5 +1,7 @@
 """The actor's end of a rollout stream."""
 
+import itertools
+
 import pytest
 
 from rollcast.services.errors import (
@@ -8,9 +10,13 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.integration.learner_fakes import offer
 from tests.rollouts import make_rollout
+
+# as fast as an actor may be asked for its time
+INTERVAL_S = 0.1
 
 
 def test_nothing_above_the_credit_is_sent(learner, client):
@@ -48,3 +54,82 @@ def test_a_failure_is_reported(learner, uplink):
     list(uplink.responses())
     assert learner.sink.failures == [failure]
     assert learner.sink.streams[0].closes == [True]
+
+
+@pytest.fixture
+def reporting(learner, client):
+    """A stream that reports its actor's time, each report with one second more."""
+    learner.sink.activity_interval_s = INTERVAL_S
+    agreement = client.join(offer())
+    assert agreement.activity_interval_s == INTERVAL_S
+    seconds = itertools.count()
+    uplink = client.open_rollout_stream(
+        agreement.actor_id,
+        agreement.incarnation,
+        activity=lambda: ActorActivity(
+            state=ActingState.ACTING, seconds=(0.0, float(next(seconds)), 0.0, 0.0, 0.0, 0.0), policy_version=3
+        ),
+        activity_interval_s=agreement.activity_interval_s,
+    )
+    yield uplink
+    uplink.cancel()
+    learner.sink.wait_for(lambda: all(len(stream.closes) == 1 for stream in learner.sink.streams))
+
+
+def n_reports(learner) -> int:
+    return len(learner.sink.streams[0].activities) if learner.sink.streams else 0
+
+
+def test_time_is_reported_again_and_again_while_there_is_no_credit(learner, reporting):
+    reporting.send(make_rollout(9))
+    responses = reporting.responses()
+    assert next(responses).credit_sequence == 4
+    learner.sink.wait_for(lambda: n_reports(learner) >= 4)
+    (stream,) = learner.sink.streams
+    assert [activity.seconds[1] for activity in stream.activities[:4]] == [0.0, 1.0, 2.0, 3.0]
+    assert {(activity.state, activity.policy_version) for activity in stream.activities} == {(ActingState.ACTING, 3)}
+    assert learner.sink.rollouts == []
+    assert learner.sink.awaits, "a report is not the message that the learner waits for"
+
+
+def test_rollouts_and_failures_travel_among_the_reports(learner, reporting):
+    responses = reporting.responses()
+    assert next(responses).acknowledged_sequence == 0
+    for sequence in range(1, 6):
+        reporting.send(make_rollout(sequence))
+        assert next(responses).acknowledged_sequence == sequence
+        learner.sink.wait_for(lambda wanted=sequence: n_reports(learner) >= wanted)
+    reporting.fail(ActorFailure(exception_type="ValueError", message="m", traceback="t"))
+    reporting.close()
+    assert list(responses) == []
+    assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2, 3, 4, 5]
+    assert len(learner.sink.failures) == 1
+    assert learner.sink.streams[0].closes == [True]
+
+
+def test_a_stream_that_always_has_a_rollout_to_send_reports_too(learner, reporting):
+    responses, sequence = reporting.responses(), 0
+    learner.sink.credit = 100
+    next(responses)
+    while n_reports(learner) < 3:
+        for _ in range(50):
+            sequence += 1
+            reporting.send(make_rollout(sequence))
+        while next(responses).acknowledged_sequence < sequence:
+            pass
+        learner.sink.rollouts.clear()
+    assert learner.sink.rejections == []
+
+
+def test_no_time_is_reported_to_a_learner_that_did_not_ask(learner, client):
+    agreement = client.join(offer())
+    assert agreement.activity_interval_s == 0.0
+    uplink = client.open_rollout_stream("a", 1, activity=lambda: pytest.fail("asked"), activity_interval_s=0.0)
+    responses = uplink.responses()
+    next(responses)
+    for sequence in range(1, 4):
+        uplink.send(make_rollout(sequence))
+        next(responses)
+    uplink.close()
+    assert list(responses) == []
+    assert n_reports(learner) == 0
