@@ -14,6 +14,7 @@ from rollcast.services.limits import limits
 from rollcast.services.limits.limits import MAX_EVALUATORS, MAX_WAITING_ROLLOUTS
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.evaluation import EvaluationPlan
 from rollcast.services.rollouts.join import ActorRole
@@ -24,6 +25,7 @@ from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, filled_buffer
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.unit.services.rollouts.test_activity_codec import ACTIVITY
 
 
 @pytest.fixture
@@ -230,3 +232,11 @@ def test_max_waiting_rollouts():
                 uplink.send(make_rollout(sequence))
         uplink.cancel()
     assert refused.value.limit == "max_waiting_rollouts"
+
+
+def test_max_activity_rate():
+    report = rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(ACTIVITY))
+    with serve() as learner, LearnerClient(learner.address) as client:
+        client.join(offer())
+        code, limit = answer_to(learner.address, STREAM, OPENING, *[report] * 5000)
+    assert (code, limit) == (EXHAUSTED, "max_activity_rate")

@@ -4,7 +4,7 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import DamagedMessageError, InvalidInputError, LimitExceededError
-from rollcast.services.limits.limits import MAX_ACTIVITIES_AHEAD
+from rollcast.services.limits.limits import ACTIVITIES_AHEAD
 from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import rollout_pb2
@@ -36,7 +36,7 @@ def test_a_flood_of_reports_ends_the_stream_and_reaches_no_further(learner):
     assert isinstance(error, LimitExceededError)
     assert error.limit == "max_activity_rate"
     (stream,) = learner.sink.streams
-    assert len(stream.activities) >= MAX_ACTIVITIES_AHEAD
+    assert len(stream.activities) >= ACTIVITIES_AHEAD
     assert len(stream.activities) < 500, "a stream of a few seconds"
     assert stream.closes == [False]
     assert [rejection.limit for rejection in learner.sink.rejections] == ["max_activity_rate"]

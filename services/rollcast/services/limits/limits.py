@@ -68,7 +68,7 @@ MAX_INTERVAL_S: Final = 3600.0
 # stream's life, and so many more at once.
 ACTIVITY_INTERVAL_S: Final = 1.0
 MAX_ACTIVITY_RATE: Final = 2
-MAX_ACTIVITIES_AHEAD: Final = 10
+ACTIVITIES_AHEAD: Final = 10
 
 # Deadlines of unary calls, in seconds, as the contract has them: of an ordinary call; of one that brings a whole
 # policy; of one that waits for the running update to end. An actor that is told to stop must end within 10 s, whatever

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError, LimitExceededError
-from rollcast.services.limits.limits import MAX_ACTIVITIES_AHEAD, MAX_ACTIVITY_RATE
+from rollcast.services.limits.limits import ACTIVITIES_AHEAD, MAX_ACTIVITY_RATE
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.v1 import rollout_pb2
 
@@ -95,10 +95,10 @@ class ActivityRate:
         self._n_reports += 1
         open_s = self._clock() - self._began
         asked = open_s / self._interval_s if self._interval_s else 0.0
-        if self._n_reports > MAX_ACTIVITIES_AHEAD + MAX_ACTIVITY_RATE * asked:
+        if self._n_reports > ACTIVITIES_AHEAD + MAX_ACTIVITY_RATE * asked:
             raise LimitExceededError(
                 f"actor {self._actor_id!r} has reported its time {self._n_reports} times in {open_s:.1f} s; expected "
-                f"at most {MAX_ACTIVITIES_AHEAD} more than twice as often as every {self._interval_s:g} s; send fewer",
+                f"at most {ACTIVITIES_AHEAD} more than twice as often as every {self._interval_s:g} s; send fewer",
                 limit="max_activity_rate",
             )
         return bool(self._interval_s)
