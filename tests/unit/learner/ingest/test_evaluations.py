@@ -1,10 +1,12 @@
 """Evaluators and the policies they are given: one at a time, the newest that is due, each counted once."""
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -13,6 +15,7 @@ from rollcast.services.errors import (
     NotReadyError,
     UnknownActorError,
 )
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import MAX_EVALUATORS
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
@@ -23,7 +26,7 @@ from tests.unit.learner.ingest.intakes import offer
 NONCE = 77
 
 
-def evaluations(**options: float) -> Evaluations:
+def evaluations(**options: Any) -> Evaluations:
     made = Evaluations(EvaluationPlan(n_episodes=2, seed=5), **options)
     made.begin(NONCE)
     return made
@@ -219,14 +222,18 @@ def test_rejects_report_of_a_version_that_was_not_given():
 
 
 def test_failure_is_shown_until_the_next_report_and_its_policy_is_due_again():
-    desk = evaluations()
+    memory = RunHistory()
+    desk = evaluations(note=memory.note)
     join(desk)
     evaluator = Subscribed(desk)
     due(desk, 1)
     evaluator.version()
-    failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="")
+    failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="Traceback ...")
     desk.report(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=NONCE, outcome=failure))
     assert desk.info().last_error == "ValueError: no licence"
+    (event,) = memory.news(None).events
+    assert (event.who, event.text) == ("e", "the evaluation has failed: ValueError: no licence")
+    assert (event.severity, event.detail) == (EventSeverity.ERROR, "Traceback ...")
     assert evaluator.version() == 1
     desk.report(report(1))
     assert desk.info().last_error == ""

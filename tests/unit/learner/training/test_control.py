@@ -7,6 +7,7 @@ from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.errors import NotReadyError, RefusedError
+from rollcast.services.history.history import RunFacts
 from rollcast.services.status.status import Phase
 from tests.actor_kinds import make_actors
 
@@ -102,3 +103,38 @@ def test_checkpoints_need_a_directory_and_a_start():
         attached().save_checkpoint()
     with pytest.raises(NotReadyError, match="not started"):
         TrainingControl(algorithm="impala", run_dir=None).save_checkpoint()
+
+
+def test_the_history_has_the_run_at_first_and_what_operators_did_once():
+    facts = RunFacts(env_id="CartPole-v1", seed=3, stop_return=475.0)
+    control = TrainingControl(algorithm="impala", run_dir=Path("runs/x"), facts=facts, max_policy_lag=2)
+    control.attach(FreshExperience(make_actors("sequential")), TrainingProgress(), None)
+    control.enter(Phase.TRAINING)
+    first = control.history(None)
+    assert first.run is not None
+    assert (first.run.env_id, first.run.seed, first.run.stop_return) == ("CartPole-v1", 3, 475.0)
+    assert (first.run.algorithm, first.run.run_dir) == ("impala", "runs/x")
+    assert first.delays.max_policy_lag == 2
+    for _ in range(2):
+        control.pause()
+    for _ in range(2):
+        control.resume()
+    second = control.history(first.now_s)
+    assert second.run is None
+    assert [event.text for event in second.events] == [
+        "an operator has paused training",
+        "an operator has resumed training",
+    ]
+    assert second.status.phase is Phase.TRAINING
+    assert control.history(second.now_s).events == ()
+    assert not control.is_over
+    control.enter(Phase.FINISHED)
+    assert control.is_over
+
+
+def test_a_history_before_training_has_the_run_and_its_phase():
+    control = TrainingControl(algorithm="impala", run_dir=None)
+    control.sample()
+    update = control.history(None)
+    assert (update.status.phase, update.actors) == (Phase.STARTING, ())
+    assert update.run is not None

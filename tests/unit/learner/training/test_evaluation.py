@@ -12,6 +12,7 @@ from rollcast.actor.playing.evaluate import summarize
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import EvaluationSchedule
@@ -47,8 +48,9 @@ class Training:
     def __init__(self, **schedule: object) -> None:
         self.actors, self.progress = Offered(), TrainingProgress()
         given = {"interval_s": None, "interval_steps": None}
+        self.memory = RunHistory()
         self.evaluation = TrainingEvaluation(
-            self.actors, self.progress, EvaluationSchedule(**(given | schedule)), self.actors.policy
+            self.actors, self.progress, EvaluationSchedule(**(given | schedule)), self.actors.policy, memory=self.memory
         )
 
     def update(self, times: int = 1, steps: int = 10) -> None:
@@ -66,6 +68,24 @@ class Training:
         ((env_steps, values),) = self.evaluation.take()
         assert env_steps == 10 * version
         return values
+
+
+def test_evaluations_are_remembered_with_whether_they_are_the_best():
+    training = Training(interval_steps=10)
+    for version, mean in ((2, 1.0), (3, 3.0), (4, 3.0)):
+        training.report(version, mean - 1.0, mean + 1.0)
+    news = training.memory.news(None)
+    assert [(one.policy_version, one.env_steps, one.mean_return, one.best) for one in news.evaluations] == [
+        (2, 20, 1.0, True),
+        (3, 30, 3.0, True),
+        (4, 40, 3.0, False),
+    ]
+    assert all(one.ci_low < one.mean_return < one.ci_high for one in news.evaluations)
+    assert [event.text for event in news.events] == [
+        "version 2 was evaluated: mean return 1, the best so far",
+        "version 3 was evaluated: mean return 3, the best so far",
+        "version 4 was evaluated: mean return 3, no better than before",
+    ]
 
 
 def test_first_update_after_each_multiple_of_the_interval_is_evaluated():

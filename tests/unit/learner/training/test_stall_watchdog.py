@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.training.stall_watchdog import StallWatchdog
 from tests.processes import wait_until
 
@@ -24,13 +25,20 @@ def test_a_stall_is_told_and_then_shown(reason, expected, caplog):
     trainer = threading.Thread(target=stuck_here, args=(released,), name="the trainer")
     trainer.start()
     try:
-        with StallWatchdog(lambda: 7, lambda: (reason, 1.0), lambda: False, notice_s=0.04, stacks_s=0.2):
-            wait_until(lambda: "thread the trainer" in caplog.text, "the stacks")
+        memory = RunHistory()
+        with StallWatchdog(
+            lambda: 7, lambda: (reason, 1.0), lambda: False, notice_s=0.04, stacks_s=0.2, note=memory.note
+        ):
+            wait_until(lambda: len(memory.news(None).events) == 2, "both notes")
     finally:
         released.set()
         trainer.join()
     assert "in stuck_here" in caplog.text
     assert len(caplog.records) == len(expected), "each is said once"
+    first, second = memory.news(None).events
+    assert first.text == f"training has not gone on for 0 s; it waits for {reason or 'nothing'}"
+    assert second.text == f"training has not gone on for 0 s, and waits for {reason or 'nothing'}"
+    assert "in stuck_here" in second.detail
     for record, text in zip(caplog.records, expected, strict=True):
         assert text in record.message
 

@@ -1,14 +1,19 @@
 from collections.abc import Mapping
 
+import pytest
 import torch
 
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, FreshExperience
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
+from rollcast.services.errors import RollcastError
+from rollcast.services.history.history import EventSeverity, LearnerActivity
 from tests.actor_kinds import make_actors
 
 
@@ -95,3 +100,41 @@ def test_episodes_are_kept_until_the_next_record_only():
     assert summary.env_steps >= 500
     assert statistics["episode_count/cumulative"] > 0
     assert "episode_count/epoch" not in statistics
+
+
+def trainer_of(control: TrainingControl, algorithm_class: type[Impala] = Impala) -> Trainer:
+    actors = make_actors("sequential")
+    return Trainer(
+        FreshExperience(actors),
+        algorithm_class(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        control,
+        TrainingSchedule(total_steps=100, stop_return=None),
+        device=torch.device("cpu"),
+    )
+
+
+def test_the_history_has_the_end_of_training_its_lags_and_the_time_of_its_thread():
+    control = TrainingControl(algorithm="impala", run_dir=None)
+    trainer_of(control).run()
+    news = control.memory.news(None)
+    assert [event.text for event in news.events] == [
+        "training has ended: all steps are done, after 112 environment steps and 7 updates"
+    ]
+    assert sum(news.delays.trajectories_by_lag) == 7 * 4
+    spent = control.memory.activity.seconds()
+    assert spent[LearnerActivity.UPDATING] > 0
+    assert spent[LearnerActivity.WAITING] > 0
+    assert spent[LearnerActivity.PUBLISHING] > 0
+
+
+def test_the_history_has_why_training_failed():
+    class Failing(Impala):
+        def update(self, batch: Batch, *, progress: float) -> Metrics:
+            raise RollcastError("the loss is odd")
+
+    control = TrainingControl(algorithm="impala", run_dir=None)
+    with pytest.raises(RollcastError, match="odd"):
+        trainer_of(control, Failing).run()
+    (event,) = control.memory.news(None).events
+    assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
+    assert "in update" in event.detail
