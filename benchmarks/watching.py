@@ -219,6 +219,32 @@ def measure_answers(n_actors: int) -> tuple[float, float]:
     return statistics.median(took[1:]), took[0]
 
 
+def measure_report(n_reports: int = 5000) -> tuple[float, float]:
+    """Returns the processor time of a report, in seconds: where it is made, and where it is taken."""
+    from rollcast.actor.acting.actor_metrics import ActorMetrics
+    from rollcast.learner.history.run_history import RunHistory
+    from rollcast.services.rollouts.activity_codec import activity_from_proto, activity_to_proto
+    from rollcast.services.rollouts.service import parse_request
+    from rollcast.services.wire.seal import seal
+    from rollcast.v1 import rollout_pb2
+
+    metrics = ActorMetrics()
+    began = time.process_time()
+    messages = [
+        seal(rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(metrics.activity())).SerializeToString())
+        for _ in range(n_reports)
+    ]
+    made_s = time.process_time() - began
+    memory = RunHistory()
+    memory.connected("a", lambda: None)
+    began = time.process_time()
+    for message in messages:
+        activity = activity_from_proto(parse_request(message).request.activity, actor_id="a")
+        assert activity is not None
+        memory.acted("a", activity)
+    return made_s / n_reports, (time.process_time() - began) / n_reports
+
+
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -242,6 +268,8 @@ def main() -> None:
         rows.append(
             (f"one answer, {n_actors} actors", f"{1e3 * each:.2f} ms", f"the first {1e3 * first:.1f} ms", "", "")
         )
+    made_s, taken_s = measure_report()
+    rows.append(("one report of an actor's time", f"{1e6 * made_s:.0f} us", f"taken in {1e6 * taken_s:.0f} us", "", ""))
     print_table(("what", "a second of processor time", "without", "ratio", "target"), rows)
 
 
