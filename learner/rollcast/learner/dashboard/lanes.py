@@ -19,6 +19,8 @@ N_ROWS: Final = 12
 # Seconds that lanes show, by choice, and the cells into which they are divided. A learner remembers an hour of them.
 _CELLS: Final = {60.0: 60, 300.0: 100, 3600.0: 240}
 LONGEST_S: Final = 3600.0
+# Updates come once a second; cells of a second are new with each, even if one comes early.
+_EARLY_S: Final = 0.5
 
 
 class Lanes(Element, component="lanes.js"):
@@ -39,8 +41,8 @@ class Lanes(Element, component="lanes.js"):
         self._is_ready = False
         self._sent_picture: dict[str, Any] = {}
         self._scale: tuple[float, int] | None = None
-        self._next_strips = 0.0
-        self._strips: dict[str, Cells] = {}
+        self._next_cells = 0.0
+        self._cells: dict[str, Cells] = {}
 
         def choose(event: GenericEventArguments) -> None:
             on_choice(str(event.args))
@@ -75,10 +77,9 @@ class Lanes(Element, component="lanes.js"):
         if find:
             ranked.sort(key=lambda actor: find.lower() not in actor.actor_id.lower())
         rows, others = ranked[:N_ROWS], ranked[N_ROWS:]
-        lanes = {"": view.lane("", span_s, n_cells)}
-        lanes |= {actor.actor_id: view.lane(actor.actor_id, span_s, n_cells) for actor in rows}
-        self._refresh_strips(view, others, span_s=span_s, n_cells=n_cells, anew=forget)
-        lanes |= {actor.actor_id: strip for actor in others if (strip := self._strips.get(actor.actor_id)) is not None}
+        self._refresh_cells(view, ranked, span_s=span_s, n_cells=n_cells, anew=forget)
+        lanes = {actor_id: self._cells[actor_id] for actor_id in ("", *(actor.actor_id for actor in rows))}
+        lanes |= {actor.actor_id: largest_states(self._cells[actor.actor_id]) for actor in others}
         if forget:
             self._sent.forget()
         changes, gone = self._sent.changes(lanes)
@@ -98,20 +99,18 @@ class Lanes(Element, component="lanes.js"):
                 "change", {"forget": forget, "gone": gone, "scale": scale, "lanes": changes, "picture": new}
             )
 
-    def _refresh_strips(
-        self, view: RunView, others: Sequence[ActorInfo], *, span_s: float, n_cells: int, anew: bool
+    def _refresh_cells(
+        self, view: RunView, actors: Sequence[ActorInfo], *, span_s: float, n_cells: int, anew: bool
     ) -> None:
-        """Computes the strips again: of all actors when a cell is over, of new ones at once."""
+        """Computes the lanes again: all when a cell is over, those of new actors at once."""
         now = time.monotonic()
-        anew = anew or now >= self._next_strips
+        anew = anew or now >= self._next_cells
         if anew:
-            self._next_strips = now + span_s / n_cells - 0.5
-        known = {} if anew else self._strips
-        self._strips = {
-            actor.actor_id: known[actor.actor_id]
-            if actor.actor_id in known
-            else largest_states(view.lane(actor.actor_id, span_s, n_cells))
-            for actor in others
+            self._next_cells = now + span_s / n_cells - _EARLY_S
+        known = {} if anew else self._cells
+        self._cells = {
+            actor_id: known[actor_id] if actor_id in known else view.lane(actor_id, span_s, n_cells)
+            for actor_id in ("", *(actor.actor_id for actor in actors))
         }
 
 

@@ -1,6 +1,7 @@
 """The page of one learner: the sentence, the charts, the figures, the lanes and the events."""
 
 import html
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -36,6 +37,9 @@ _LOOK_S: Final = 0.5
 _MAX_EVENTS: Final = 100
 _SPANS: Final = {60: "1 min", 300: "5 min", 3600: "1 h", 0: "all"}
 _FIRST_SPAN: Final = 300
+# Lines over a time are drawn again when this part of it has passed, which is about a pixel; but at least so often.
+_REDRAWN: Final = 1 / 600
+_LONGEST_REDRAW_S: Final = 10.0
 
 _Which = Literal["all", "problems"]
 
@@ -94,6 +98,7 @@ class Page:
         self._over: charts.XAxis = "steps"
         self._which: _Which = "all"
         self._find = ""
+        self._next_lines = 0.0
         self._dark = ui.dark_mode(None)
         ui.add_css(Path(__file__).with_name("style.css"))
         # Browsers show it at once; the rest of the page follows when its scripts are loaded, and style.css hides this.
@@ -201,6 +206,7 @@ class Page:
         self._which = which or self._which
         self._find = self._find if find == "" and (span_s, over, which) != (None, None, None) else find or ""
         self._seen = None
+        self._next_lines = 0.0
         self.refresh()
 
     def _change_theme(self) -> None:
@@ -240,8 +246,12 @@ class Page:
         shown = figures(view)
         for index, gauge in enumerate(self._gauges):
             gauge.show(shown[index] if index < len(shown) else None)
-        self._draw(self._return, "return", self._return_options(view))
-        self._draw(self._speed, "speed", self._speed_options(view))
+        now = time.monotonic()
+        if now >= self._next_lines:
+            span_s = self._span_s or view.since_start(view.now_unix_s or 0.0)
+            self._next_lines = now + min(span_s * _REDRAWN, _LONGEST_REDRAW_S)
+            self._draw(self._return, "return", self._return_options(view))
+            self._draw(self._speed, "speed", self._speed_options(view))
         self._draw(self._lag, "lag", charts.lag_chart(view.delays))
 
     def _draw(self, chart: ui.echart, name: str, options: charts.Options) -> None:
