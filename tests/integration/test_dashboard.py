@@ -267,7 +267,7 @@ class TestARealRun:
                 seen.wait_for_text('[data-figure="env steps"]', f"{told.env_steps:,}")
                 assert seen.text('tr[data-actor=""] .number') == f"v{told.policy_version:,}"
                 seen.wait_for_text(".events", "local-0")
-                assert seen.lane("")["painted"]
+                assert all(seen.lane(name)["painted"] for name in ("", "local-0", "local-1"))
                 seen.page.locator("[data-action=stop]").click()
                 seen.page.locator("[data-confirm]").click()
                 seen.wait_for_text("[data-outcome]", "The learner ends training")
