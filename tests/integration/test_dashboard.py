@@ -267,7 +267,8 @@ class TestARealRun:
                 seen.wait_for_text('[data-figure="env steps"]', f"{told.env_steps:,}")
                 assert seen.text('tr[data-actor=""] .number') == f"v{told.policy_version:,}"
                 seen.wait_for_text(".events", "local-0")
-                assert all(seen.lane(name)["painted"] for name in ("", "local-0", "local-1"))
+                names = ("", "local-0", "local-1")
+                wait_until(lambda: all(seen.lane(name)["painted"] for name in names), "lanes of all")
                 seen.page.locator("[data-action=stop]").click()
                 seen.page.locator("[data-confirm]").click()
                 seen.wait_for_text("[data-outcome]", "The learner ends training")
