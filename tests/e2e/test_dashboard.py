@@ -23,3 +23,17 @@ def test_its_page_shows_the_run_and_what_the_learner_says(compose):
         # its file system is read-only, and it writes nothing
         (container,) = compose.containers("dashboard")
         assert "Traceback" not in container.logs().decode()
+
+
+@pytest.mark.parametrize(
+    "compose",
+    [ENDLESS | {"ROLLCAST_DASHBOARD_PORT": "0", "OVERRIDE": "docker-compose.tls.yml"}],
+    indirect=True,
+)
+def test_with_tls_its_page_is_a_viewers(compose):
+    compose.run("--profile", "dashboard", "up", "-d", "--no-build", "--scale", "actor=1")
+    wait_until(lambda: compose.is_healthy("dashboard"), "the health of the page", 90)
+    with chromium() as browser, watcher(browser) as seen:
+        seen.open(f"http://{compose.address('dashboard', 8080)}/")
+        seen.wait_for_text(".phase", "TRAINING", 90)
+        assert not seen.page.locator("[data-action=stop]").is_visible()
