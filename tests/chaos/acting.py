@@ -8,7 +8,9 @@ The file is written to before the actor acts on the acknowledgement, and by the 
 import os
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from rollcast.actor.acting.process import main
 from rollcast.services.rollouts.rollouts import StreamProgress
@@ -21,9 +23,9 @@ def write_acknowledgements(path: Path) -> None:
     make, responses = RolloutUplink.__init__, RolloutUplink.responses
     incarnations: dict[RolloutUplink, int] = {}
 
-    def __init__(uplink: RolloutUplink, channel: object, target: str, actor_id: str, incarnation: int) -> None:  # noqa: N807
-        incarnations[uplink] = incarnation
-        make(uplink, channel, target, actor_id, incarnation)
+    def __init__(uplink: RolloutUplink, *args: Any, **options: Any) -> None:  # noqa: N807
+        make(uplink, *args, **options)
+        incarnations[uplink] = signature(make).bind(uplink, *args, **options).arguments["incarnation"]
 
     def written(uplink: RolloutUplink) -> Iterator[StreamProgress]:
         for progress in responses(uplink):
