@@ -147,6 +147,7 @@ def learner(folder: Path, needed: float) -> Iterator[tuple[str, LearnerClient]]:
 
 def answers(client: LearnerClient) -> bool:
     """Returns True if the learner tells its status."""
+    # It starts, or has ended.
     with contextlib.suppress(RollcastError):
         client.status()
         return True
@@ -204,6 +205,7 @@ def follow(address: str, fleet: Fleet, client: LearnerClient, *, first: int, mos
 
 def knows_a_number(keda: Keda) -> bool:
     """Returns True if the scaler has heard from the learner."""
+    # The scaler starts.
     with contextlib.suppress(grpc.RpcError):
         return keda.metric() > 0
     return False
@@ -239,7 +241,10 @@ def main() -> None:
         ],
     )
     print()
-    of_best = lambda rate: f"{rate.env_steps_per_second / fixed[best].env_steps_per_second:.0%}"  # noqa: E731  # two columns
+
+    def of_best(rate: Rate) -> str:
+        return f"{rate.env_steps_per_second / fixed[best].env_steps_per_second:.0%}"
+
     print_table(
         ("actors over time", "settled after", "at", "trainer waits", "of the best, settled", "on the way"),
         [

@@ -182,6 +182,7 @@ def _watching(address: str, n_clients: int) -> Iterator[None]:
 def _until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
+        # The learner starts: it is asked again.
         with contextlib.suppress(RollcastError):
             if condition():
                 return

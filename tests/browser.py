@@ -57,6 +57,18 @@ class Watcher:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
+    def series(self, chart: str) -> list[dict[str, Any]]:
+        """Waits until a chart is drawn, and returns its series, as ECharts has them."""
+        self.page.wait_for_selector(f"[data-chart={chart}] canvas")
+        series: list[dict[str, Any]] = self.page.evaluate(
+            """(name) => {
+              const id = document.querySelector(`[data-chart=${name}]`).id.slice(1);
+              return getElement(id).chart.getOption().series.map((one) => ({name: one.name, data: one.data}));
+            }""",
+            chart,
+        )
+        return series
+
     def open(self, url: str) -> "Watcher":
         """Opens a dashboard and waits until it is drawn."""
         self.page.goto(url)

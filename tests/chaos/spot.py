@@ -24,7 +24,7 @@ from tests.chaos.processes import acting_options
 from tests.chaos.report import Report
 from tests.processes import ROOT, environment, wait_until, zygote
 
-# What the providers of such machines give between the notice and the end.
+# The time that providers of such machines give between the notice and the end.
 GRACE_S = 30.0
 _PERIOD_TIMEOUT_S = 120.0
 _LOOK_S = 0.02

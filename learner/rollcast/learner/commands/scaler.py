@@ -31,6 +31,7 @@ def scaler(settings: ScalerSettings) -> int:
         stop_on_signals(stop.set) as received,
         contextlib.closing(_Question(settings)) as question,
     ):
+        # A learner that is not there yet is asked again at every question of KEDA.
         with contextlib.suppress(LearnerUnreachableError):
             question.connect()
         watched = Scaler(question, settings.rules(), window_s=settings.window_s, hold_s=settings.hold_s)

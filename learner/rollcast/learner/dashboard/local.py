@@ -70,7 +70,7 @@ class LocalDashboard:
         self._process.join(_STOP_TIMEOUT_S)
         if self._process.exitcode is None:
             self._process.kill()
-            self._process.join()
+            self._process.join(_STOP_TIMEOUT_S)
         self._process.close()
         self._receiver.close()
 

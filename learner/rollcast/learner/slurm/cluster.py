@@ -14,7 +14,7 @@ from rollcast.services.errors import SlurmError
 # Slurm's own commands give up on a controller after some 100 s.
 _TIMEOUT_S: Final = 150
 
-# What Slurm says, and what to do about it.
+# Parts of Slurm's messages, and advice for each.
 _ADVICE: Final = (
     (
         r"accounting/QOS policy|QOSMax|AssocMax|AssocGrp|QOSGrp",

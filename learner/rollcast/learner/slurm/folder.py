@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-# What a name of a job may consist of: squeue's --name takes names that are separated by commas.
+# The characters that names of jobs must not have: squeue's --name takes names that are separated by commas.
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
