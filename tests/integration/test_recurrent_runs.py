@@ -78,7 +78,7 @@ LEARNS = ("--recipe", "ppo-cartpole-masked", *BY_STEPS)
 def test_policy_with_a_memory_learns_what_one_without_cannot(tmp_path: Path, recurrence: str):
     """A run reaches 300 after 15k to 31k steps, but for one of many, whose last bits differed, and which had 238.
 
-    So a second seed may show it. A policy without a memory has 49 at most, whatever its seed.
+    So a second seed may show it. The run without a memory had 43 at most.
     """
     reached: list[float] = []
     for seed in (0, 1):
