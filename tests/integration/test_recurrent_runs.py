@@ -69,28 +69,20 @@ def test_recording_with_states_fills_the_buffer_of_r2d2_if_every_sequence_has_on
     assert "in rollouts of 16 steps" in done.stderr
 
 
-# The same seed and actors in the learner's thread: nearly every run is the same again. Rarely one rounds otherwise.
+# The same seed and actors in the learner's thread: each run is the same again. One with an LSTM was not: 238 where four
+# others had 439. Sums of MKL may differ in their last bits, which MKL_CBWR fixes; that they did is likely, not proven.
 BY_STEPS = ("--actor-kind", "sequential", "--eval-interval-steps", 5000)
 LEARNS = ("--recipe", "ppo-cartpole-masked", *BY_STEPS)
 
 
 @pytest.mark.parametrize("recurrence", ["lstm", "gru"])
 def test_policy_with_a_memory_learns_what_one_without_cannot(tmp_path: Path, recurrence: str):
-    """A run reaches 300 after 15k to 31k steps, but for one of many, whose last bits differed, and which had 238.
-
-    So a second seed may show it. The run without a memory had 43 at most.
-    """
-    reached: list[float] = []
-    for seed in (0, 1):
-        summary = tmp_path / f"{seed}.json"
-        options = ("--stop-return", 300, "--run-dir", tmp_path / f"run-{seed}", "--summary-json", summary)
-        steps = ("--seed", seed, "--total-steps", 60_000)
-        done = rollcast("train", *LEARNS, *options, *steps, "--recurrence", recurrence)
-        assert done.returncode == 0, done.stderr
-        reached.append(json.loads(summary.read_text())["best_eval_mean_return"])
-        if reached[-1] >= 300:
-            break
-    assert max(reached) >= 300, reached
+    summary = tmp_path / "summary.json"
+    options = ("--stop-return", 300, "--run-dir", tmp_path / "run", "--summary-json", summary)
+    arguments = ("train", *LEARNS, *options, "--recurrence", recurrence, "--total-steps", 60_000)
+    done = rollcast(*arguments, MKL_CBWR="COMPATIBLE")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(summary.read_text())["best_eval_mean_return"] >= 300
 
 
 def test_r2d2_learns_what_dqn_cannot(tmp_path: Path):
