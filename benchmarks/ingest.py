@@ -163,9 +163,9 @@ class Learner:
     def __init__(
         self, load: Load, security: ServerSecurity = PLAIN_SERVER, durable: DurableRollouts | None = None
     ) -> None:
-        import torch
 
         from rollcast.learner.actors.publisher import PolicyPublisher
+        from rollcast.learner.devices.copier import make_copier
         from rollcast.learner.ingest.batcher import Batcher
         from rollcast.learner.ingest.intake import RolloutIntake
         from rollcast.learner.ingest.queue import RolloutQueue
@@ -182,7 +182,7 @@ class Learner:
             load.spaces,
             n_rollout_steps=load.n_steps,
             batch_size=batch_size,
-            device=torch.device("cpu"),
+            copier=make_copier("cpu"),
             frame_stack=spec.frame_stack,
         )
         publisher = PolicyPublisher(load.spaces, spec, seed=0)
@@ -228,7 +228,7 @@ class Learner:
                 if self._durable is not None:
                     self._durable.covered([piece.name])
             if not self._batcher.n_missing:
-                use(self._batcher.finish())
+                use(self._batcher.finish().ready().ready())
         return n_trajectories
 
     def close(self) -> None:

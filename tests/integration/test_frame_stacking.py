@@ -28,6 +28,7 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.trajectories import observations_to_value
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.policies.policies import PolicySpec
@@ -115,11 +116,11 @@ def batch_of(rollout: Rollout, known: EnvironmentSpaces, frame_stack: int) -> Ba
         {key: known[key]},
         n_rollout_steps=rollout.n_steps,
         batch_size=acting,
-        device=torch.device("cpu"),
+        copier=make_copier("cpu"),
         frame_stack=frame_stack,
     )
     batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
-    return batcher.finish()
+    return batcher.finish().ready()
 
 
 @pytest.mark.parametrize(
@@ -186,12 +187,12 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, recu
                 known,
                 n_rollout_steps=T,
                 batch_size=B,
-                device=torch.device("cpu"),
+                copier=make_copier("cpu"),
                 state_size=spec.state_size,
                 frame_stack=frame_stack,
             )
             batcher.add(RolloutSlice(rollout, 0, B))
-            made.update(batcher.finish(), progress=0.0)
+            made.update(batcher.finish().ready(), progress=0.0)
         learnt.append(made.policy_state())
         worker.close()
     one, other = learnt

@@ -23,6 +23,7 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
@@ -81,11 +82,11 @@ def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> B
         {key: spaces[key]},
         n_rollout_steps=rollout.n_steps,
         batch_size=acting,
-        device=torch.device("cpu"),
+        copier=make_copier("cpu"),
         state_size=spec.state_size,
     )
     batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
-    return batcher.finish()
+    return batcher.finish().ready()
 
 
 def replayed_log_prob(policy: TorchPolicy, batch: Batch) -> torch.Tensor:

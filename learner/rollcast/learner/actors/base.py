@@ -5,14 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import torch
-
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
@@ -294,12 +293,13 @@ class DistributedActors(ABC):
         """
         started = time.perf_counter()
         if not self._batchers:
+            copier = make_copier(learner_device)
             self._batchers = {
                 key: Batcher(
                     {key: substep},
                     n_rollout_steps=self.n_rollout_steps,
                     batch_size=self.batch_size,
-                    device=torch.device(learner_device),
+                    copier=copier,
                     state_size=self.policy.spec.state_size,
                     frame_stack=self.policy.spec.frame_stack,
                 )
@@ -315,7 +315,7 @@ class DistributedActors(ABC):
             if piece.arrived_at is not None:
                 self._arrived_at.setdefault(piece.rollout.substep_key, []).append(piece.arrived_at)
             fullest = min(self._batchers.values(), key=_missing)
-        batch = fullest.finish()
+        batch = fullest.finish().ready()
         (key,) = batch.substeps
         self.batch_names = self._names.pop(key)
         self.batch_arrived_at = self._arrived_at.pop(key, [])

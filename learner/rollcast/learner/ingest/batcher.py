@@ -1,104 +1,174 @@
 """Copies trajectories from the queue into batches `[T, B, ...]`, in a ring of slots that are allocated once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import EllipsisType
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.copier import Copier, Fence
+from rollcast.learner.devices.staging import ArrayLayout, Staging, send_together
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
+from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 
 # Two would do on the CPU: training uses one while the other is filled. The third leaves time for a copy to a GPU.
-N_SLOTS = 3
+N_SLOTS: Final = 3
+
+# Arrays, tensors, or their layouts.
+A = TypeVar("A")
+A2 = TypeVar("A2")
 
 
-@dataclass(slots=True)
-class _Column:
-    """One column of a slot: a tensor and the numpy view through which it is filled."""
+@dataclass(frozen=True, slots=True)
+class _SubstepColumns(Generic[A]):
+    """The columns of one substep in a slot; see `BatchColumns`."""
 
-    tensor: Tensor
-    array: NDArray[np.generic]
+    observation: dict[str, A]
+    action: A
+    log_prob: A
+    last_observation: dict[str, A]
+    initial_state: A | None
+    previous_observation: dict[str, A]
+
+    def map(self, convert: Callable[[A], A2]) -> "_SubstepColumns[A2]":
+        """Converts every column, always in the same order."""
+        return _SubstepColumns(
+            observation=_map_leaves(convert, self.observation),
+            action=convert(self.action),
+            log_prob=convert(self.log_prob),
+            last_observation=_map_leaves(convert, self.last_observation),
+            initial_state=None if self.initial_state is None else convert(self.initial_state),
+            previous_observation=_map_leaves(convert, self.previous_observation),
+        )
 
 
-@dataclass(slots=True)
-class _SubstepSlot:
-    observation: dict[str, _Column]
-    action: _Column
-    log_prob: _Column
-    last_observation: dict[str, _Column]
-    initial_state: _Column | None
-    previous_observation: dict[str, _Column]
-    final_observation: dict[str, list[NDArray[np.generic]]] = field(default_factory=dict)
+@dataclass(frozen=True, slots=True)
+class _Columns(Generic[A]):
+    """The columns of a slot; see `Batch`."""
+
+    substeps: dict[str, _SubstepColumns[A]]
+    reward: A
+    terminated: A
+    truncated: A
+    valid: A
+
+    def map(self, convert: Callable[[A], A2]) -> "_Columns[A2]":
+        """Converts every column, always in the same order."""
+        return _Columns(
+            substeps={key: columns.map(convert) for key, columns in self.substeps.items()},
+            reward=convert(self.reward),
+            terminated=convert(self.terminated),
+            truncated=convert(self.truncated),
+            valid=convert(self.valid),
+        )
+
+    def arrange(self, arrays: list[A2]) -> "_Columns[A2]":
+        """Returns columns like these of other arrays, which are in the order of `flat`."""
+        following = iter(arrays)
+        return self.map(lambda _: next(following))
+
+    def flat(self) -> list[A]:
+        """Lists all columns."""
+        listed: list[A] = []
+        self.map(listed.append)
+        return listed
+
+
+def _map_leaves(convert: Callable[[A], A2], leaves: Mapping[str, A]) -> dict[str, A2]:
+    return {path: convert(leaf) for path, leaf in leaves.items()}
 
 
 class _Slot:
-    """Memory for one batch."""
+    """Memory for one batch: a staging for the columns, and one for the final observations, whose number changes."""
 
-    def __init__(
-        self,
-        spaces: EnvironmentSpaces,
-        n_steps: int,
-        batch_size: int,
-        *,
-        state_size: int,
-        frame_stack: int,
-        pinned: bool,
-    ) -> None:
-        def column(*shape: int, dtype: np.dtype[np.generic] | type[np.generic]) -> _Column:
-            tensor = torch.from_numpy(np.zeros(shape, dtype))
-            if pinned:
-                tensor = tensor.pin_memory()
-            return _Column(tensor, tensor.numpy())
+    def __init__(self, layout: _Columns[ArrayLayout], copier: Copier) -> None:
+        self._copier = copier
+        self._staging, self._final_staging = Staging(copier), Staging(copier)
+        self.columns: _Columns[NDArray[Any]] = layout.arrange(self._staging.open(layout.flat()))
+        self.policy_version = np.zeros(self.columns.reward.shape[1], np.int64)
+        self._clear()
 
-        def leaf_columns(*leading: int, leaves: Mapping[str, object]) -> dict[str, _Column]:
-            return {path: column(*leading, *leaf.shape, dtype=leaf.dtype) for path, leaf in leaves.items()}  # type: ignore[attr-defined]
+    def begin(self) -> None:
+        """Waits until the copy of the batch that was in the slot is made: its columns may be filled again."""
+        self._staging.wait()
 
-        self.substeps = {}
-        for key, substep in spaces.items():
-            leaves = space_leaves(substep.observation)
-            action_shape, action_dtype = substep.action.shape, substep.action.dtype
-            assert action_shape is not None
-            assert action_dtype is not None
-            self.substeps[key] = _SubstepSlot(
-                observation=leaf_columns(n_steps, batch_size, leaves=leaves),
-                action=column(n_steps, batch_size, *action_shape, dtype=action_dtype),
-                log_prob=column(n_steps, batch_size, dtype=np.float32),
-                last_observation=leaf_columns(batch_size, leaves=leaves),
-                initial_state=column(batch_size, state_size, dtype=np.float32) if state_size else None,
-                previous_observation=leaf_columns(batch_size, frame_stack - 1, leaves=leaves)
-                if frame_stack > 1
-                else {},
-            )
-        self.reward = column(n_steps, batch_size, dtype=np.float32)
-        self.terminated = column(n_steps, batch_size, dtype=np.bool_)
-        self.truncated = column(n_steps, batch_size, dtype=np.bool_)
-        self.valid = column(n_steps, batch_size, dtype=np.bool_)
-        self.policy_version = np.zeros(batch_size, np.int64)
-        self.copied: torch.cuda.Event | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets the batch that was in the slot."""
+    def _clear(self) -> None:
         self.final_index: list[NDArray[np.int64]] = []
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
         self.n_env_steps = 0
-        for substep in self.substeps.values():
-            substep.final_observation = {path: [] for path in substep.observation}
+        self.final_observation: dict[str, dict[str, list[NDArray[Any]]]] = {
+            key: {path: [] for path in columns.observation} for key, columns in self.columns.substeps.items()
+        }
+
+    def send(self) -> "FinishedBatch":
+        """Begins to copy the batch to the device."""
+        n_finals = sum(map(len, self.final_index))
+        layout: list[ArrayLayout] = [((n_finals, 2), np.int64)]
+        pieces: list[list[NDArray[Any]]] = [list(self.final_index)]
+        for key, leaves in self.final_observation.items():
+            for path, arrays in leaves.items():
+                column = self.columns.substeps[key].last_observation[path]
+                layout.append(((n_finals, *column.shape[1:]), column.dtype))
+                pieces.append(arrays)
+        for target, arrays in zip(self._final_staging.open(layout), pieces, strict=True):
+            if arrays:
+                np.concatenate(arrays, out=target)
+        (sent, (final_index, *finals)), fence = send_together(self._copier, self._staging, self._final_staging)
+        following = iter(finals)
+        columns = self.columns.arrange(sent)
+        batch = Batch(
+            substeps={
+                key: BatchColumns(
+                    observation=substep.observation,
+                    action=substep.action,
+                    log_prob=substep.log_prob,
+                    last_observation=substep.last_observation,
+                    final_observation={path: next(following) for path in self.final_observation[key]},
+                    initial_state=substep.initial_state,
+                    previous_observation=substep.previous_observation or None,
+                )
+                for key, substep in columns.substeps.items()
+            },
+            reward=columns.reward,
+            terminated=columns.terminated,
+            truncated=columns.truncated,
+            valid=columns.valid,
+            final_index=final_index,
+            policy_version=self.policy_version.copy(),
+            n_env_steps=self.n_env_steps,
+            episodes=tuple(self.episodes),
+            events=tuple(self.events),
+        )
+        self._clear()
+        return FinishedBatch(batch, fence)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBatch:
+    """A batch whose copy to the device has begun."""
+
+    _batch: Batch
+    _copied: Fence
+
+    def ready(self) -> Batch:
+        """Returns the batch for use on the current stream of the calling thread. Call it once."""
+        self._copied.before_use()
+        return self._batch
 
 
 class Batcher:
     """A ring of slots that are filled with trajectories one after the other. Used by one thread.
 
-    On the CPU a batch's tensors are views of its slot; on a GPU they are copies of it, from pinned memory, and nothing
-    waits for the copy. Either way they stay valid until `N_SLOTS - 1` further batches have been finished.
+    A batch travels to the device in two copies, one of its columns and one of its final observations, and nothing waits
+    for them before the slot is filled again. On the CPU a batch's tensors are views of its slot. Either way they stay
+    valid until `N_SLOTS - 1` further batches have been finished, and the next one is begun.
 
     Trajectories without any transition are left out. The rows before a trajectory's first transition may hold anything,
     so they are overwritten with that transition: they have no weight, but networks see only what an environment showed.
@@ -107,7 +177,7 @@ class Batcher:
         spaces: The spaces of the one substep that the rollouts hold.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
-        device: The device on which the batches are wanted.
+        copier: Copies the batches to the device on which they are wanted.
         state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
         frame_stack: K, the frames that the policy sees at once; the rollouts have the K - 1 before them.
     """
@@ -118,24 +188,13 @@ class Batcher:
         *,
         n_rollout_steps: int,
         batch_size: int,
-        device: torch.device,
+        copier: Copier,
         state_size: int = 0,
         frame_stack: int = 1,
     ) -> None:
         self._batch_size = batch_size
-        self._device = device
-        self._copies = device.type != "cpu"
-        self._slots = [
-            _Slot(
-                spaces,
-                n_rollout_steps,
-                batch_size,
-                state_size=state_size,
-                frame_stack=frame_stack,
-                pinned=device.type == "cuda",
-            )
-            for _ in range(N_SLOTS)
-        ]
+        layout = _layout(spaces, n_rollout_steps, batch_size, state_size=state_size, frame_stack=frame_stack)
+        self._slots = [_Slot(layout, copier) for _ in range(N_SLOTS)]
         self._current = 0
         self._filled = 0
 
@@ -147,6 +206,8 @@ class Batcher:
     def add(self, piece: RolloutSlice) -> None:
         """Copies trajectories, at most `n_missing`, into the current slot."""
         slot = self._slots[self._current]
+        if not self._filled:
+            slot.begin()
         rollout, n_trajectories = piece.rollout, piece.n_trajectories
         source: slice | NDArray[np.int64] = slice(piece.start, piece.stop)
         # which of the rollout's trajectories have transitions; None if all do
@@ -160,28 +221,28 @@ class Batcher:
                 n_trajectories = len(source)
         target = slice(self._filled, self._filled + n_trajectories)
         for key, columns in rollout.substeps.items():
-            room = slot.substeps[key]
-            room.action.array[:, target] = columns.action[:, source]
-            room.log_prob.array[:, target] = columns.log_prob[:, source]
+            room = slot.columns.substeps[key]
+            room.action[:, target] = columns.action[:, source]
+            room.log_prob[:, target] = columns.log_prob[:, source]
             for path, column in room.observation.items():
-                column.array[:, target] = columns.observation[path][:, source]
-                room.last_observation[path].array[target] = columns.last_observation[path][source]
+                column[:, target] = columns.observation[path][:, source]
+                room.last_observation[path][target] = columns.last_observation[path][source]
             if room.initial_state is not None and columns.initial_state is not None:
-                room.initial_state.array[target] = columns.initial_state[source]
+                room.initial_state[target] = columns.initial_state[source]
             if columns.previous_observation is not None:
                 for path, column in room.previous_observation.items():
-                    column.array[target] = columns.previous_observation[path][source]
-        slot.reward.array[:, target] = rollout.reward[:, source]
-        slot.terminated.array[:, target] = rollout.terminated[:, source]
-        slot.truncated.array[:, target] = rollout.truncated[:, source]
+                    column[target] = columns.previous_observation[path][source]
+        slot.columns.reward[:, target] = rollout.reward[:, source]
+        slot.columns.terminated[:, target] = rollout.terminated[:, source]
+        slot.columns.truncated[:, target] = rollout.truncated[:, source]
         if rollout.valid is None:
-            slot.valid.array[:, target] = True
+            slot.columns.valid[:, target] = True
             slot.n_env_steps += rollout.n_steps * n_trajectories
         else:
             valid = rollout.valid[:, source]
-            slot.valid.array[:, target] = valid
+            slot.columns.valid[:, target] = valid
             slot.n_env_steps += int(np.count_nonzero(valid))
-            _fill_before_first(slot, valid, self._filled)
+            _fill_before_first(slot.columns, valid, self._filled)
         slot.policy_version[target] = rollout.policy_version
         slot.episodes += (
             rollout.episodes
@@ -193,21 +254,13 @@ class Batcher:
             self._add_final_observations(slot, piece, acting)
         self._filled += n_trajectories
 
-    def finish(self) -> Batch:
-        """Returns the current slot, which must be full, as a batch, and goes on to the next slot."""
+    def finish(self) -> FinishedBatch:
+        """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
-        slot = self._slots[self._current]
-        batch = self._to_batch(slot)
-        if self._device.type == "cuda":
-            slot.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            slot.copied.record()
+        finished = self._slots[self._current].send()
         self._current = (self._current + 1) % N_SLOTS
         self._filled = 0
-        following = self._slots[self._current]
-        if following.copied is not None:
-            following.copied.synchronize()
-        following.clear()
-        return batch
+        return finished
 
     def _add_final_observations(self, slot: _Slot, piece: RolloutSlice, acting: NDArray[np.bool_] | None) -> None:
         index, valid = piece.rollout.final_index, piece.rollout.valid
@@ -226,57 +279,39 @@ class Batcher:
             shifted[:, 1] = self._filled - 1 + np.cumsum(acting)[shifted[:, 1]]
         slot.final_index.append(shifted)
         for key, columns in piece.rollout.substeps.items():
-            for path, arrays in slot.substeps[key].final_observation.items():
+            for path, arrays in slot.final_observation[key].items():
                 arrays.append(columns.final_observation[path][wanted])
 
-    def _to_batch(self, slot: _Slot) -> Batch:
-        index = np.concatenate(slot.final_index) if slot.final_index else np.zeros((0, 2), np.int64)
-        return Batch(
-            substeps={key: self._to_columns(substep) for key, substep in slot.substeps.items()},
-            reward=self._on_device(slot.reward.tensor),
-            terminated=self._on_device(slot.terminated.tensor),
-            truncated=self._on_device(slot.truncated.tensor),
-            valid=self._on_device(slot.valid.tensor),
-            final_index=self._on_device(torch.from_numpy(index)),
-            policy_version=slot.policy_version.copy(),
-            n_env_steps=slot.n_env_steps,
-            episodes=tuple(slot.episodes),
-            events=tuple(slot.events),
+
+def _layout(
+    spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, state_size: int, frame_stack: int
+) -> _Columns[ArrayLayout]:
+    """Returns the shapes and dtypes of the columns of a slot."""
+
+    def leaves_of(leaves: Mapping[str, LeafSchema], *leading: int) -> dict[str, ArrayLayout]:
+        return {path: ((*leading, *leaf.shape), leaf.dtype) for path, leaf in leaves.items()}
+
+    shape = n_steps, batch_size
+    substeps: dict[str, _SubstepColumns[ArrayLayout]] = {}
+    for key, substep in spaces.items():
+        leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()}
+        action = leaf_schema(substep.action)
+        substeps[key] = _SubstepColumns(
+            observation=leaves_of(leaves, *shape),
+            action=((*shape, *action.shape), action.dtype),
+            log_prob=(shape, np.float32),
+            last_observation=leaves_of(leaves, batch_size),
+            initial_state=((batch_size, state_size), np.float32) if state_size else None,
+            previous_observation=leaves_of(leaves, batch_size, frame_stack - 1) if frame_stack > 1 else {},
         )
-
-    def _to_columns(self, substep: _SubstepSlot) -> BatchColumns:
-        final_observation: Observation = {
-            path: np.concatenate(arrays) if arrays else np.zeros((0, *column.array.shape[1:]), column.array.dtype)
-            for (path, arrays), column in zip(
-                substep.final_observation.items(), substep.last_observation.values(), strict=True
-            )
-        }
-        return BatchColumns(
-            observation={path: self._on_device(column.tensor) for path, column in substep.observation.items()},
-            action=self._on_device(substep.action.tensor),
-            log_prob=self._on_device(substep.log_prob.tensor),
-            last_observation={
-                path: self._on_device(column.tensor) for path, column in substep.last_observation.items()
-            },
-            final_observation={
-                path: self._on_device(torch.from_numpy(array)) for path, array in final_observation.items()
-            },
-            initial_state=None if substep.initial_state is None else self._on_device(substep.initial_state.tensor),
-            previous_observation={
-                path: self._on_device(column.tensor) for path, column in substep.previous_observation.items()
-            }
-            or None,
-        )
-
-    def _on_device(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device, non_blocking=True) if self._copies else tensor
+    return _Columns(substeps, (shape, np.float32), (shape, np.bool_), (shape, np.bool_), (shape, np.bool_))
 
 
-def _fill_before_first(slot: _Slot, valid: NDArray[np.bool_], start: int) -> None:
+def _fill_before_first(columns: _Columns[NDArray[Any]], valid: NDArray[np.bool_], start: int) -> None:
     """Copies the first transition of each trajectory into the rows before it.
 
     Args:
-        slot: The slot.
+        columns: The columns of a slot.
         valid: Which rows are transitions, bool `[T, n]`, of the trajectories `start:start + n` of the slot.
         start: The first of these trajectories.
     """
@@ -286,8 +321,8 @@ def _fill_before_first(slot: _Slot, valid: NDArray[np.bool_], start: int) -> Non
     first = valid[:, late].argmax(axis=0)
     t, which = (np.arange(len(valid))[:, None] < first).nonzero()
     b, first = late[which] + start, first[which]
-    columns = [slot.reward, slot.terminated, slot.truncated]
-    for substep in slot.substeps.values():
-        columns += [*substep.observation.values(), substep.action, substep.log_prob]
-    for column in columns:
-        column.array[t, b] = column.array[first, b]
+    arrays = [columns.reward, columns.terminated, columns.truncated]
+    for substep in columns.substeps.values():
+        arrays += [*substep.observation.values(), substep.action, substep.log_prob]
+    for array in arrays:
+        array[t, b] = array[first, b]

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.ingest.batcher import Batcher
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
@@ -98,7 +98,7 @@ def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool
     of_passes = {**common, "minibatch_steps": T, "n_epochs": 3}
     for rollout in versions(n_padded):
         n_acting = sum(n < T for n in n_padded)
-        batcher = Batcher(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=n_acting, device=torch.device("cpu"))
+        batcher = Batcher(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=n_acting, copier=make_copier("cpu"))
         algorithm: Algorithm = {
             "impala": lambda: Impala(CARTPOLE_LIKE, SPEC, ImpalaSettings(**common, reward_clip="none")),
             "ppo": lambda: Ppo(CARTPOLE_LIKE, SPEC, PpoSettings(**of_passes)),
@@ -106,7 +106,7 @@ def test_padding_does_not_change_on_policy_algorithms(kind: str, normalize: bool
         }[kind]()
         for _ in range(2):
             batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
-            metrics = algorithm.update(batcher.finish(), progress=0.0)
+            metrics = algorithm.update(batcher.finish().ready(), progress=0.0)
             assert all(np.isfinite(float(value)) for value in metrics.values())
         learnt.append(algorithm)
     assert_same(learnt)

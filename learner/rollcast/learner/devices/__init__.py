@@ -1,0 +1,1 @@
+"""The learner's device: copies between it and main memory."""

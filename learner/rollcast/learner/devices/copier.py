@@ -1,0 +1,202 @@
+"""The one seam for copies between main memory and a device: send, fence, wait.
+
+copier = make_copier(device)
+host = copier.host_memory(n_bytes)       # pinned, if the device is a GPU
+on_device = copier.send(host, to=device) # begins a copy
+fence = copier.fence()                   # marks all copies sent so far
+fence.before_use()                       # work that is queued from now on sees what was copied
+fence.wait()                             # `host` may be written again
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rollcast.services.errors import InvalidInputError
+
+
+class Fence(Protocol):
+    """A mark after some copies. Any thread may wait for it."""
+
+    def wait(self) -> None:
+        """Waits, in the calling thread, until the copies are made: sources may be written, targets read, by the host.
+
+        Returns at once if they are made; may be called again.
+        """
+
+    def before_use(self) -> None:
+        """Makes the current stream of the copies' device wait for them; the calling thread goes on.
+
+        Call it before the targets are used on a device, in the thread that uses them, and once for each fence. Work
+        queued later on that stream may also write the copies' sources, if these are on the device.
+        """
+
+
+class Copier(Protocol):
+    """Copies tensors between main memory and one device. Used by one thread at a time; its fences by any thread.
+
+    Rule: between `send` and the end of the wait for a later fence, nobody writes or frees the source, and the host
+    does not read the target. On the CPU nothing is copied where it need not be: what `send` returns may then share the
+    memory of the source, and is valid as long as the source is not written.
+
+    Attributes:
+        device: The device, with its index.
+    """
+
+    device: torch.device
+
+    def host_memory(self, n_bytes: int) -> Tensor:
+        """Allocates main memory for copies to and from the device: uint8 `[n_bytes]`, pinned if need be.
+
+        Its content is undefined.
+        """
+
+    def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
+        """Begins a copy.
+
+        A source or target on the device is used after the work that the caller's current stream was asked for so far.
+
+        Args:
+            source: In memory of `host_memory`, or on the device; contiguous.
+            to: The device, for a new tensor; or a tensor of the source's dtype and shape, on the device or in memory of
+                `host_memory`.
+
+        Returns:
+            The target.
+
+        Raises:
+            InvalidInputError: Source or target are in memory that this copier does not copy from or to.
+        """
+
+    def fence(self) -> Fence:
+        """Marks all copies that were sent so far, on the stream of the device that they run on."""
+
+
+def make_copier(device: torch.device | str) -> Copier:
+    """Returns a copier for a device. `cuda` without an index means the current device of the calling thread."""
+    device = torch.device(device)
+    return CudaCopier(device) if device.type == "cuda" else ImmediateCopier(device)
+
+
+class ImmediateCopier:
+    """A `Copier` whose copies are made when `send` returns: for the CPU, where most need not be made at all.
+
+    Args:
+        device: Any device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def host_memory(self, n_bytes: int) -> Tensor:
+        """See `Copier.host_memory`."""
+        return torch.empty(n_bytes, dtype=torch.uint8)
+
+    def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
+        """See `Copier.send`; returns the source itself if it is on the wanted device."""
+        return to.copy_(source) if isinstance(to, Tensor) else source.to(to)
+
+    def fence(self) -> Fence:
+        """See `Copier.fence`."""
+        return _PASSED
+
+
+class _Passed:
+    """A fence whose copies are made."""
+
+    def wait(self) -> None:
+        """See `Fence.wait`."""
+
+    def before_use(self) -> None:
+        """See `Fence.before_use`."""
+
+
+_PASSED = _Passed()
+
+
+class CudaCopier:
+    """A `Copier` for a GPU, with a stream of its own: copies run beside the work of other streams.
+
+    It refuses memory that is not pinned: a copy from there would wait for the device, or read memory that was freed.
+
+    Args:
+        device: A CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
+        # Targets that were allocated on this copier's stream since the last fence.
+        self._new_targets: list[Tensor] = []
+
+    def host_memory(self, n_bytes: int) -> Tensor:
+        """See `Copier.host_memory`."""
+        return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
+        """See `Copier.send`."""
+        for tensor in (source, to):
+            if isinstance(tensor, Tensor):
+                self._check(tensor)
+        on_device = source.is_cuda or (isinstance(to, Tensor) and to.is_cuda)
+        if on_device:
+            # Work of the caller's stream has yet to make the source, or still uses the target.
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        # This also makes the stream's device the current one.
+        with torch.cuda.stream(self._stream):
+            if isinstance(to, Tensor):
+                target = to.copy_(source, non_blocking=True)
+            elif to.type == "cpu":
+                target = torch.empty(source.shape, dtype=source.dtype, pin_memory=True).copy_(source, non_blocking=True)
+            else:
+                target = source.to(self.device, non_blocking=True, copy=True)
+                self._new_targets.append(target)
+        for tensor in (source, to):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(self._stream)
+        return target
+
+    def fence(self) -> Fence:
+        """See `Copier.fence`."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # of torch
+        event.record(self._stream)
+        targets, self._new_targets = self._new_targets, []
+        return _CudaFence(event, self.device, targets)
+
+    def _check(self, tensor: Tensor) -> None:
+        if tensor.is_cuda:
+            if tensor.device != self.device:
+                raise InvalidInputError(
+                    f"a copier for {self.device} was given a tensor on {tensor.device}; expected its own device, or "
+                    "pinned memory; make a copier for each device"
+                )
+        elif tensor.numel() and not tensor.is_pinned():
+            n_bytes = tensor.numel() * tensor.element_size()
+            raise InvalidInputError(
+                f"a copier for {self.device} was given {n_bytes:,} bytes of {tensor.device} memory that is not pinned; "
+                "expected memory of its host_memory"
+            )
+
+
+class _CudaFence:
+    """An event on a copier's stream."""
+
+    def __init__(self, event: torch.cuda.Event, device: torch.device, targets: list[Tensor]) -> None:
+        self._event = event
+        self._device = device
+        self._targets = targets
+
+    def wait(self) -> None:
+        """See `Fence.wait`."""
+        self._event.synchronize()
+
+    def before_use(self) -> None:
+        """See `Fence.before_use`."""
+        current = torch.cuda.current_stream(self._device)
+        self._event.wait(current)
+        # They belong to the copier's stream: without this, their memory would be given away while this stream uses it.
+        targets, self._targets = self._targets, []
+        for target in targets:
+            target.record_stream(current)
