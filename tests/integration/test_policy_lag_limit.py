@@ -1,5 +1,7 @@
 """`max_policy_lag`: older trajectories are dropped and counted, others are used."""
 
+import pytest
+
 from rollcast.services.client.client import LearnerClient
 from tests.actor_kinds import make_actors
 from tests.rollouts import make_rollout
@@ -29,6 +31,26 @@ def test_status_counts_dropped_trajectories():
         assert actors.poll_slice(8) is None
         with LearnerClient(actors.addresses[0]) as client:
             assert client.status().stale_trajectories == 2
+
+
+def test_does_not_ask_all_actors_whom_it_waits_for_after_each_stale_rollout(monkeypatch: pytest.MonkeyPatch):
+    n_stale = 8
+    with make_actors("remote", n_actors=0, max_policy_lag=0, batch_size=64) as actors:
+        actors.broadcast_updated_policy(actors.policy.state_arrays())
+        for sequence in range(1, 1 + n_stale):
+            put(actors, sequence=sequence, policy_version=1)
+        put(actors, sequence=1 + n_stale, policy_version=2)
+        n_asked = 0
+        explain_wait = actors.explain_wait
+
+        def count_and_explain() -> str:
+            nonlocal n_asked
+            n_asked += 1
+            return explain_wait()
+
+        monkeypatch.setattr(actors, "explain_wait", count_and_explain)
+        assert actors.next_slice(8).rollout.sequence == 1 + n_stale
+        assert n_asked < n_stale - 1, "at most every quarter of a second"
 
 
 def test_drops_nothing_without_a_limit():

@@ -207,6 +207,11 @@ class DistributedActors(ABC):
         return ()
 
     @property
+    def n_rollouts(self) -> int:
+        """The rollouts that were accepted from actors that have joined; 0 for actors that need not join."""
+        return 0
+
+    @property
     def stale_trajectories(self) -> int:
         """The trajectories that were dropped because their policy was too old; 0 if none can be."""
         return 0

@@ -298,6 +298,11 @@ class ServedDistributedActors(DistributedActors):
         return self._reception.registry.infos() if self._reception is not None else []
 
     @property
+    def n_rollouts(self) -> int:
+        """The rollouts that were accepted."""
+        return self._reception.registry.n_rollouts if self._reception is not None else 0
+
+    @property
     def stale_trajectories(self) -> int:
         """The trajectories that were dropped: older than `max_policy_lag` allows, or played for an earlier learner."""
         return self._stale.count
@@ -330,13 +335,18 @@ class ServedDistributedActors(DistributedActors):
         piece = self.poll_slice(max_trajectories)
         if piece is not None:
             return piece
-        deadline = time.monotonic() + self.collect_timeout_s
+        began = time.monotonic()
+        deadline, explain_at = began + self.collect_timeout_s, began + _LOOK_S
         with self.waiting.waiting_for("rollouts"):
             while True:
                 self._look_after()
                 piece = self._fresh(self._arrivals.get(max_trajectories, _LOOK_S, enough=enough))
                 if piece is not None:
                     return piece
+                if time.monotonic() < explain_at:
+                    # A stale rollout came: asking all actors again would cost more than the rollout.
+                    continue
+                explain_at = time.monotonic() + _LOOK_S
                 reason = self.explain_wait()
                 self.waiting.explain(reason)
                 if time.monotonic() > deadline:

@@ -17,8 +17,8 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 
-# A blocked producer checks so often that its stream is still open.
-_CHECK_S = 0.5
+# A blocked producer checks so often that its stream is still open. With hundreds of them, that is what waiting costs.
+_CHECK_S = 0.9
 
 
 def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
@@ -47,6 +47,13 @@ class SliceName(NamedTuple):
     sequence: int
     start: int
     stop: int
+
+
+class _Turn(NamedTuple):
+    """The turn of a thread that waits for room: how to wake it, and the trajectories that it brings."""
+
+    may_go: threading.Condition
+    n_trajectories: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,7 @@ class RolloutQueue:
         self._reserved = 0
         self._closed = False
         # The threads that wait for room, in the order in which they came.
-        self._turns: deque[threading.Condition] = deque()
+        self._turns: deque[_Turn] = deque()
         # The trajectories that the consumer waits for; 0 while it does not wait.
         self._n_awaited = 0
         # True once the consumer has found the queue empty: it takes whatever comes next.
@@ -199,37 +206,41 @@ class RolloutQueue:
         with self._lock:
             if n_reserved:
                 self._reserved -= n_reserved
-                self._wake_next()
             elif not self._wait_for_turn(n_trajectories, is_active):
+                self._wake_next()
                 return False
-            if self._closed:
-                return False
-            self._rollouts.append((rollout, arrived_at))
-            self._size += n_trajectories
-            if self._n_awaited and self._size >= self._n_awaited:
-                self._arrived.notify()
-            return True
+            if not self._closed:
+                self._rollouts.append((rollout, arrived_at))
+                self._size += n_trajectories
+                if self._n_awaited and self._size >= self._n_awaited:
+                    self._arrived.notify()
+            # Only now: what this rollout takes is no room for the next.
+            self._wake_next()
+            return not self._closed
 
     def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
-        """Waits for its turn and for room; returns False if `is_active` did. Called with the lock held."""
+        """Waits for its turn and for room; returns False if `is_active` did. Called with the lock held.
+
+        The caller wakes the next thread, once it has taken its room or given up.
+        """
         if not self._turns and self._fits(n_trajectories):
             return True
-        turn = threading.Condition(self._lock)
+        turn = _Turn(threading.Condition(self._lock), n_trajectories)
         self._turns.append(turn)
         self._arrived.notify()
         try:
             while not self._closed and not (self._turns[0] is turn and self._fits(n_trajectories)):
                 if not is_active():
                     return False
-                turn.wait(_CHECK_S)
+                turn.may_go.wait(_CHECK_S)
             return True
         finally:
             self._turns.remove(turn)
-            self._wake_next()
 
     def _wake_next(self) -> None:
-        if self._turns:
-            self._turns[0].notify()
+        """Wakes the thread whose turn it is, if there is room for what it brings. Called with the lock held."""
+        if self._turns and self._fits(self._turns[0].n_trajectories):
+            self._turns[0].may_go.notify()
 
     def _fits(self, n_trajectories: int) -> bool:
         # The consumer will take at once the trajectories that it waits for.
@@ -301,4 +312,4 @@ class RolloutQueue:
             self._closed = True
             self._arrived.notify()
             for turn in self._turns:
-                turn.notify()
+                turn.may_go.notify()

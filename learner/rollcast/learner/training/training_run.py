@@ -87,7 +87,7 @@ class TrainingRun:
             return self.trainer.run(serve)
 
     def _n_done(self) -> int:
-        return self.control.status().updates + sum(info.rollouts for info in self.control.actors())
+        return self.control.status().updates + self.actors.n_rollouts
 
     def _may_wait(self) -> bool:
         """Returns True while a wait is normal: training is paused or has ended, or there are no actors."""

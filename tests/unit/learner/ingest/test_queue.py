@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.learner.ingest import queue as queue_module
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, queue_capacity
 from rollcast.services.errors import ConfigurationError
 from tests.processes import wait_until
@@ -172,3 +173,31 @@ def test_rollout_that_nothing_was_set_aside_for_enters_when_the_consumer_has_loo
     assert queue.get(1, 0) is None
     assert queue.put(make_rollout(n_envs=1), is_active=always)
     assert not queue.reserve(1)
+
+
+def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.MonkeyPatch):
+    """A thread asks whether its stream is open each time before it waits, so once if it is never woken for nothing."""
+    monkeypatch.setattr(queue_module, "_CHECK_S", 60.0)
+    queue, n_waiting = RolloutQueue(2), 30
+    n_waits = [0] * n_waiting
+    queue.put(make_rollout(sequence=1), is_active=always)
+
+    def put(i: int) -> None:
+        def is_active() -> bool:
+            n_waits[i] += 1
+            return True
+
+        assert queue.put(make_rollout(sequence=2 + i), is_active=is_active)
+
+    threads = [threading.Thread(target=put, args=(i,)) for i in range(n_waiting)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda i=i: len(queue._turns) == i + 1, "the thread to wait for its turn")
+    for left in reversed(range(n_waiting)):
+        assert queue.get(1, 0) is not None
+        assert len(queue._turns) == left + 1, "half a rollout is no room"
+        assert queue.get(1, 0) is not None
+        wait_until(lambda left=left: (len(queue._turns), queue.size) == (left, 2), "the next thread to get in")
+    for thread in threads:
+        thread.join(5)
+    assert n_waits == [1] * n_waiting

@@ -229,3 +229,14 @@ def test_a_process_that_is_new_to_the_resumed_learner_gets_the_next_incarnation(
     for one in (following, resumed(following)):
         with pytest.raises(ActorReplacedError):
             one.join(offer("a", 2))
+
+
+def test_counts_the_rollouts_of_all_actors_also_of_those_it_has_forgotten():
+    registry = make_registry(join_lease_s=0.0)
+    for name, nonce, n_rollouts in (("a", 1, 2), ("b", 2, 3)):
+        record = registry.join(offer(name, nonce))
+        for sequence in range(1, 1 + n_rollouts):
+            registry.accepted(record, make_rollout(actor_id=name, sequence=sequence))
+    registry.join(offer("c", 3))
+    assert [info.actor_id for info in registry.infos()] == ["c"], "the leases of the others have ended"
+    assert registry.n_rollouts == 5
