@@ -74,6 +74,11 @@ def _start(module: str, arguments: Sequence[object], variables: dict[str, str], 
     )
 
 
+def zygote_process(module: str, *arguments: object, **variables: str) -> ForkedProcess:
+    """Starts a module of tests; the caller ends it."""
+    return _start(module, arguments, variables, merge_errors=True)
+
+
 def descendants(process: ForkedProcess | subprocess.Popen[str]) -> list[psutil.Process]:
     """Every process below this one."""
     return psutil.Process(process.pid).children(recursive=True)

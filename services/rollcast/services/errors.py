@@ -32,6 +32,7 @@
     │   └── (rollcast.actor.environments.failures.EnvironmentLostError: its process ended or does not answer)
     ├── CollectTimeoutError          no batch by the deadline, and the reason
     ├── CollectInterruptedError      no batch, because training must end
+    ├── RankLostError                another rank of the run is gone, or does not answer in time
     └── StatisticsError              a statistic that does not exist
 
 A message says what is wrong, with the value; what was expected; and what to do.
@@ -176,6 +177,10 @@ class CollectTimeoutError(RollcastError):
 
 class CollectInterruptedError(RollcastError):
     """No batch, because training must end."""
+
+
+class RankLostError(RollcastError):
+    """Another rank of the run is gone, or has not come to an operation in time."""
 
 
 class StatisticsError(RollcastError, LookupError):

@@ -39,6 +39,8 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(n_numbers, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(n_numbers, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        # What was observed since the last `take_apart`, if it does not enter the moments at once.
+        self._apart: Tensor | None = None
 
     @torch.no_grad()
     def merge(self, values: Tensor, valid: Tensor, n_valid: int) -> None:
@@ -55,6 +57,10 @@ class RunningMoments(nn.Module):
         values = values.to(torch.float64)
         mean = torch.mv(values.t(), weight) / n_valid
         squares = torch.mv((values - mean).square_().t(), weight)
+        if self._apart is not None:
+            part = torch.cat([torch.full_like(mean[:1], n_valid), mean, squares])
+            self._apart = _merged(self._apart, part)
+            return
         before = self.count.to(torch.float64)
         total = before + n_valid
         delta = mean - self.mean
@@ -62,6 +68,40 @@ class RunningMoments(nn.Module):
         self.mean += delta * (n_valid / total)
         self.variance.copy_(squares / total)
         self.count += n_valid
+
+    def keep_apart(self) -> None:
+        """Keeps observations apart from here on: they enter the moments by `take_apart` and `merge_part` only.
+
+        Learners that train together do this, so that the moments of all of them are the same numbers.
+        """
+        self._apart = torch.zeros(1 + 2 * self.mean.numel(), dtype=torch.float64, device=self.mean.device)
+
+    def take_apart(self) -> Tensor:
+        """Returns what was observed since the last call, and forgets it: float64 `[1 + 2 * F]`, for `merge_part`.
+
+        These are the number of observations, their mean, and the sums of squared deviations from it.
+        """
+        assert self._apart is not None, "keep_apart comes first"
+        part, self._apart = self._apart, torch.zeros_like(self._apart)
+        return part
+
+    @torch.no_grad()
+    def merge_part(self, part: Tensor) -> None:
+        """Adds observations that `take_apart` returned, here or in another process. Nothing waits for the device."""
+        own = torch.cat([self.count.to(torch.float64).view(1), self.mean, self.variance * self.count])
+        n, mean, squares = torch.split(_merged(own, part), [1, self.mean.numel(), self.mean.numel()])
+        self.mean.copy_(mean)
+        self.variance.copy_(torch.where(n > 0, squares / n.clamp(min=1.0), self.variance))
+        self.count.copy_(n.squeeze(0))
+
+
+def _merged(one: Tensor, other: Tensor) -> Tensor:
+    """Returns the moments of two sets of observations together, each as `RunningMoments.take_apart` returns them."""
+    n_numbers = (len(one) - 1) // 2
+    (n, mean, squares), (m, mean_m, squares_m) = (torch.split(part, [1, n_numbers, n_numbers]) for part in (one, other))
+    total = (n + m).clamp(min=1.0)
+    delta = mean_m - mean
+    return torch.cat([n + m, mean + delta * (m / total), squares + squares_m + delta.square() * (n * m / total)])
 
 
 class ObservationMoments(RunningMoments):

@@ -1,6 +1,6 @@
 """The base of the algorithms that learn a policy and a critic from trajectories."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
+from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
@@ -177,6 +178,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
             return shaped_rewards(batch.reward, clip, scale)
         clipped = shaped_rewards(batch.reward, clip, 1.0)
         self._rewards.observe(clipped, batch)
+        self._reduction.share(self._rewards.returns)
         return self._rewards.normalize(clipped) * scale
 
     def _reward_factor(self) -> Tensor | float:
@@ -184,7 +186,16 @@ class ActorCritic(OnePolicy[OwnSettings]):
         scale = self._settings.reward_scale
         return scale if self._rewards is None else self._rewards.factor() * scale
 
-    def _descend(self, total: Tensor, *, policy: Tensor, value: Tensor, entropy: Tensor) -> LossTerms:
+    def _descend(
+        self,
+        total: Tensor,
+        *,
+        policy: Tensor,
+        value: Tensor,
+        entropy: Tensor,
+        count: Tensor | float,
+        others: Sequence[Tensor] = (),
+    ) -> tuple[LossTerms, Sequence[Tensor]]:
         """Makes a step of the optimiser down the total loss.
 
         Args:
@@ -192,18 +203,28 @@ class ActorCritic(OnePolicy[OwnSettings]):
             policy: The policy's term of it, for the report.
             value: The critic's term, for the report.
             entropy: The mean entropy in nats, for the report.
+            count: The number of steps that the loss is the mean of.
+            others: Further means over these steps, 0-dim, for the report.
+
+        Returns:
+            The terms, and the others, as means over all ranks.
 
         Raises:
             RollcastError: If training diverged; the parameters are as before.
         """
-        self._parameters.backward([total])
+        gradient = self._parameters.backward([total])
         with torch.no_grad():
+            own = (policy.detach(), value.detach(), entropy.detach(), *others)
+            policy, value, entropy, *others = self._reduction.average(gradient, own, count)
             policy_norm = self._parameters.clip_gradient("policy", self._settings.max_grad_norm)
             critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
-        terms = LossTerms(policy.detach(), value.detach(), entropy.detach(), policy_norm, critic_norm)
+        terms = LossTerms(policy, value, entropy, policy_norm, critic_norm)
         self._watch.observe(*terms)
         self._optimizer.step()
-        return terms
+        return terms, others
+
+    def _moments(self) -> list[RunningMoments]:
+        return super()._moments() + ([] if self._rewards is None else [self._rewards.returns])
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
         parts: dict[str, StatePart] = {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}

@@ -14,6 +14,7 @@ from rollcast.actor.policies.exploration import without_exploration
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.training_state import StatePart, load_parts, read_training_state, write_parts
 from rollcast.learner.batch import Batch
+from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 
@@ -96,6 +97,28 @@ class Algorithm(ABC):
             ConfigurationError: If the batch holds other substeps than the algorithm was made for.
             RollcastError: If training diverged: a loss or a gradient is not finite.
         """
+
+    def join_ranks(self, reduction: GradientReduction) -> None:
+        """Learns together with the algorithms of other ranks from here on, each from its own batches.
+
+        Called once on every rank, after `load` and before the first update; the parameters are then those of rank 0.
+        An algorithm that overrides it averages its gradients by the reduction, and calls each of the reduction's
+        methods equally often on every rank, whatever its batch holds.
+
+        Args:
+            reduction: Averages over the ranks.
+
+        Raises:
+            ConfigurationError: The algorithm cannot.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} under torchrun with several ranks: it does not average its gradients over them; "
+            "expected impala, ppo, appo, dqn, r2d2 or sac, with one substep, or an own algorithm that overrides "
+            "join_ranks; train with one rank"
+        )
+
+    def share_observations(self) -> None:  # noqa: B027  # only policies that normalise have something to share
+        """Merges what all ranks have observed since the last call; every rank calls it after each update."""
 
     def policy_state(self) -> PolicyState:
         """Returns the policy's arrays, which are sent to actors.

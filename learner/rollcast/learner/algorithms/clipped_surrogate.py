@@ -150,8 +150,11 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
     def _step(self, steps: Steps, *, clip_range: float, entropy_cost: float) -> Tensor:
         """Makes one step of the optimiser; returns the `LossTerms`, the KL estimate and the clip fraction, `[7]`."""
         settings = self._settings
-        weight = steps.valid / steps.valid.sum().clamp(min=1.0)
-        advantage = normalized(steps.advantage, weight) if settings.normalize_advantages else steps.advantage
+        count = steps.valid.sum()
+        weight = steps.valid / count.clamp(min=1.0)
+        advantage = steps.advantage
+        if settings.normalize_advantages:
+            advantage = normalized(advantage, weight, count=count, reduction=self._reduction)
         if steps.memory is None:
             parameters, value = self._of_observations(steps.observation, len(steps.valid))
         else:
@@ -172,8 +175,15 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             entropy_cost=entropy_cost,
             max_ratio=self._max_ratio,
         )
-        terms = self._descend(loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy)
-        return torch.stack([*terms, loss.approx_kl, loss.clip_fraction])
+        terms, others = self._descend(
+            loss.total,
+            policy=loss.policy,
+            value=loss.value,
+            entropy=loss.entropy,
+            count=count,
+            others=(loss.approx_kl, loss.clip_fraction),
+        )
+        return torch.stack([*terms, *others])
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
         return {**super()._checkpoint_parts(), "generator": self._generator}

@@ -42,7 +42,15 @@ class Dqn(QLearning[DqnSettings]):
         target = self._targets(transitions)
         outputs = self._network(transitions.observation)
         allowed = self._policy.allowed_actions(transitions.observation, self._substep_key)
-        learnt = self._learn(outputs, transitions.action, allowed, target, transitions.weight, progress=progress)
+        learnt = self._learn(
+            outputs,
+            transitions.action,
+            allowed,
+            target,
+            transitions.weight,
+            count=transitions.n_learnt,
+            progress=progress,
+        )
         self._priorities = learnt.error.abs()
         return {
             **learnt.metrics,

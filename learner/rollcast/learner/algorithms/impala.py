@@ -62,7 +62,7 @@ class Impala(ActorCritic[ImpalaSettings]):
             weight, target = weight_t.view(-1), returns.vs.view(-1)
             advantage = returns.pg_advantage.view(-1)
             if self._settings.normalize_advantages:
-                advantage = normalized(advantage, weight)
+                advantage = normalized(advantage, weight, count=batch.n_env_steps, reduction=self._reduction)
         loss = impala_loss(
             log_prob=forward.log_prob,
             entropy=forward.entropy,
@@ -73,7 +73,9 @@ class Impala(ActorCritic[ImpalaSettings]):
             value_cost=self._settings.value_cost,
             entropy_cost=schedules["entropy_cost"],
         )
-        terms = self._descend(loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy)
+        terms, _ = self._descend(
+            loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy, count=batch.n_env_steps
+        )
         self._n_updates += 1
         return {
             **terms._asdict(),

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
 from rollcast.learner.algorithms.divergence import DivergenceWatch
@@ -20,6 +22,7 @@ from rollcast.learner.algorithms.training_state import (
     read_training_state,
     write_parts,
 )
+from rollcast.learner.ranks.reduction import ALONE, GradientReduction
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -38,6 +41,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
     _policy: TorchPolicy
     _watch: DivergenceWatch
     _priorities: Tensor | None = None
+    _reduction: GradientReduction = ALONE
 
     def __init__(
         self,
@@ -84,6 +88,29 @@ class OnePolicy(Algorithm, Generic[Settings]):
     def priorities(self) -> Tensor | None:
         """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
         return self._priorities
+
+    def join_ranks(self, reduction: GradientReduction) -> None:
+        """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
+        self._reduction = reduction
+        for part in self._checkpoint_parts().values():
+            if isinstance(part, nn.Module):
+                reduction.equal(part.state_dict().values())
+            elif isinstance(part, torch.Generator) and reduction.rank:
+                # Noise of its own for each rank, anew after each start: only rank 0's generator is in a checkpoint.
+                seeds = np.random.SeedSequence((part.initial_seed(), reduction.rank, self._n_updates))
+                part.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        for moments in self._moments():
+            reduction.keep_apart(moments)
+
+    def share_observations(self) -> None:
+        """Merges the observations of all ranks into the policy's moments; see `Algorithm.share_observations`."""
+        for moments in self._policy.normalization.values():
+            assert isinstance(moments, RunningMoments)
+            self._reduction.share(moments)
+
+    def _moments(self) -> list[RunningMoments]:
+        """Returns the moments that every rank adds to."""
+        return [module for module in self._policy.normalization.modules() if isinstance(module, RunningMoments)]
 
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""

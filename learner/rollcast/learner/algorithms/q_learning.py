@@ -112,6 +112,7 @@ class QLearning(OnePolicy[OwnSettings]):
         target: Tensor,
         weight: Tensor,
         *,
+        count: Tensor | float,
         progress: float,
     ) -> Learnt:
         """Makes a step of the optimiser down the weighted sum of Huber's losses; the target network follows.
@@ -122,6 +123,7 @@ class QLearning(OnePolicy[OwnSettings]):
             allowed: bool `[N, n]`, the actions that were allowed; None: all.
             target: float32 `[N]`, the targets of their values.
             weight: float32 `[N]`, the weights in the loss.
+            count: The number of entries that these weights make a mean of.
             progress: Progress of training, in [0, 1].
 
         Raises:
@@ -135,10 +137,11 @@ class QLearning(OnePolicy[OwnSettings]):
             # The derivative of Huber's loss is the clipped error; the loss is error * clipped - clipped^2 / 2.
             clipped = error.clamp(-settings.huber_delta, settings.huber_delta)
             gradient = outputs_gradient(index, clipped * weight, self._n_actions, head, allowed)
-        self._parameters.backward([outputs], [gradient])
+        gradient = self._parameters.backward([outputs], [gradient])
         with torch.no_grad():
-            norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
             loss = torch.dot(weight, clipped * (error - 0.5 * clipped))
+            (loss,) = self._reduction.average(gradient, [loss], count)
+            norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
             self._watch.observe(loss, norm)
 
         learning_rate = self._learning_rate(progress)

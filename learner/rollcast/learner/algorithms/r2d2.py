@@ -75,7 +75,8 @@ class R2d2(QLearning[R2d2Settings]):
             values = self._best_values(target, every if self._settings.double else None, allowed)
             target = self._targets(batch, values)[batch.burn_in :]
             valid = batch.valid[batch.burn_in :]
-            share = valid / valid.sum().clamp(min=1)
+            count = valid.sum()
+            share = valid / count.clamp(min=1)
             weight = share if batch.weights is None else share * batch.weights
         learnt = self._learn(
             outputs,
@@ -83,6 +84,7 @@ class R2d2(QLearning[R2d2Settings]):
             None if allowed is None else allowed[learnt_rows],
             target.flatten(),
             weight.flatten(),
+            count=count,
             progress=progress,
         )
         with torch.no_grad():

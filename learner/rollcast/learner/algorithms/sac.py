@@ -154,8 +154,9 @@ class Sac(OnePolicy[SacSettings]):
             loss = 0.5 * (gradients * errors).sum()
             self._priorities = errors.abs().mean(dim=0)
             mean_value = values.detach().mean()
-        self._critic_parameters.backward([values], [gradients])
+        gradient = self._critic_parameters.backward([values], [gradients])
         with torch.no_grad():
+            loss, mean_value = self._reduction.average(gradient, [loss, mean_value], transitions.n_learnt)
             norm = self._critic_parameters.clip_gradient("critics", self._settings.max_grad_norm)
         self._critic_optimizer.step()
         return loss, norm, mean_value
@@ -176,16 +177,19 @@ class Sac(OnePolicy[SacSettings]):
         """Updates the policy, and the temperature if it is learnt."""
         outputs = self._policy.parameters_of(transitions.observation, self._substep_key, is_normalized=True)
         improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature, self._combine)
-        self._policy_parameters.backward([outputs], [improvement.outputs_gradient * transitions.weight[:, None]])
-        with torch.no_grad():
-            norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
-        self._policy_optimizer.step()
+        gradient = self._policy_parameters.backward(
+            [outputs], [improvement.outputs_gradient * transitions.weight[:, None]]
+        )
         with torch.no_grad():
             loss = torch.dot(transitions.weight, improvement.loss)
             entropy = torch.dot(transitions.weight, improvement.entropy)
+            # an entropy below the target raises the temperature; with importance weights their sum is not 1
+            error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
+            loss, entropy, error = self._reduction.average(gradient, [loss, entropy, error], transitions.n_learnt)
+            norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
+        self._policy_optimizer.step()
+        with torch.no_grad():
             if self._settings.learn_temperature:
-                # an entropy below the target raises the temperature; with importance weights their sum is not 1
-                error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
                 self._log_temperature.grad = error
                 self._temperature_optimizer.step()
         return _PolicyTerms(loss, entropy, norm)

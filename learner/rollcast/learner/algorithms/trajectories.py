@@ -11,6 +11,7 @@ from torch import Tensor
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.learner.algorithms.frame_stacking import stacked_rows
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.ranks.reduction import ALONE, GradientReduction
 from rollcast.learner.reward_clip import RewardClip, clip_rewards
 
 
@@ -129,10 +130,19 @@ def weighted_variance(quantity: Tensor, weight: Tensor) -> Tensor:
     return torch.dot(weight, (quantity - torch.dot(weight, quantity)).square_())
 
 
-def normalized(advantage: Tensor, weight: Tensor) -> Tensor:
-    """Scales `[N]` to mean 0 and standard deviation 1 under weights that sum to 1."""
-    deviation = weighted_variance(advantage, weight).sqrt_()
-    return (advantage - torch.dot(weight, advantage)).div_(deviation.add_(1e-8))
+def normalized(
+    advantage: Tensor, weight: Tensor, *, count: Tensor | float = 0.0, reduction: GradientReduction = ALONE
+) -> Tensor:
+    """Scales `[N]` to mean 0 and standard deviation 1 under weights that sum to 1, over all ranks.
+
+    Args:
+        advantage: float32 `[N]`.
+        weight: float32 `[N]`.
+        count: The number of values with a weight; several ranks need it.
+        reduction: The ranks.
+    """
+    mean, variance = reduction.mean_and_variance(advantage, weight, count)
+    return (advantage - mean).div_(variance.sqrt_().add_(1e-8))
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ class Transitions(NamedTuple):
         next_observation: `[B, ...]` for every leaf, the true next observation.
         discount: float32 `[B]`, the factor of the next observation's value; 0 where the episode terminated.
         weight: float32 `[B]`, the weight in the loss: the importance weight divided by B; 0 where the row is not valid.
+        n_learnt: B; 0 if no row is valid.
     """
 
     observation: Mapping[str, Tensor]
@@ -31,6 +32,7 @@ class Transitions(NamedTuple):
     next_observation: Mapping[str, Tensor]
     discount: Tensor
     weight: Tensor
+    n_learnt: int
 
 
 @torch.no_grad()
@@ -75,6 +77,7 @@ def transitions_of(
         next_observation=normalized(columns.last_observation, substep_key),
         discount=continues * (discount if batch.discount is None else batch.discount),
         weight=weight if batch.weights is None else weight.mul_(batch.weights),
+        n_learnt=n if batch.n_env_steps else 0,
     )
 
 

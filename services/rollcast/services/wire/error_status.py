@@ -52,6 +52,7 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.ActorFailedError: grpc.StatusCode.ABORTED,
     errors.CollectTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.CollectInterruptedError: grpc.StatusCode.ABORTED,
+    errors.RankLostError: grpc.StatusCode.UNAVAILABLE,
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 

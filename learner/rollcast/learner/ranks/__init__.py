@@ -1,0 +1,1 @@
+"""Several learners that train one policy together: one process a rank, started by torchrun."""

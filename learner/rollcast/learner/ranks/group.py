@@ -1,0 +1,287 @@
+"""Connects the ranks of a run with torch.distributed: collective operations, each with a deadline."""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from rollcast.learner.ranks.place import RankPlace
+from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
+from rollcast.services.version import software_version
+
+logger = logging.getLogger(__name__)
+
+# A rank tells the others so often where it is. It is gone for them after two such times without news.
+_BEAT_S: Final = 1.0
+# A key is waited for in steps of so long, between which a signal is noticed.
+_LOOK_S: Final = 0.5
+
+Backend = Literal["auto", "gloo", "nccl"]
+
+
+def choose_backend(name: Backend, device: torch.device) -> str:
+    """Returns the backend for a device: of `auto` NCCL on CUDA, and gloo on the CPU.
+
+    Raises:
+        ConfigurationError: NCCL was asked for, and the device is not CUDA, or torch has no NCCL.
+    """
+    can_nccl = device.type == "cuda" and distributed.is_nccl_available()
+    if name == "nccl" and not can_nccl:
+        raise ConfigurationError(
+            f"--ranks.backend: 'nccl' with the device {str(device)!r}; expected a CUDA device, and a torch with NCCL; "
+            "use --ranks.backend gloo, or auto"
+        )
+    if name == "auto":
+        return "nccl" if can_nccl else "gloo"
+    return name
+
+
+class RankGroup:
+    """The connection of this process to the other ranks of its run.
+
+    Every rank calls the same methods in the same order, one thread at a time: the trainer's. A rank that is gone, or
+    does not call in time, ends the others with a `RankLostError` that names it and says where it was last seen.
+
+    Args:
+        place: The place of this process.
+        timeout_s: The seconds that an operation may take, waiting for other ranks included.
+
+    Raises:
+        RankLostError: Not all ranks have come in time.
+    """
+
+    def __init__(self, place: RankPlace, *, timeout_s: float) -> None:
+        self._place = place
+        self._timeout_s = timeout_s
+        self._store = self._connect()
+        self._n_operations = 0
+        self._doing = "starting"
+        self._ended = threading.Event()
+        # A connection of its own: a call that waits keeps the others of its connection waiting.
+        self._beats = threading.Thread(target=self._beat, args=(self._connect(),), name="rollcast-ranks", daemon=True)
+        self._beats.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return self._place.rank
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+        return self._place.n_ranks
+
+    def close(self) -> None:
+        """Leaves the group. Idempotent."""
+        self._ended.set()
+        self._beats.join(2 * _BEAT_S)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def compare(self, settings: Mapping[str, object]) -> None:
+        """Checks that every rank has the same version of the software and the same settings.
+
+        Args:
+            settings: The settings that have to be equal, by their options, in JSON's types.
+
+        Raises:
+            MismatchError: They differ; the message names the rank, the setting and both values.
+        """
+        own = {"the version of rollcast": software_version(), "the version of torch": torch.__version__, **settings}
+        self.tell("settings", json.dumps(own, default=str))
+        own = json.loads(json.dumps(own, default=str))
+        for rank in range(self.n_ranks):
+            theirs = json.loads(self.told("settings", rank, what="the settings of every rank"))
+            names = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
+            if names:
+                differing = "; ".join(f"{name} is {theirs.get(name)!r} there, {own.get(name)!r} here" for name in names)
+                raise MismatchError(
+                    f"rank {rank} and rank {self.rank} of one run differ: {differing}; expected the same at all "
+                    "ranks; start them with the same command, and the same version of rollcast"
+                )
+
+    def begin(self, backend: str) -> None:
+        """Connects all ranks for the operations below.
+
+        Raises:
+            RankLostError: Not all ranks have come in time.
+        """
+        with self._operation("the connection of all ranks"):
+            distributed.init_process_group(
+                backend,
+                store=PrefixStore("group", self._store),
+                rank=self.rank,
+                world_size=self.n_ranks,
+                timeout=timedelta(seconds=self._timeout_s),
+            )
+
+    def doing(self, what: str) -> None:
+        """Notes what this rank does between two operations: the others say so if they wait for it in vain."""
+        self._doing = what
+
+    def sum(self, values: Tensor, what: str) -> None:
+        """Replaces values, of any shape, by their sum over all ranks.
+
+        Args:
+            values: A tensor on the CPU, or on the device of the backend.
+            what: Names the operation in errors.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not called in time.
+        """
+        with self._operation(what):
+            distributed.all_reduce(values)
+
+    def gather(self, values: Tensor, what: str) -> Tensor:
+        """Returns the values of every rank, `[W, ...]`; see `sum`."""
+        # By a sum, in which all others have zeros: gloo has no gathering into one tensor.
+        every = torch.zeros((self.n_ranks, *values.shape), dtype=values.dtype, device=values.device)
+        every[self.rank] = values
+        self.sum(every, what)
+        return every
+
+    def broadcast(self, values: Tensor, what: str) -> None:
+        """Replaces values by those of rank 0; see `sum`."""
+        with self._operation(what):
+            distributed.broadcast(values, src=0)
+
+    def tell(self, name: str, text: str) -> None:
+        """Leaves a text for the other ranks. Any thread may call.
+
+        Raises:
+            RankLostError: The store is gone, with the process that served it.
+        """
+        with self._store_errors(f"telling {name}"):
+            self._store.set(f"{name}/{self.rank}", text)
+
+    def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
+        """Waits for the text that a rank leaves, and returns it. Any thread may call.
+
+        Args:
+            name: See `tell`.
+            rank: The rank that leaves it.
+            what: Names what is waited for, for errors.
+            timeout_s: The seconds to wait; None for those of the group.
+
+        Raises:
+            RankLostError: It has not come in time, or the store is gone.
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + timeout_s
+        key = f"{name}/{rank}"
+        with self._store_errors(what):
+            while not self._store.check([key]):
+                if time.monotonic() > deadline:
+                    raise RankLostError(
+                        f"rank {self.rank} of {self.n_ranks} waited {timeout_s:g} s for {what}, and rank {rank} has "
+                        f"not come; expected all ranks to be started; look at the log of rank {rank}, or raise "
+                        "--ranks.timeout-s"
+                    )
+                self._ended.wait(_LOOK_S / 10)
+            text: bytes = self._store.get(key)
+        return text.decode()
+
+    def _connect(self) -> Store:
+        place = self._place
+        try:
+            store = distributed.TCPStore(  # type: ignore[attr-defined]  # exported, but not in its __all__
+                place.host,
+                place.port,
+                place.n_ranks,
+                is_master=place.hosts_store and not hasattr(self, "_store"),
+                timeout=timedelta(seconds=self._timeout_s),
+                wait_for_workers=False,
+            )
+        except (RuntimeError, OSError) as error:
+            raise RankLostError(
+                f"rank {place.rank} of {place.n_ranks} has found no store at {place.host}:{place.port} within "
+                f"{self._timeout_s:g} s; expected rank 0 or torchrun to serve it; start all ranks, with the same "
+                f"MASTER_ADDR and MASTER_PORT: {_first_line(error)}"
+            ) from error
+        return PrefixStore(f"rollcast/{place.attempt}", store)
+
+    @contextlib.contextmanager
+    def _operation(self, what: str) -> Iterator[None]:
+        before, self._doing = self._doing, what
+        self._n_operations += 1
+        began = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
+        finally:
+            self._doing = before
+
+    @contextlib.contextmanager
+    def _store_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankLostError(
+                f"rank {self.rank} of {self.n_ranks} has lost the store of the ranks while {what}; expected rank 0 or "
+                f"torchrun to serve it until the end; look at the log of rank 0: {_first_line(error)}"
+            ) from error
+
+    def _lost(self, what: str, waited_s: float, error: RuntimeError) -> str:
+        """Describes, in words, which rank an operation has waited for."""
+        try:
+            before = {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
+            threading.Event().wait(2 * _BEAT_S)
+            now = {rank: self._last_word(rank) for rank in before}
+        except RuntimeError:
+            return (
+                f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}, and rank 0 is gone, with the "
+                f"store of the ranks; expected it to train on; look at its log: {_first_line(error)}"
+            )
+        found = []
+        for rank, (n_operations, doing, beat) in now.items():
+            if beat == before[rank][2]:
+                found.append(f"rank {rank} does not answer any more, and was last at: {doing}")
+            elif n_operations < self._n_operations:
+                found.append(f"rank {rank} has not come, and is at: {doing}")
+        who = "; ".join(found) or "every rank still answers"
+        return (
+            f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}: {who}; expected every rank within "
+            f"{self._timeout_s:g} s (--ranks.timeout-s); look at the log of that rank: {_first_line(error)}"
+        )
+
+    def _last_word(self, rank: int) -> tuple[int, str, int]:
+        """Returns a rank's number of operations, what it does, and the number of its last sign of life."""
+        key = f"beat/{rank}"
+        if not self._store.check([key]):
+            return 0, "its start", 0
+        n_operations, doing, beat = json.loads(self._store.get(key))
+        return int(n_operations), str(doing), int(beat)
+
+    def _beat(self, store: Store) -> None:
+        """Tells the other ranks, again and again, where this one is."""
+        beat = 0
+        while not self._ended.is_set():
+            beat += 1
+            try:
+                store.set(f"beat/{self.rank}", json.dumps([self._n_operations, self._doing, beat]))
+            except RuntimeError as error:
+                logger.debug("the store of the ranks is gone: %s", error)
+                return
+            self._ended.wait(_BEAT_S)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]

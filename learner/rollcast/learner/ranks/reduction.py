@@ -1,0 +1,158 @@
+"""Reduces gradients, and the few numbers beside them, over the ranks of a run: the seam that algorithms see."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from rollcast.actor.policies.torch_observation_moments import RunningMoments
+
+
+class Collectives(Protocol):
+    """Operations that every rank calls together, in the same order; see `group.RankGroup`."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+
+    def sum(self, values: Tensor, what: str) -> None:
+        """Replaces values, of any shape, by their sum over all ranks.
+
+        Args:
+            values: A tensor on the learner's device.
+            what: Names the operation, for the message of a rank that waits for another.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not called in time.
+        """
+
+    def gather(self, values: Tensor, what: str) -> Tensor:
+        """Returns the values of every rank, `[W, ...]`; see `sum`."""
+
+    def broadcast(self, values: Tensor, what: str) -> None:
+        """Replaces values by those of rank 0; see `sum`."""
+
+
+class GradientReduction:
+    """The reduction of a learner that is alone: it leaves all values as they are.
+
+    Every value is a mean over a rank's own share of a batch, and comes with a count: the number of terms that it is the
+    mean of. The mean over all ranks is the sum of count * mean, divided by the sum of the counts, so that W ranks with
+    batches of B make the same update as one learner with a batch of W * B. A rank without a share has a count of 0.
+    Nothing waits for the device. It belongs to the algorithm's thread.
+    """
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, from 0."""
+        return 0
+
+    def average(self, gradient: Tensor, terms: Sequence[Tensor], count: Tensor | float) -> Sequence[Tensor]:
+        """Averages a gradient, and numbers beside it, over all ranks, in one operation.
+
+        Args:
+            gradient: float32 `[P]`, of the mean loss of this rank's share; overwritten with the mean over all ranks.
+            terms: 0-dim tensors on the same device, which are means over the same share.
+            count: The number of terms in these means, at least 0; 0-dim if it is a tensor.
+
+        Returns:
+            The terms, averaged likewise.
+        """
+        del gradient, count
+        return terms
+
+    def mean_and_variance(self, values: Tensor, weight: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Returns the mean and the variance of `[N]` over all ranks, each 0-dim.
+
+        Args:
+            values: float32 `[N]`.
+            weight: float32 `[N]`, which sum to 1 on this rank.
+            count: The number of values with a weight.
+        """
+        del count
+        mean = torch.dot(weight, values)
+        return mean, torch.dot(weight, (values - mean).square_())
+
+    def keep_apart(self, moments: RunningMoments) -> None:
+        """Prepares moments for `share`: what they observe from here on enters them only there."""
+
+    def share(self, moments: RunningMoments) -> None:
+        """Merges what every rank has observed since the last call into the moments of all."""
+
+    def equal(self, tensors: Iterable[Tensor]) -> None:
+        """Replaces tensors, in place, by those of rank 0."""
+
+
+# The default of every algorithm.
+ALONE: Final = GradientReduction()
+
+
+class RankReduction(GradientReduction):
+    """The reduction over the ranks of a run.
+
+    Args:
+        ranks: Connects the ranks.
+    """
+
+    def __init__(self, ranks: Collectives) -> None:
+        self._ranks = ranks
+        self._buffer = torch.zeros(0)
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, from 0."""
+        return self._ranks.rank
+
+    @torch.no_grad()
+    def average(self, gradient: Tensor, terms: Sequence[Tensor], count: Tensor | float) -> Sequence[Tensor]:
+        """Averages a gradient and numbers beside it; see `GradientReduction.average`."""
+        n = gradient.numel()
+        buffer = self._room(n + len(terms) + 1, gradient)
+        buffer[:n] = gradient
+        if terms:
+            buffer[n:-1] = torch.stack(list(terms))
+        buffer[-1] = 1.0
+        buffer *= count
+        self._ranks.sum(buffer, "the gradient")
+        total = buffer[-1].clamp(min=1.0)
+        torch.div(buffer[:n], total, out=gradient)
+        return (buffer[n:-1] / total).unbind()
+
+    @torch.no_grad()
+    def mean_and_variance(self, values: Tensor, weight: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Computes both over all ranks; see `GradientReduction.mean_and_variance`."""
+        mean, variance = super().mean_and_variance(values, weight, count)
+        own = torch.zeros(3, dtype=torch.float64, device=values.device)
+        own[0], own[1], own[2] = count, mean, variance
+        n, means, variances = self._ranks.gather(own, "the moments of the advantages").unbind(1)
+        share = n / n.sum().clamp(min=1.0)
+        mean = torch.dot(share, means)
+        variance = torch.dot(share, variances + (means - mean).square())
+        return mean.to(values.dtype), variance.to(values.dtype)
+
+    def keep_apart(self, moments: RunningMoments) -> None:
+        """Prepares moments; see `GradientReduction.keep_apart`."""
+        moments.keep_apart()
+
+    def share(self, moments: RunningMoments) -> None:
+        """Merges the observations of all ranks, in their order; see `GradientReduction.share`."""
+        for part in self._ranks.gather(moments.take_apart(), "the moments of the observations").unbind(0):
+            moments.merge_part(part)
+
+    def equal(self, tensors: Iterable[Tensor]) -> None:
+        """Replaces tensors by those of rank 0; see `GradientReduction.equal`."""
+        for tensor in tensors:
+            own = tensor.detach().contiguous()
+            self._ranks.broadcast(own, "the parameters of rank 0")
+            tensor.detach().copy_(own)
+
+    def _room(self, n: int, like: Tensor) -> Tensor:
+        """Returns a vector of n numbers, which the next call overwrites."""
+        if self._buffer.numel() < n or self._buffer.device != like.device:
+            self._buffer = torch.zeros(n, device=like.device)
+        return self._buffer[:n]

@@ -1,0 +1,43 @@
+"""One rank that does what `test_group` asks for: `python -m tests.rank_operations WHAT`."""
+
+import os
+import signal
+import sys
+
+import torch
+
+from rollcast.learner.ranks.group import RankGroup
+from rollcast.learner.ranks.place import rank_place
+from rollcast.services.errors import RollcastError
+
+
+def main(what: str) -> int:
+    """Does it; returns 0, or 1 after an error of rollcast's own, which it prints."""
+    place = rank_place(os.environ)
+    assert place is not None
+    is_last = place.rank == place.n_ranks - 1
+    try:
+        with RankGroup(place, timeout_s=4.0) as group:
+            group.compare({"--batch-size": 8 if what != "differ" else 8 * (1 + place.rank)})
+            group.begin("gloo")
+            group.sum(torch.ones(1), "the first sum")
+            group.doing("thinking")
+            if is_last and what == "die":
+                os._exit(0)
+            if is_last and what == "hang":
+                print("hangs", flush=True)  # noqa: T201  # for the test, which reads it
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if is_last and what == "stay away":
+                group.told("nothing", 0, what="what never comes", timeout_s=8.0)
+            rows = group.gather(torch.tensor([float(place.rank), 5.0]), "the second sum")
+            root = torch.full((2,), float(place.rank))
+            group.broadcast(root, "what rank 0 has")
+            print(rows.tolist(), root.tolist(), flush=True)  # noqa: T201
+    except RollcastError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

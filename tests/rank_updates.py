@@ -1,0 +1,241 @@
+"""Updates of every algorithm on two ranks, and the same updates by one learner: what `test_reduction` compares.
+
+`python -m tests.rank_updates FOLDER` is one rank; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.r2d2 import R2d2
+from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.ranks.group import RankGroup
+from rollcast.learner.ranks.place import rank_place
+from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
+from rollcast.services.policies.policies import PolicySpec
+from tests.batches import BOX_SPACES, SPACES, B, make_batch, recurrent_batch, transition_batch
+
+W: Final = 2
+N_UPDATES: Final = 3
+N_STEPS, N_ENVS = 5, 4
+SPEC: Final = PolicySpec(hidden_sizes=(16, 16), activation="tanh", normalize_observations=True)
+RECURRENT: Final = PolicySpec(hidden_sizes=(16,), activation="tanh", recurrence="gru", recurrent_size=4)
+# Adam divides by a gradient's size: without this, gradients of rounding's size would move parameters by whole steps.
+EPSILON: Final = 1e-3
+# Clips: the norms are those of the sum over the ranks. Rank 1 alone would be clipped otherwise.
+CLIPS: Final = {"max_grad_norm": 0.05}
+OF_PPO: Final[dict[str, Any]] = {
+    **CLIPS,
+    "optimizer_epsilon": EPSILON,
+    "minibatch_steps": 10,
+    "n_epochs": 3,
+    "normalize_rewards": True,
+    "normalize_advantages": True,
+}
+
+
+def _trajectories(seed: int, *, recurrent: bool = False) -> Batch:
+    """Returns trajectories in which some rows are no transitions: rank 1 has fewer than rank 0."""
+    valid = torch.ones(N_STEPS, N_ENVS, dtype=torch.bool)
+    valid[: seed % 4, 0] = False
+    truncated = torch.zeros(N_STEPS, N_ENVS, dtype=torch.bool)
+    truncated[2, 3] = True
+    given: dict[str, Any] = {
+        "seed": seed,
+        "valid": valid,
+        "truncated": truncated,
+        "final_index": torch.tensor([[2, 3]]),
+        "final_observation": torch.full((1, 3), 0.1 * seed),
+    }
+    return recurrent_batch(4, **given) if recurrent else make_batch(n_steps=N_STEPS, n_envs=N_ENVS, **given)
+
+
+def _transitions(seed: int, *, box: bool = False) -> Batch:
+    weights = torch.rand(B, generator=torch.Generator().manual_seed(seed + 100))
+    return transition_batch(box=box, seed=seed, weights=weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An algorithm, and the batches of one rank in each update."""
+
+    make: Callable[[], OnePolicy[Any]]
+    batch: Callable[[int], Batch]
+
+
+def _impala() -> Impala:
+    settings = ImpalaSettings(
+        optimizer="adam", optimizer_epsilon=EPSILON, normalize_advantages=True, normalize_rewards=True, **CLIPS
+    )
+    return Impala(SPACES, SPEC, settings, seed=1)
+
+
+CASES: Final[dict[str, Case]] = {
+    "impala": Case(_impala, _trajectories),
+    "ppo": Case(lambda: Ppo(SPACES, SPEC, PpoSettings(**OF_PPO), seed=1), _trajectories),
+    # The passes end early, by the KL of both ranks.
+    "ppo_kl": Case(
+        lambda: Ppo(SPACES, SPEC, PpoSettings(**{**OF_PPO, "learning_rate": 3e-3, "target_kl": 1e-4}), seed=1),
+        _trajectories,
+    ),
+    "appo": Case(lambda: Appo(SPACES, SPEC, AppoSettings(**OF_PPO), seed=1), _trajectories),
+    "dqn": Case(
+        lambda: Dqn(SPACES, SPEC, DqnSettings(adam_epsilon=EPSILON, target_update_interval=2, **CLIPS), seed=1),
+        _transitions,
+    ),
+    "r2d2": Case(
+        lambda: R2d2(SPACES, RECURRENT, R2d2Settings(adam_epsilon=EPSILON, **CLIPS), seed=1),
+        lambda seed: _trajectories(seed, recurrent=True),
+    ),
+    "sac_discrete": Case(lambda: Sac(SPACES, SPEC, SacSettings(**CLIPS), seed=1), _transitions),
+    "sac": Case(lambda: Sac(BOX_SPACES, SPEC, SacSettings(**CLIPS), seed=1), lambda seed: _transitions(seed, box=True)),
+}
+
+
+def nothing_of(batch: Batch) -> Batch:
+    """Returns the batch of a rank that has no data: none of its rows is a transition."""
+    return dataclasses.replace(batch, valid=torch.zeros_like(batch.valid), n_env_steps=0)
+
+
+def batch_of(case: Case, update: int, rank: int) -> Batch:
+    """Returns the batch of a rank; in the last update, rank 1 has no data."""
+    batch = case.batch(W * update + rank)
+    return nothing_of(batch) if update == N_UPDATES - 1 and rank == 1 else batch
+
+
+def together(batches: list[Batch]) -> Batch:
+    """Returns the batch of one learner that has the trajectories of all ranks, those of rank 0 first.
+
+    A buffer without data gives no transitions; rows of trajectories that are none count as little as those of no rank.
+    """
+    if batches[0].reward.shape[0] == 1:
+        batches = [batch for batch in batches if batch.n_env_steps]
+
+    def joined(name: str, holder: Any = None) -> Any:
+        parts = [getattr(batch if holder is None else holder(batch), name) for batch in batches]
+        if parts[0] is None:
+            return None
+        if isinstance(parts[0], dict):
+            return {path: _cat(name, [part[path] for part in parts]) for path in parts[0]}
+        return _cat(name, parts)
+
+    index = [batch.final_index.clone() for batch in batches]
+    for rank, own in enumerate(index):
+        own[:, 1] += rank * batches[0].reward.shape[1]
+    columns = BatchColumns(
+        **{
+            field.name: joined(field.name, lambda batch: batch.substeps["0"])
+            for field in dataclasses.fields(BatchColumns)
+        }
+    )
+    return dataclasses.replace(
+        batches[0],
+        substeps={"0": columns},
+        **{name: joined(name) for name in ("reward", "terminated", "truncated", "valid", "weights")},
+        final_index=torch.cat(index),
+        policy_version=np.concatenate([batch.policy_version for batch in batches]),
+        n_env_steps=sum(batch.n_env_steps for batch in batches),
+    )
+
+
+_BY_TRAJECTORY: Final = ("last_observation", "final_observation", "initial_state", "weights")
+
+
+def _cat(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(parts, dim=0 if name in _BY_TRAJECTORY else 1)
+
+
+def learn(algorithm: OnePolicy[Any], batches: Iterator[Batch]) -> dict[str, np.ndarray[Any, Any]]:
+    """Makes the updates; returns the parameters, the moments and the metrics."""
+    results: dict[str, np.ndarray[Any, Any]] = {}
+    for i, batch in enumerate(batches):
+        metrics = algorithm.update(batch, progress=i / N_UPDATES)
+        observe_batch(algorithm.policy, batch)
+        algorithm.share_observations()
+        results |= {f"metrics/{i}/{name}": np.asarray(float(value)) for name, value in metrics.items()}
+    for name, part in algorithm._checkpoint_parts().items():
+        if isinstance(part, torch.nn.Module):
+            results |= {f"{name}/{key}": value.detach().numpy() for key, value in part.state_dict().items()}
+        elif isinstance(part, torch.Tensor):
+            results[name] = part.detach().numpy()
+    return results
+
+
+class AsRank(GradientReduction):
+    """Gives an algorithm the noise of a rank, without any other rank."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+
+def alone(case: Case) -> OnePolicy[Any]:
+    """Returns one learner that draws the minibatches, and the noise, that the ranks draw together."""
+    algorithm = case.make()
+    ranks = [case.make() for _ in range(W)]
+    for rank, other in enumerate(ranks):
+        other.join_ranks(AsRank(rank))
+    if isinstance(algorithm, Ppo | Appo):
+
+        def minibatches(n_items: int, steps_of_item: int = 1) -> Iterator[torch.Tensor]:
+            own = [other._minibatches(n_items // W, steps_of_item) for other in ranks]  # type: ignore[attr-defined]
+            for indices in zip(*own, strict=True):
+                yield torch.cat(
+                    [index // N_ENVS * W * N_ENVS + r * N_ENVS + index % N_ENVS for r, index in enumerate(indices)]
+                )
+
+        algorithm._minibatches = minibatches  # type: ignore[method-assign]
+        algorithm._settings = algorithm._settings.model_copy(update={"minibatch_steps": W * OF_PPO["minibatch_steps"]})
+    if isinstance(algorithm, Sac):
+        actions: Any = algorithm._actions
+
+        def noise(outputs: torch.Tensor) -> torch.Tensor:
+            parts = outputs.split(B)
+            return torch.cat([other._actions._noise(part) for other, part in zip(ranks, parts, strict=False)])  # type: ignore[attr-defined]
+
+        actions._noise = noise
+    return algorithm
+
+
+def main(folder: Path) -> None:
+    """Makes the updates of one rank, and writes what came of them."""
+    place = rank_place(os.environ)
+    assert place is not None
+    torch.set_num_threads(1)
+    with RankGroup(place, timeout_s=60.0) as group:
+        group.begin("gloo")
+        for name, case in CASES.items():
+            algorithm = case.make()
+            if place.rank:  # other parameters, until those of rank 0 replace them
+                with torch.no_grad():
+                    for parameter in algorithm.policy.parameters():
+                        parameter.add_(1.0)
+            algorithm.join_ranks(RankReduction(group))
+            results = learn(algorithm, (batch_of(case, i, place.rank) for i in range(N_UPDATES)))
+            np.savez(folder / f"{name}-{place.rank}.npz", **results)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

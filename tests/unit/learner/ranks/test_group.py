@@ -1,0 +1,95 @@
+"""Ranks as real processes over gloo."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rollcast.learner.ranks.group import choose_backend
+from rollcast.services.errors import ConfigurationError
+from tests.processes import free_port, zygote_process
+from tests.zygote import ForkedProcess
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def ranks(what: str, n: int = 2, *, started: int | None = None) -> Iterator[list[ForkedProcess]]:
+    place = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [zygote_process("tests.rank_operations", what, RANK=str(rank), **place) for rank in range(started or n)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait(10)
+            process.stdout.close()
+
+
+def outcome(process: ForkedProcess) -> tuple[int, str]:
+    output, errors = process.communicate(60)
+    return process.returncode, output + (errors or "")
+
+
+def test_ranks_gather_in_their_order_and_have_what_rank_0_has():
+    with ranks("add", 3) as processes:
+        for process in processes:
+            assert outcome(process) == (0, "[[0.0, 5.0], [1.0, 5.0], [2.0, 5.0]] [0.0, 0.0]\n")
+
+
+def test_a_rank_with_another_setting_is_refused_by_its_name():
+    with ranks("differ") as (first, second):
+        code, output = outcome(first)
+        assert code == 1
+        assert "MismatchError: rank 1 and rank 0 of one run differ: --batch-size is 16 there, 8 here" in output
+        assert "--batch-size is 8 there, 16 here" in outcome(second)[1]
+
+
+def test_a_rank_that_died_is_named_with_its_last_word():
+    with ranks("die") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "RankLostError: rank 0 of 2 waited" in output
+        assert "for the second sum: rank 1 does not answer any more, and was last at: " in output
+
+
+def test_a_rank_that_hangs_is_named_after_the_deadline():
+    with ranks("hang") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "for the second sum: rank 1 does not answer any more" in output
+        assert "within 4 s (--ranks.timeout-s)" in output
+
+
+def test_a_rank_that_does_something_else_is_named_with_it():
+    with ranks("stay away") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "rank 1 has not come, and is at: thinking" in output
+
+
+def test_a_rank_whose_store_is_gone_says_so():
+    # rank 1 is the last: rank 0, which serves the store, waits for it in vain and ends
+    with ranks("hang", 2) as (first, second):
+        outcome(first)
+        second.send_signal(signal.SIGCONT)
+        code, output = outcome(second)
+        assert code == 1
+        assert "rank 0 is gone, with the store of the ranks" in output
+
+
+def test_a_rank_that_was_never_started_is_named():
+    with ranks("add", 2, started=1) as (first,):
+        code, output = outcome(first)
+        assert code == 1
+        assert "waited 4 s for the settings of every rank, and rank 1 has not come" in output
+
+
+def test_auto_takes_gloo_on_the_cpu_and_nccl_is_refused_there():
+    assert choose_backend("auto", torch.device("cpu")) == "gloo"
+    assert choose_backend("gloo", torch.device("cpu")) == "gloo"
+    with pytest.raises(ConfigurationError, match=r"--ranks.backend: 'nccl' with the device 'cpu'; expected a CUDA"):
+        choose_backend("nccl", torch.device("cpu"))

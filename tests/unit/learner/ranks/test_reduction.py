@@ -1,0 +1,71 @@
+"""Two ranks with batches of B make the same updates as one learner with a batch of 2 B: on real gloo processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rollcast.learner.ranks.reduction import ALONE
+from tests.processes import environment, free_port
+from tests.rank_updates import CASES, N_UPDATES, W, alone, batch_of, learn, together
+
+pytestmark = pytest.mark.slow
+
+# What a rank reports of its own share only.
+OF_ONE_RANK = ("explained_variance", "mean_rho", "mean_value", "mean_td_error", "stale_kl")
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the results of both ranks, of all algorithms."""
+    folder = tmp_path_factory.mktemp("ranks")
+    place = {"WORLD_SIZE": str(W), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.rank_updates", str(folder)],
+            env=environment() | place | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(W)
+    ]
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=110)
+            assert process.returncode == 0, output
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_make_the_same_updates_as_one_learner_with_both_batches(name, of_ranks):
+    case = CASES[name]
+    torch.set_num_threads(1)
+    expected = learn(alone(case), (together([batch_of(case, i, r) for r in range(W)]) for i in range(N_UPDATES)))
+    before = learn(case.make(), iter(()))
+    moved = 0.0
+    results = [np.load(of_ranks / f"{name}-{rank}.npz", allow_pickle=False) for rank in range(W)]
+    assert set(results[0].files) == set(expected)
+    for key, value in expected.items():
+        for rank, result in enumerate(results):
+            if not key.endswith(OF_ONE_RANK):
+                np.testing.assert_allclose(result[key], value, rtol=1e-5, atol=1e-6, err_msg=f"{key} of rank {rank}")
+            if not key.startswith("metrics/"):
+                np.testing.assert_array_equal(result[key], results[0][key], f"{key} of rank {rank}")
+        if key in before:
+            moved = max(moved, float(np.abs(value - before[key]).max()))
+    assert moved > 1e-4, "an update that moves nothing compares nothing"
+
+
+def test_one_learner_reduces_nothing():
+    gradient, term = torch.ones(3), torch.tensor(2.0)
+    assert ALONE.average(gradient, [term], 5) == [term]
+    assert gradient.tolist() == [1.0, 1.0, 1.0]
+    assert ALONE.rank == 0
