@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from safetensors.numpy import save_file
 
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
@@ -234,7 +235,10 @@ def main(folder: Path) -> None:
                         parameter.add_(1.0)
             algorithm.join_ranks(RankReduction(group))
             results = learn(algorithm, (batch_of(case, i, place.rank) for i in range(N_UPDATES)))
-            np.savez(folder / f"{name}-{place.rank}.npz", **results)  # type: ignore[arg-type]
+            save_file(
+                {key: np.ascontiguousarray(value) for key, value in results.items()},
+                folder / f"{name}-{place.rank}.safetensors",
+            )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from rollcast.learner.ranks.reduction import ALONE
 from tests.processes import environment, free_port
@@ -51,8 +52,8 @@ def test_two_ranks_make_the_same_updates_as_one_learner_with_both_batches(name, 
     expected = learn(alone(case), (together([batch_of(case, i, r) for r in range(W)]) for i in range(N_UPDATES)))
     before = learn(case.make(), iter(()))
     moved = 0.0
-    results = [np.load(of_ranks / f"{name}-{rank}.npz", allow_pickle=False) for rank in range(W)]
-    assert set(results[0].files) == set(expected)
+    results = [load_file(of_ranks / f"{name}-{rank}.safetensors") for rank in range(W)]
+    assert set(results[0]) == set(expected)
     for key, value in expected.items():
         for rank, result in enumerate(results):
             if not key.endswith(OF_ONE_RANK):
