@@ -18,6 +18,7 @@ from rollcast.actor.policies.network_size import (
     n_recurrent_inputs,
 )
 from rollcast.actor.policies.observation_moments import normalized_leaves
+from rollcast.actor.policies.torch_constants import constant
 from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
@@ -214,7 +215,7 @@ def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
     """Computes `features.VectorFeatures` in torch, for one leaf: `[N, ...]` -> float32 `[N, leaf.size]`."""
     flat = values if values.ndim == 2 else values.reshape(len(values), -1)
     if leaf.one_hot_offsets is not None:
-        offsets = torch.as_tensor(leaf.one_hot_offsets, device=flat.device)
+        offsets = constant(tuple(leaf.one_hot_offsets.tolist()), flat.device)
         one_hot = torch.zeros(len(flat), leaf.size, device=flat.device)
         return one_hot.scatter_(1, flat.to(torch.int64) + offsets, 1.0)
     flat = flat.to(torch.float32)

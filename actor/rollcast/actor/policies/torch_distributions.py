@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from rollcast.actor.policies.distributions import HALF_LOG_TWO_PI, LOG_STD_MAX, LOG_STD_MIN, unsupported_actions
+from rollcast.actor.policies.torch_constants import constant
 
 
 def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
     if isinstance(space, Discrete):
         return _log_prob_at(F.log_softmax(parameters, dim=-1), action - int(space.start))
     if isinstance(space, MultiDiscrete):
-        start = torch.as_tensor(space.start.ravel(), device=action.device)
+        start = constant(tuple(space.start.ravel().tolist()), action.device)
         index = action.reshape(*parameters.shape[:-1], -1) - start
         parts = enumerate(_logits_of_elements(space, parameters))
         return torch.stack([_log_prob_at(F.log_softmax(part, dim=-1), index[..., i]) for i, part in parts]).sum(dim=0)

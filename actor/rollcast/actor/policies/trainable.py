@@ -1,7 +1,8 @@
 """Defines `TorchPolicy`, the policy that a learner trains: a torch module that returns parameters of distributions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Self
 
 import numpy as np
 import torch
@@ -35,7 +36,9 @@ class TorchPolicy(nn.Module):
     Its parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
     exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
     `exploration.epsilons`. With the default head these exist after they have been set. With `normalize_observations`,
-    the moments of observations are its buffers, too: `normalization.<substep>.mean`, `.variance` and `.count`.
+    the moments of observations are its buffers, too: `normalization.<substep>.mean`, `.variance` and `.count`. All are
+    on the device that the module is moved to, but for those of exploration: they stay in main memory, because the
+    networks do not use them.
 
     With a frame stack, it computes with observations `[..., K, *shape]`, see `frame_stacks`; `observe` takes single
     frames.
@@ -78,8 +81,7 @@ class TorchPolicy(nn.Module):
             if leaves:
                 self.normalization[key] = ObservationMoments(leaves, clip=spec.observation_clip)
 
-        # A module, because it gives the buffers their names.
-        self.exploration = nn.Module()
+        self.exploration: nn.Module = _InMainMemory()
         if spec.head in OFF_POLICY_HEADS:
             self.set_uniform_exploration(False)
         if spec.head in Q_HEADS:
@@ -333,5 +335,12 @@ class TorchPolicy(nn.Module):
         if buffer is not None and buffer.shape == value.shape:
             buffer.copy_(value)
         else:
-            device = next(iter(self.parameters())).device
-            self.exploration.register_buffer(name, value.to(device))
+            self.exploration.register_buffer(name, value)
+
+
+class _InMainMemory(nn.Module):
+    """A module whose buffers stay in main memory, where they are set and read; it gives them their names."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        del fn, recurse  # of `to` and its like
+        return self

@@ -59,7 +59,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
             spec: The architecture of the policy, and of the critics if there are any.
             settings: The algorithm's settings.
             device: Device of the networks and of all batches.
-            seed: Seed of the initial parameters and of the noise. The global generator keeps its state.
+            seed: Seed of the initial parameters and of the noise. The global generators keep their states.
 
         Raises:
             ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
@@ -72,7 +72,8 @@ class OnePolicy(Algorithm, Generic[Settings]):
         self._device = torch.device(device)
         self._substep_key = only_substep(spaces, algorithm=self.name.upper())
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            # Not torch.manual_seed, which seeds the generators of all devices. Networks are made on the CPU.
+            torch.default_generator.manual_seed(seed)
             self._build(spaces, spec, settings, seed)
 
     @abstractmethod

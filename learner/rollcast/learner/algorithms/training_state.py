@@ -3,6 +3,7 @@
 `write_parts` and `load_parts` do it for modules, optimisers, tensors and generators by name.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,7 +99,10 @@ def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping
 
 
 def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
-    """Reads what `write_parts` wrote, in place.
+    """Reads what `write_parts` wrote, in place, on any device.
+
+    Kinds of devices have different generators. One whose state comes from another kind gets a seed that follows from
+    that state: it draws other numbers than the run that was saved, and the same ones after each load.
 
     Args:
         parts: The parts by name, of the same shapes.
@@ -116,9 +120,7 @@ def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.g
         elif isinstance(part, Tensor):
             _load_tensor(part, name, arrays, source)
         else:
-            state = part.get_state()
-            _load_tensor(state, name, arrays, source)
-            part.set_state(state)
+            _load_generator(part, name, arrays, source)
 
 
 def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
@@ -181,6 +183,22 @@ def _load_optimizer(
             f"{n_parameters}. Resume with the networks of that run."
         )
     optimizer.load_state_dict({_STATE: state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _load_generator(
+    generator: torch.Generator, name: str, arrays: Mapping[str, NDArray[np.generic]], source: Path
+) -> None:
+    own, saved = generator.get_state(), arrays.get(name)
+    if saved is None or saved.dtype != np.uint8 or saved.ndim != 1 or not saved.size:
+        found = "is missing" if saved is None else f"is {saved.dtype}{list(saved.shape)}"
+        raise ConfigurationError(
+            f"the generator {name!r} in {source} {found}; expected the state of a generator, uint8[n]. Resume with the "
+            "algorithm of that run."
+        )
+    if saved.shape == tuple(own.shape):
+        generator.set_state(torch.from_numpy(saved.copy()))
+        return
+    generator.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:8], "little") >> 1)
 
 
 def _load_tensor(tensor: Tensor, name: str, arrays: Mapping[str, NDArray[np.generic]], source: Path) -> None:

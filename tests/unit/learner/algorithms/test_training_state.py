@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from rollcast.learner.algorithms.training_state import (
     write_parts,
     write_training_state,
 )
+from rollcast.services.errors import ConfigurationError
 
 
 def test_written_state_is_read_back(tmp_path: Path):
@@ -40,3 +42,41 @@ def test_reads_the_optimiser_of_older_checkpoints_that_named_no_parameter(tmp_pa
     load_parts({"optimizer": restored}, older, source=tmp_path)
     expected, found = optimizer.state_dict()["state"][0], restored.state_dict()["state"][0]
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def loaded(state: np.ndarray) -> torch.Generator:
+    """A generator that was seeded with 3, after loading this state."""
+    generator = torch.Generator().manual_seed(3)
+    load_parts({"noise": generator}, {"noise": state}, source=Path("checkpoint"))
+    return generator
+
+
+def test_a_generator_goes_on_where_it_was_saved(tmp_path: Path):
+    generator = torch.Generator().manual_seed(7)
+    torch.rand(5, generator=generator)
+    write_parts(tmp_path, {"noise": generator}, {})
+    arrays, _ = read_training_state(tmp_path)
+    restored = loaded(arrays["noise"])
+    assert torch.equal(torch.rand(3, generator=restored), torch.rand(3, generator=generator))
+
+
+def test_the_state_of_another_device_seeds_the_generator():
+    # CUDA's state has 16 bytes: a seed and an offset.
+    one, other = np.arange(16, dtype=np.uint8), np.arange(1, 17, dtype=np.uint8)
+    drawn = [torch.rand(3, generator=loaded(state)).tolist() for state in (one, one.copy(), other)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert drawn[0] != torch.rand(3, generator=torch.Generator().manual_seed(3)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "found"),
+    [
+        ({}, "is missing"),
+        ({"noise": np.zeros(4, np.float32)}, r"is float32\[4\]"),
+        ({"noise": np.zeros(0, np.uint8)}, r"is uint8\[0\]"),
+    ],
+)
+def test_refuses_what_is_no_state_of_a_generator(arrays: dict[str, np.ndarray], found: str):
+    with pytest.raises(ConfigurationError, match=f"the generator 'noise' in checkpoint {found}; expected"):
+        load_parts({"noise": torch.Generator()}, arrays, source=Path("checkpoint"))
