@@ -10,7 +10,13 @@ from gymnasium.spaces import Box, Discrete
 
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces
+from rollcast.services.spaces.spaces import (
+    FLAT_SUBSTEP,
+    EnvironmentSpaces,
+    Observation,
+    SubstepSpaces,
+    space_leaves,
+)
 
 # The number of transitions in `transition_batch`.
 B = 6
@@ -133,3 +139,51 @@ def rollout_batch(rollout: Rollout) -> Batch:
         n_env_steps=rollout.n_env_steps,
         episodes=rollout.episodes,
     )
+
+
+def random_batch(
+    spaces: EnvironmentSpaces,
+    *,
+    n_steps: int = 5,
+    n_envs: int = 4,
+    n_final: int = 3,
+    state_size: int = 0,
+    frame_stack: int = 1,
+    seed: int = 0,
+    **fields: object,
+) -> Batch:
+    """Returns random trajectories of any spaces; the first n_final of them are truncated, each in another row."""
+    ((key, substep),) = spaces.items()
+    rng = np.random.default_rng(seed)
+
+    def columns_of(space: Any, *leading: int) -> torch.Tensor:
+        shape = (*leading, *space.shape)
+        if isinstance(space, Discrete):
+            return torch.from_numpy(rng.integers(space.start, space.start + space.n, shape))
+        if space.dtype == np.uint8:
+            return torch.from_numpy(rng.integers(0, 256, shape, dtype=np.uint8))
+        low, high = np.maximum(space.low, -3.0), np.minimum(space.high, 3.0)
+        return torch.from_numpy((low + (high - low) * rng.random(shape)).astype(space.dtype))
+
+    def observations(*leading: int) -> dict[str, torch.Tensor]:
+        return {path: columns_of(leaf, *leading) for path, leaf in space_leaves(substep.observation).items()}
+
+    final_index = np.stack([rng.permutation(n_steps)[np.arange(n_final) % n_steps], np.arange(n_final)], axis=1)
+    truncated = np.zeros((n_steps, n_envs), np.bool_)
+    truncated[tuple(final_index.T)] = True
+    columns = BatchColumns(
+        observation=observations(n_steps, n_envs),
+        action=columns_of(substep.action, n_steps, n_envs),
+        log_prob=torch.from_numpy(-rng.random((n_steps, n_envs), np.float32)),
+        last_observation=observations(n_envs),
+        final_observation=observations(n_final),
+        initial_state=torch.from_numpy(rng.random((n_envs, state_size), np.float32)) if state_size else None,
+        previous_observation=observations(n_envs, frame_stack - 1) if frame_stack > 1 else None,
+    )
+    given: dict[str, object] = {
+        "truncated": torch.from_numpy(truncated),
+        "final_index": torch.from_numpy(final_index.astype(np.int64)),
+        **fields,
+    }
+    reward = torch.from_numpy(rng.standard_normal((n_steps, n_envs), np.float32))
+    return build_batch(columns, reward=reward, key=key, **given)

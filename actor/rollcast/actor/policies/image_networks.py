@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.features import ImageLayout
+from rollcast.actor.policies.network_arithmetic import hidden_layers, scaled_pixels
 from rollcast.actor.policies.network_size import (
     IMPALA_SHALLOW,
     N_RESNET_FEATURES,
@@ -53,8 +54,10 @@ class _Cnn(nn.Module):
         Returns:
             float32 `[N, F]`.
         """
-        x = self.convolutions(_pixels(image, self._layout))
-        return torch.relu(self.full(x.flatten(1)))
+        with hidden_layers(image.device):
+            x = self.convolutions(_pixels(image, self._layout))
+            features = torch.relu(self.full(x.flatten(1)))
+        return features.to(torch.float32)
 
 
 class NatureCnn(_Cnn):
@@ -111,8 +114,10 @@ class ImpalaResnet(nn.Module):
         Returns:
             float32 `[N, 256]`.
         """
-        x = self.stages(_pixels(image, self._layout))
-        return torch.relu(self.full(torch.relu(x).flatten(1)))
+        with hidden_layers(image.device):
+            x = self.stages(_pixels(image, self._layout))
+            features = torch.relu(self.full(torch.relu(x).flatten(1)))
+        return features.to(torch.float32)
 
 
 class _ResidualBlock(nn.Module):
@@ -142,12 +147,9 @@ def _convolution(n_in: int, n_out: int) -> nn.Conv2d:
 
 
 def _pixels(image: Tensor, layout: ImageLayout) -> Tensor:
-    """Returns float32 `[N, channels, H, W]`, 0 to 1."""
+    """Returns `[N, channels, H, W]`, 0 to 1, in the format of hidden layers."""
     if layout == "channel_last":
         image = image.movedim(-1, -3)
     if image.ndim == 5:
         image = image.flatten(1, 2)
-    # With the channels last in memory, gradients of convolutions take a quarter less time, on one core. Without
-    # gradients, the new order costs more than it gives.
-    memory_format = torch.channels_last if torch.is_grad_enabled() else torch.preserve_format
-    return image.to(torch.float32, memory_format=memory_format) * (1.0 / 255.0)
+    return scaled_pixels(image)

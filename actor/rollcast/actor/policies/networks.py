@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.features import FeatureLayout, VectorLeaf, feature_layout, image_size
 from rollcast.actor.policies.image_networks import ImpalaResnet, ImpalaShallow, NatureCnn, orthogonal
-from rollcast.actor.policies.mlp_function import mlp
+from rollcast.actor.policies.mlp_function import hidden_mlp, mlp
+from rollcast.actor.policies.network_arithmetic import follow_arithmetic
 from rollcast.actor.policies.network_size import (
     check_network_size,
     layer_shapes,
@@ -74,7 +75,7 @@ def build_network(
             f"network {spec.network!r} returned a {type(network).__name__}; expected a torch.nn.Module; return one"
         )
     _check_output(network, observation_space, n_outputs, spec)
-    return network
+    return follow_arithmetic(network)
 
 
 class AutoNetwork(nn.Module):
@@ -205,10 +206,7 @@ class RecurrentNetwork(AutoNetwork):
     def _encoded(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Returns the inputs of the memory: the features, through the hidden layers."""
         x, hidden = self.features(observation), self.layers[:-1]
-        if not len(hidden):
-            return x
-        x = mlp(x, self._parameters_of(hidden), self._activation)
-        return torch.tanh(x) if self._activation == "tanh" else torch.relu(x)
+        return hidden_mlp(x, self._parameters_of(hidden), self._activation)
 
 
 def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.settings.computing import ComputingSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import (
     MAX_EVALUATION_EPISODES,
@@ -57,7 +58,12 @@ FIRST_OF_LEARNING: Final = (
 
 
 class LearnerSettings(
-    EnvironmentSettings, ServerSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings
+    EnvironmentSettings,
+    ServerSecuritySettings,
+    AnnouncementSettings,
+    ServerLimitSettings,
+    MetricsSettings,
+    ComputingSettings,
 ):
     """The settings that `train` and `learner` share."""
 
@@ -229,12 +235,6 @@ class LearnerSettings(
         0,
         "The seed that all others derive from: networks, environments, sampling of actions.",
         stays("everything that was drawn so far came from it"),
-    )
-    device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "The device to train on; auto: a GPU if there is one.", ACTING
-    )
-    torch_threads: NonNegativeInt = setting(
-        0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING
     )
     run_dir: Path | None = setting(
         None, "A new folder for the run's output. Default: a folder below runs/, named after the run.", FREE

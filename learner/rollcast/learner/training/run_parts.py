@@ -24,6 +24,7 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
+from rollcast.learner.devices.precision import UpdateArithmetic, choose_arithmetic, set_tf32
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
@@ -348,6 +349,20 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
     return torch.device(name)
+
+
+def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateArithmetic:
+    """Chooses the arithmetic of updates, and sets it for this process where torch knows no smaller scope.
+
+    Raises:
+        ConfigurationError: The device does not have the precision.
+    """
+    arithmetic = choose_arithmetic(
+        settings.precision, settings.channels_last, device, deterministic=settings.deterministic
+    )
+    if device.type == "cuda":
+        set_tf32(arithmetic)
+    return arithmetic
 
 
 def set_torch_threads(n_threads: int, n_local_actors: int) -> None:

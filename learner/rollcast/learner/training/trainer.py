@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from rollcast.actor.policies.network_arithmetic import DEFAULT_ARITHMETIC, NetworkArithmetic, networks_compute
 from rollcast.actor.statistics.events import EpisodeEvents
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.defaults import short_name
@@ -75,6 +76,7 @@ class Trainer:
         control: Pauses and stops the loop, and reports on it.
         schedule: Says when to broadcast, log, save and stop.
         device: The device for batches.
+        arithmetic: The arithmetic of networks in updates.
         run: Keeps policies and checkpoints; None keeps none.
         writers: Write the metrics; the caller closes them.
     """
@@ -87,6 +89,7 @@ class Trainer:
         schedule: TrainingSchedule,
         *,
         device: torch.device,
+        arithmetic: NetworkArithmetic = DEFAULT_ARITHMETIC,
         run: RunDirectory | None = None,
         writers: Sequence[MetricsWriter] = (),
     ) -> None:
@@ -97,6 +100,7 @@ class Trainer:
         self._memory = control.memory
         self._schedule = schedule
         self._device = str(device)
+        self._arithmetic = arithmetic
         self._writers = writers
         self._progress = TrainingProgress()
         self._evaluation = None
@@ -218,7 +222,8 @@ class Trainer:
             began = time.perf_counter()
             with self._control.update_turn():
                 activity.enter(LearnerActivity.UPDATING)
-                metrics = algorithm.update(experience.batch, progress=fraction)
+                with networks_compute(self._arithmetic):
+                    metrics = algorithm.update(experience.batch, progress=fraction)
                 source.learnt(experience.batch, algorithm.priorities)
                 progress.record(experience)
                 self._memory.trained(experience.policy_lag, experience.data_age_s)

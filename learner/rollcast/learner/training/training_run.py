@@ -19,6 +19,7 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.directory import RunDirectory
@@ -33,6 +34,7 @@ from rollcast.learner.training.run_parts import (
     choose_device,
     load_initial_data,
     make_algorithm,
+    make_arithmetic,
     make_experience,
     make_replay_buffers,
     make_schedule,
@@ -101,6 +103,7 @@ class _Learner:
     algorithm: Algorithm
     buffers: SubstepBuffers | None
     device: torch.device
+    arithmetic: UpdateArithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,7 @@ def _set_threads(settings: LearnerSettings, n_local_actors: int) -> None:
 def _make_learner(settings: LearnerSettings, spaces: EnvironmentSpaces, announce: Callable[[str], None]) -> _Learner:
     """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
     device = choose_device(settings.device)
+    arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
     if settings.resume is None and settings.initial_policy is not None:
@@ -194,7 +198,7 @@ def _make_learner(settings: LearnerSettings, spaces: EnvironmentSpaces, announce
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
-    return _Learner(algorithm, buffers, device)
+    return _Learner(algorithm, buffers, device, arithmetic)
 
 
 def _open_folder(
@@ -265,6 +269,7 @@ def _make_run(
         control,
         schedule,
         device=learner.device,
+        arithmetic=learner.arithmetic.networks,
         run=directory,
         writers=writers,
     )

@@ -4,7 +4,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import make_algorithm, make_replay_buffers
+from rollcast.learner.training.run_parts import make_algorithm, make_arithmetic, make_replay_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import CARTPOLE_LIKE
@@ -119,3 +119,16 @@ def test_replayed_rewards_are_not_normalised(algorithm: str):
 def test_a_bound_of_observations_that_is_none_is_refused(clip: str):
     with pytest.raises(ConfigurationError, match="--observation-clip"):
         TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--observation-clip", clip])
+
+
+def test_precision_that_the_device_has_not_is_refused_before_anything_is_made():
+    settings = TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--precision", "tf32"])
+    with pytest.raises(ConfigurationError, match="--precision tf32 on the device cpu"):
+        make_arithmetic(settings, torch.device("cpu"))
+
+
+def test_precision_and_order_of_images_are_those_of_the_settings():
+    arguments = ["--env-id", "CartPole-v1", "--precision", "bf16", "--channels-last", "off"]
+    settings = TrainSettings.from_command_line("rollcast train", arguments)
+    networks = make_arithmetic(settings, torch.device("cpu")).networks
+    assert (networks.hidden, networks.channels_last) == (torch.bfloat16, False)

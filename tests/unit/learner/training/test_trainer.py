@@ -1,8 +1,10 @@
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 import torch
 
+from rollcast.actor.policies.network_arithmetic import NetworkArithmetic, hidden_dtype
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
@@ -138,3 +140,27 @@ def test_the_history_has_why_training_failed():
     (event,) = control.memory.news(None).events
     assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
     assert "in update" in event.detail
+
+
+def test_updates_compute_with_the_arithmetic_of_the_run_and_policies_are_float32():
+    seen: list[torch.dtype] = []
+
+    class Watched(Impala):
+        def update(self, batch: Batch, *, progress: float) -> Metrics:
+            seen.append(hidden_dtype())
+            return super().update(batch, progress=progress)
+
+    actors = make_actors("sequential")
+    algorithm = Watched(actors.policy.spaces, actors.policy.spec, ImpalaSettings())
+    trainer = Trainer(
+        FreshExperience(actors),
+        algorithm,
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=20, stop_return=None),
+        device=torch.device("cpu"),
+        arithmetic=NetworkArithmetic(hidden=torch.bfloat16),
+    )
+    trainer.run()
+    assert set(seen) == {torch.bfloat16}
+    assert hidden_dtype() == torch.float32
+    assert {array.dtype for array in algorithm.policy_state().values()} == {np.dtype(np.float32)}

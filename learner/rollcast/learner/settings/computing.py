@@ -1,0 +1,33 @@
+"""The settings of a learner's device, and of the arithmetic on it. Imports neither torch nor grpc."""
+
+from typing import Literal
+
+from pydantic import NonNegativeInt
+
+from rollcast.services.settings.resume_rules import ACTING
+from rollcast.services.settings.setting import setting
+from rollcast.services.settings.settings import ProcessSettings
+
+
+class ComputingSettings(ProcessSettings):
+    """The settings of a process that trains."""
+
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "The device to train on; auto: a GPU if there is one.", ACTING
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
+        "auto",
+        "Precision of updates. tf32: products on the GPU round their factors to 10 bits. bf16: hidden layers and "
+        "convolutions compute in bfloat16; parameters, outputs, losses, targets and the optimiser stay float32. auto: "
+        "tf32 on GPUs that have it, but fp32 with --deterministic and on the CPU.",
+        ACTING,
+    )
+    channels_last: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Keep the channels of images last in memory during updates: results differ by rounding. auto: on a GPU, and on "
+        "the CPU where gradients are computed, which is fastest there.",
+        ACTING,
+    )
+    torch_threads: NonNegativeInt = setting(
+        0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING
+    )
