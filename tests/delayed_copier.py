@@ -33,11 +33,12 @@ class DelayedCopier:
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.shares_memory = False
         self.n_sent = self.n_waits = 0
         self._lock = threading.RLock()  # guards everything
         self._host: list[weakref.ref[NDArray[np.uint8]]] = []
-        self._unfenced: list[_Copy] = []
-        self._in_flight: list[_Copy] = []
+        self._unfenced: list[Copy] = []
+        self._in_flight: list[Copy] = []
 
     def host_memory(self, n_bytes: int) -> Tensor:
         """See `Copier.host_memory`; the memory is gone once the tensor and its views are."""
@@ -65,7 +66,7 @@ class DelayedCopier:
                     overlaps = is_there and start < other.end and other.start < end
                     assert not overlaps, "sent again before the fence of its copy was waited for"
             self.n_sent += 1
-            copy = _Copy(
+            copy = Copy(
                 target=target,
                 device_source=source if memory is None else None,
                 memory=None if memory is None else weakref.ref(memory),
@@ -88,14 +89,14 @@ class DelayedCopier:
             for copy in self._in_flight:
                 copy.check()
 
-    def pass_stream(self, copies: "list[_Copy]") -> None:
+    def pass_stream(self, copies: "list[Copy]") -> None:
         """Makes the copies that a stream waits for; those to the host can be read after the host's wait only."""
         with self._lock:
             self.check()
             for copy in copies:
                 copy.read()
 
-    def pass_host(self, copies: "list[_Copy]") -> None:
+    def pass_host(self, copies: "list[Copy]") -> None:
         """Makes the copies that the host waits for, and ends them."""
         with self._lock:
             self.check()
@@ -116,7 +117,7 @@ class DelayedCopier:
 
 
 @dataclass(eq=False)
-class _Copy:
+class Copy:
     """A copy under way: from memory of the host, which is not kept alive, or from the device."""
 
     target: Tensor
@@ -125,6 +126,11 @@ class _Copy:
     start: int
     end: int
     was_read: NDArray[np.uint8] | None = None
+
+    @property
+    def is_to_host(self) -> bool:
+        """True if the host is to read the target."""
+        return self.device_source is not None
 
     def source(self) -> NDArray[np.uint8] | None:
         """Returns the bytes of the source now; None if it is gone."""
@@ -158,7 +164,7 @@ class _Copy:
 @dataclass(eq=False)
 class _DelayedFence:
     copier: DelayedCopier
-    copies: list[_Copy]
+    copies: list[Copy]
 
     def wait(self) -> None:
         """See `Fence.wait`."""

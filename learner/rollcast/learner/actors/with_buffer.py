@@ -15,7 +15,8 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.initial_fill import InitialFill, InitialSampling
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.batch import Batch
-from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.devices.copier import make_copier
+from rollcast.learner.replay.batches import SampleBatcher
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.settings import ReplaySettings
@@ -135,6 +136,8 @@ class BaseDistributedWorkersWithBuffer:
         if initial_buffer_size:
             self._check_initial_size(initial_buffer_size)
         self._fill = InitialFill(self.actors, worker_policy)
+        # By device.
+        self._batchers: dict[str, SampleBatcher] = {}
 
     @property
     def initial_statistics(self) -> EpochStatsAggregator:
@@ -223,7 +226,9 @@ class BaseDistributedWorkersWithBuffer:
         Raises:
             InvalidInputError: The buffer holds fewer entries than `batch_size`.
         """
-        return to_batch(self.buffer.sample(self._batch_size), torch.device(learner_device))
+        if learner_device not in self._batchers:
+            self._batchers[learner_device] = SampleBatcher(make_copier(learner_device))
+        return self._batchers[learner_device].make(self.buffer.sample(self._batch_size))
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
         """Returns the statistics of the epoch so far, without those of the initial sampling policy."""

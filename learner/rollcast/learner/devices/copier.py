@@ -1,11 +1,7 @@
 """The one seam for copies between main memory and a device: send, fence, wait.
 
-copier = make_copier(device)
-host = copier.host_memory(n_bytes)       # pinned, if the device is a GPU
-on_device = copier.send(host, to=device) # begins a copy
-fence = copier.fence()                   # marks all copies sent so far
-fence.before_use()                       # work that is queued from now on sees what was copied
-fence.wait()                             # `host` may be written again
+`Copier.send` begins a copy, and `Copier.fence` marks the copies begun before. `Fence.before_use` makes a device wait
+for them before it uses what was copied; `Fence.wait` makes the host wait before it writes sources or reads targets.
 """
 
 from typing import Protocol
@@ -42,9 +38,11 @@ class Copier(Protocol):
 
     Attributes:
         device: The device, with its index.
+        shares_memory: True if the device works in main memory, so that nothing need be copied: the CPU.
     """
 
     device: torch.device
+    shares_memory: bool
 
     def host_memory(self, n_bytes: int) -> Tensor:
         """Allocates main memory for copies to and from the device: uint8 `[n_bytes]`, pinned if need be.
@@ -70,7 +68,7 @@ class Copier(Protocol):
         """
 
     def fence(self) -> Fence:
-        """Marks all copies that were sent so far, on the stream of the device that they run on."""
+        """Marks the copies that were sent since the last fence, on the streams of the device that they run on."""
 
 
 def make_copier(device: torch.device | str) -> Copier:
@@ -88,6 +86,7 @@ class ImmediateCopier:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.shares_memory = device.type == "cpu"
 
     def host_memory(self, n_bytes: int) -> Tensor:
         """See `Copier.host_memory`."""
@@ -116,9 +115,11 @@ _PASSED = _Passed()
 
 
 class CudaCopier:
-    """A `Copier` for a GPU, with a stream of its own: copies run beside the work of other streams.
+    """A `Copier` for a GPU, with two streams of its own, so that copies run beside the work of other streams.
 
-    It refuses memory that is not pinned: a copy from there would wait for the device, or read memory that was freed.
+    Copies from main memory into new tensors wait for nothing, and have a stream of their own: the other copies wait for
+    the caller's stream, and would hold them up. It refuses memory that is not pinned: a copy from there would wait for
+    the device, or read memory that was freed.
 
     Args:
         device: A CUDA device.
@@ -127,8 +128,12 @@ class CudaCopier:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
-        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
-        # Targets that were allocated on this copier's stream since the last fence.
+        self.shares_memory = False
+        self._free_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
+        self._ordered_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
+        # Those with copies since the last fence.
+        self._busy: set[torch.cuda.Stream] = set()
+        # Targets that were allocated on a stream of this copier since the last fence.
         self._new_targets: list[Tensor] = []
 
     def host_memory(self, n_bytes: int) -> Tensor:
@@ -140,12 +145,14 @@ class CudaCopier:
         for tensor in (source, to):
             if isinstance(tensor, Tensor):
                 self._check(tensor)
-        on_device = source.is_cuda or (isinstance(to, Tensor) and to.is_cuda)
-        if on_device:
+        stream = self._free_stream
+        if source.is_cuda or isinstance(to, Tensor):
             # Work of the caller's stream has yet to make the source, or still uses the target.
-            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            stream = self._ordered_stream
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._busy.add(stream)
         # This also makes the stream's device the current one.
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(stream):
             if isinstance(to, Tensor):
                 target = to.copy_(source, non_blocking=True)
             elif to.type == "cpu":
@@ -155,15 +162,19 @@ class CudaCopier:
                 self._new_targets.append(target)
         for tensor in (source, to):
             if isinstance(tensor, Tensor) and tensor.is_cuda:
-                tensor.record_stream(self._stream)
+                tensor.record_stream(stream)
         return target
 
     def fence(self) -> Fence:
         """See `Copier.fence`."""
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # of torch
-        event.record(self._stream)
+        events = []
+        for stream in self._busy:
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # of torch
+            event.record(stream)
+            events.append(event)
+        self._busy.clear()
         targets, self._new_targets = self._new_targets, []
-        return _CudaFence(event, self.device, targets)
+        return _CudaFence(events, self.device, targets)
 
     def _check(self, tensor: Tensor) -> None:
         if tensor.is_cuda:
@@ -181,22 +192,24 @@ class CudaCopier:
 
 
 class _CudaFence:
-    """An event on a copier's stream."""
+    """Events on a copier's streams."""
 
-    def __init__(self, event: torch.cuda.Event, device: torch.device, targets: list[Tensor]) -> None:
-        self._event = event
+    def __init__(self, events: list[torch.cuda.Event], device: torch.device, targets: list[Tensor]) -> None:
+        self._events = events
         self._device = device
         self._targets = targets
 
     def wait(self) -> None:
         """See `Fence.wait`."""
-        self._event.synchronize()
+        for event in self._events:
+            event.synchronize()
 
     def before_use(self) -> None:
         """See `Fence.before_use`."""
         current = torch.cuda.current_stream(self._device)
-        self._event.wait(current)
-        # They belong to the copier's stream: without this, their memory would be given away while this stream uses it.
+        for event in self._events:
+            event.wait(current)
+        # They belong to a stream of the copier: without this, others would get their memory while this stream uses it.
         targets, self._targets = self._targets, []
         for target in targets:
             target.record_stream(current)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rollcast.actor.policies.trainable import TorchPolicy
@@ -16,9 +16,10 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.observing import observe_rollout
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import Copier, Fence, make_copier
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.replay.batches import to_batch
+from rollcast.learner.replay.batches import SampleBatcher
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.served import replay_status
@@ -45,6 +46,23 @@ class _Arrivals:
     episodes: list[EpisodeStatistics] = field(default_factory=list)
     data_age_s: list[float] = field(default_factory=list)
     policy_lag: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewPriorities:
+    """Priorities on their way from the device.
+
+    Attributes:
+        key: The substep of the buffer.
+        keys: The entries' keys.
+        priorities: In main memory; complete once `copied` was waited for.
+        copied: The fence after the copy.
+    """
+
+    key: str
+    keys: NDArray[np.int64]
+    priorities: Tensor
+    copied: Fence
 
 
 class ReplayedExperience(ExperienceSource):
@@ -104,6 +122,10 @@ class ReplayedExperience(ExperienceSource):
         self._refusals = WaitLog()
         self._insert_wait_s = self._sample_wait_s = 0.0
         self._arrivals = _Arrivals()
+        # For the device of the batches, which comes with the first call of `next`.
+        self._copier: Copier | None = None
+        self._batcher: SampleBatcher | None = None
+        self._new_priorities: _NewPriorities | None = None
 
     def start(self) -> None:
         """Starts the actors. They act at random until the buffers are filled, unless demonstrations filled them."""
@@ -113,6 +135,7 @@ class ReplayedExperience(ExperienceSource):
 
     def begin_save(self) -> SaveExperience:
         """Takes a snapshot of the buffers, with their limiters, priorities and generators."""
+        self._update_priorities()
         snapshots = [buffer.checkpoint.begin() for buffer in self.buffers.values()]
 
         def save(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
@@ -142,6 +165,7 @@ class ReplayedExperience(ExperienceSource):
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Inserts the rollouts that have come, and draws a batch."""
         started = time.perf_counter()
+        self._update_priorities()
         if self._beta is not None:
             self._beta_now = self._beta(progress)
             for buffer in self.buffers.values():
@@ -169,10 +193,26 @@ class ReplayedExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Updates the priorities of a batch's entries."""
-        if priorities is not None and batch.keys is not None:
-            (key,) = batch.substeps
-            self.buffers[key].update_priorities(batch.keys, priorities.detach().cpu().numpy())
+        """Updates the priorities of a batch's entries: at once, or, if they are on a device, before the next draw."""
+        if priorities is None or batch.keys is None:
+            return
+        (key,) = batch.substeps
+        priorities = priorities.detach()
+        if self._copier is None or self._copier.shares_memory:
+            self.buffers[key].update_priorities(batch.keys, priorities.numpy())
+            return
+        priorities = priorities.contiguous()
+        host = self._copier.host_memory(priorities.numel() * priorities.element_size()).view(priorities.dtype)
+        self._copier.send(priorities, to=host)
+        self._new_priorities = _NewPriorities(key, batch.keys, host, self._copier.fence())
+
+    def _update_priorities(self) -> None:
+        """Waits for the priorities of the last batch, if they are on their way, and sets them."""
+        with self.moving:
+            new, self._new_priorities = self._new_priorities, None
+            if new is not None:
+                new.copied.wait()
+                self.buffers[new.key].update_priorities(new.keys, new.priorities.numpy())
 
     def replay_status(self) -> ReplayStatus:
         """Returns how the buffers stand together, and who waits for them."""
@@ -269,7 +309,11 @@ class ReplayedExperience(ExperienceSource):
                 continue
             for other in self.buffers.keys() - {key}:
                 self.buffers[other].stop_waiting(TRAINER)
-            return to_batch(sample, torch.device(learner_device))
+            if self._copier is None:
+                self._copier = make_copier(learner_device)
+                self._batcher = SampleBatcher(self._copier)
+            assert self._batcher is not None
+            return self._batcher.make(sample)
         what = "; ".join(self._named(key, reason) for key, reason in reasons.items())
         self.actors.waiting.explain(f"the replay buffer: {what}")
         return None

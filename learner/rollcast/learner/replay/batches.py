@@ -1,69 +1,125 @@
 """Turns samples of the buffer into batches that algorithms learn from, on the learner's device."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.copier import Copier, make_copier
+from rollcast.learner.devices.staging import Staging, send_together
 from rollcast.learner.replay.columns.memory import ColumnArray
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
 
+# Samples that may be on their way to the device at once.
+_N_STAGINGS: Final = 2
+
 
 def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
-    """Makes a batch of a sample.
-
-    Transitions become trajectories of one step: T is 1, `last_observation` is the next observation (after the folded
-    steps), and `final_index` is empty, because the next observation is the true one already. Rollouts and sequences
-    stay trajectories as they are.
+    """Makes a batch of a sample, completely before the call returns; for many of them, `SampleBatcher` is faster.
 
     Args:
-        sample: The sample. The batch shares the memory of its arrays that are on the device already: on the CPU all of
-            them, on another device the columns of a buffer that keeps them there. So the batch stays valid as long as
-            the sample. The other arrays are copied, completely before the call returns.
+        sample: The sample; the batch is valid as long as it.
         device: The device for the batch.
 
     Returns:
-        The batch. `log_prob` is NaN if the buffer keeps none; `episodes` is empty, because the episodes' statistics
-        were counted when the rollouts arrived.
+        The batch; see `SampleBatcher`.
     """
-    device = torch.device(device)
-    return Batch(
-        substeps={key: _columns(columns, sample.reward.shape, device) for key, columns in sample.substeps.items()},
-        reward=_tensor(sample.reward, device),
-        terminated=_tensor(sample.terminated, device),
-        truncated=_tensor(sample.truncated, device),
-        valid=_tensor(sample.valid, device),
-        final_index=_tensor(sample.final_index, device),
-        policy_version=sample.policy_version,
-        n_env_steps=int(np.count_nonzero(sample.valid)),
-        episodes=(),
-        keys=sample.keys,
-        weights=_tensor(sample.weights, device),
-        discount=_tensor(sample.discount, device),
-        burn_in=sample.burn_in,
-    )
+    batcher = SampleBatcher(make_copier(device))
+    batch = batcher.make(sample)
+    batcher.wait()
+    return batch
 
 
-def _columns(columns: SampleColumns, shape: tuple[int, ...], device: torch.device) -> BatchColumns:
-    log_prob = columns.log_prob
-    return BatchColumns(
-        observation=_tensors(columns.observation, device),
-        action=_tensor(columns.action, device),
-        log_prob=torch.full(shape, torch.nan, device=device) if log_prob is None else _tensor(log_prob, device),
-        last_observation=_tensors(columns.next_observation, device),
-        final_observation=_tensors(columns.final_observation, device),
-        initial_state=None if columns.initial_state is None else _tensor(columns.initial_state, device),
-        previous_observation=None
-        if columns.previous_observation is None
-        else _tensors(columns.previous_observation, device),
-    )
+class SampleBatcher:
+    """Makes batches of samples on the learner's device. For one thread.
+
+    Transitions become trajectories of one step: T is 1, `last_observation` is the next observation (after the folded
+    steps), and `final_index` is empty, because the next observation is the true one already. Rollouts and sequences
+    stay trajectories as they are. `log_prob` is NaN if the buffer keeps none; `episodes` is empty, because their
+    statistics were counted when the rollouts arrived.
+
+    A batch shares the memory of those arrays of its sample that are on the device: on the CPU all of them, on another
+    device the columns of a buffer that keeps them there. The others travel in one copy, from memory of the copier, and
+    nothing waits for it.
+
+    Args:
+        copier: Copies samples to the device.
+    """
+
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+        self._stagings = [Staging(copier) for _ in range(_N_STAGINGS)]
+        self._next_staging = 0
+
+    def make(self, sample: ReplaySample) -> Batch:
+        """Makes a batch, for use on the current stream. It is valid as long as the sample."""
+        sent = self._send(_host_arrays(sample))
+
+        def tensor(array: ColumnArray) -> Tensor:
+            return array.to(self._copier.device) if isinstance(array, Tensor) else sent[id(array)]
+
+        def tensors(leaves: Mapping[str, ColumnArray]) -> dict[str, Tensor]:
+            return {path: tensor(leaf) for path, leaf in leaves.items()}
+
+        def columns_of(columns: SampleColumns) -> BatchColumns:
+            state, previous = columns.initial_state, columns.previous_observation
+            return BatchColumns(
+                observation=tensors(columns.observation),
+                action=tensor(columns.action),
+                log_prob=torch.full(sample.reward.shape, torch.nan, device=self._copier.device)
+                if columns.log_prob is None
+                else tensor(columns.log_prob),
+                last_observation=tensors(columns.next_observation),
+                final_observation=tensors(columns.final_observation),
+                initial_state=None if state is None else tensor(state),
+                previous_observation=None if previous is None else tensors(previous),
+            )
+
+        return Batch(
+            substeps={key: columns_of(columns) for key, columns in sample.substeps.items()},
+            reward=tensor(sample.reward),
+            terminated=tensor(sample.terminated),
+            truncated=tensor(sample.truncated),
+            valid=tensor(sample.valid),
+            final_index=tensor(sample.final_index),
+            policy_version=sample.policy_version,
+            n_env_steps=int(np.count_nonzero(sample.valid)),
+            episodes=(),
+            keys=sample.keys,
+            weights=tensor(sample.weights),
+            discount=tensor(sample.discount),
+            burn_in=sample.burn_in,
+        )
+
+    def wait(self) -> None:
+        """Waits until the copies of all batches are made."""
+        for staging in self._stagings:
+            staging.wait()
+
+    def _send(self, arrays: list[NDArray[np.generic]]) -> dict[int, Tensor]:
+        """Begins the copy of arrays in main memory; returns them on the device, by the `id` of each array."""
+        if self._copier.shares_memory:
+            return {id(array): torch.from_numpy(array) for array in arrays}
+        staging = self._stagings[self._next_staging]
+        self._next_staging = (self._next_staging + 1) % _N_STAGINGS
+        for staged, array in zip(staging.open([(array.shape, array.dtype) for array in arrays]), arrays, strict=True):
+            staged[...] = array
+        (sent,), fence = send_together(self._copier, staging)
+        fence.before_use()
+        return {id(array): tensor for array, tensor in zip(arrays, sent, strict=True)}
 
 
-def _tensors(leaves: Mapping[str, ColumnArray], device: torch.device) -> dict[str, Tensor]:
-    return {path: _tensor(leaf, device) for path, leaf in leaves.items()}
-
-
-def _tensor(array: ColumnArray, device: torch.device) -> Tensor:
-    return (array if isinstance(array, Tensor) else torch.from_numpy(array)).to(device)
+def _host_arrays(sample: ReplaySample) -> list[NDArray[np.generic]]:
+    """Lists the arrays in main memory that a batch has as tensors."""
+    arrays: list[ColumnArray | None] = [sample.reward, sample.terminated, sample.truncated, sample.valid]
+    arrays += [sample.final_index, sample.weights, sample.discount]
+    for columns in sample.substeps.values():
+        arrays += [columns.action, columns.log_prob, columns.initial_state]
+        for leaves in (columns.observation, columns.next_observation, columns.final_observation):
+            arrays += leaves.values()
+        arrays += (columns.previous_observation or {}).values()
+    return [array for array in arrays if isinstance(array, np.ndarray)]

@@ -171,7 +171,9 @@ class BufferSnapshot:
         for start in range(0, len(slots), n_rows):
             with self._lock:
                 pieces = self._store.guard.take(slots[start : start + n_rows], self._store.read_rows)
-            yield from pieces
+            # Training goes on meanwhile: a device may have much to do before it copies.
+            for its_slots, pending in pieces:
+                yield its_slots, pending()
 
 
 def _files_to_link(

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.replay.columns.device_memory import DeviceMemory
 from rollcast.learner.replay.columns.layout import EntryLayout, StoredBytes
 from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory
@@ -219,7 +220,7 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
         ConfigurationError: The machine or the device lacks the memory.
     """
     size.check_memory()
-    memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(size.device)
+    memory: ColumnMemory = MainMemory() if size.device is None else DeviceMemory(make_copier(size.device))
     if settings.entry == "transitions" and settings.removal == "oldest":
         return TrajectoryRing(
             layout,

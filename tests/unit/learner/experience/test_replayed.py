@@ -2,6 +2,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.schedules import Schedule, linear
+from rollcast.learner.devices.copier import Copier, make_copier
+from rollcast.learner.experience import replayed
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
@@ -19,6 +22,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
+from tests.delayed_copier import DelayedCopier
 
 T, BATCH = 4, 16
 SPEC = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
@@ -97,7 +101,11 @@ def test_refuses_policy_whose_rollouts_the_buffer_does_not_keep(spec: dict, text
         make_source(spec=dataclasses.replace(SPEC, **spec))
 
 
-def test_priorities_reach_the_buffer():
+@pytest.mark.parametrize("make", [make_copier, lambda device: DelayedCopier()], ids=["at once", "delayed"])
+def test_priorities_reach_the_buffer_before_the_next_draw(
+    make: Callable[[str], Copier], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replayed, "make_copier", make)
     with make_source(sampler="prioritized", samples_per_insert=4.0, error_buffer=400.0) as source:
         batch = source.next("cpu").batch
         assert batch.weights.shape == batch.discount.shape == (BATCH,)

@@ -4,6 +4,7 @@ import copy
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay import checkpoint
+from rollcast.learner.replay import checkpoint, parts
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.memory import host_array
 from rollcast.learner.replay.columns.samples import ReplaySample
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from tests.buffers import make_buffer
+from tests.delayed_copier import Copy, DelayedCopier
 from tests.played_rollouts import World, random_ends
 
 pytestmark = pytest.mark.slow
@@ -213,6 +215,39 @@ def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before,
     assert contents(other) == contents(expected)
     assert contents(buffer) != contents(expected)
     assert buffer._store.guard._pending is None, "nothing is copied any more"
+
+
+class SlowCopier(DelayedCopier):
+    """Its copies to main memory take until `may_end` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for, self.may_end = threading.Event(), threading.Event()
+
+    def pass_host(self, copies: list[Copy]) -> None:
+        if any(copy.is_to_host for copy in copies):
+            self.is_waited_for.set()
+            assert self.may_end.wait(30)
+        super().pass_host(copies)
+
+
+@pytest.mark.parametrize("settings", STORES)
+def test_the_buffer_is_free_while_a_snapshot_waits_for_the_device(tmp_path, settings, monkeypatch):
+    copier = SlowCopier()
+    monkeypatch.setattr(parts, "make_copier", lambda device: copier)
+    buffer, rng, world = make_buffer(place="cpu", **settings), np.random.default_rng(3), world_of(settings)
+    play_into(buffer, world, rng, 9)
+    snapshot = buffer.checkpoint.begin()
+    with ThreadPoolExecutor(2) as pool:
+        written = pool.submit(snapshot.write, tmp_path / "state", None)
+        assert copier.is_waited_for.wait(30)
+        # Also what the snapshot has yet to read is overwritten without a wait.
+        inserting = pool.submit(play_into, buffer, world, rng, 40)
+        try:
+            inserting.result(20)
+        finally:
+            copier.may_end.set()
+        written.result(30)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -10,7 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollcast.learner.replay.columns.memory import Blocks, ColumnArray, Gather, Pairs, Rows, Span, Write
+from rollcast.learner.devices.copier import Copier
+from rollcast.learner.devices.staging import Staging, send_together, torch_dtype
+from rollcast.learner.replay.columns.memory import (
+    Blocks,
+    ColumnArray,
+    Gather,
+    Pairs,
+    PendingArrays,
+    Rows,
+    Span,
+    Write,
+)
 
 # torch cannot index these unsigned integers: their bytes are treated as signed integers.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -18,25 +29,23 @@ _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.ui
 # Rollouts that may be on their way to the device at once; the next insertion waits for the oldest copy.
 _N_STAGINGS: Final = 3
 
-# Columns begin in a staging at multiples of this many bytes, itself a multiple of every dtype's size.
-_ALIGNMENT: Final = 16
-
 
 class DeviceMemory:
     """A `ColumnMemory` of tensors on a torch device.
 
-    It waits for the device only where a staging's last copy still runs, and in `read`. All work goes to one stream, the
-    one that was current when this was made, so a gather sees every write before it. If the caller's current stream is
-    another one, the work waits for what that stream was asked for so far, and that stream waits for the work.
+    It waits for the device only where a staging's last copy still runs. All work goes to one stream, the one that was
+    current when this was made, so a gather sees every write before it. If the caller's current stream is another one,
+    the work waits for what that stream was asked for so far, and that stream waits for the work.
 
     Args:
-        device: The learner's device; the CPU works as well.
+        copier: Copies to and from the learner's device, and does so for this memory only; the CPU works as well.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self._stagings = [Staging(device) for _ in range(_N_STAGINGS)]
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
+        self._device = copier.device
+        self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        self._stagings = [Staging(copier) for _ in range(_N_STAGINGS)]
         self._next_staging = 0
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
@@ -44,7 +53,7 @@ class DeviceMemory:
         if self._device.type == "cpu":
             return torch.from_numpy(np.zeros(shape, dtype))
         with self._ordered():
-            return torch.zeros(shape, dtype=_torch_dtype(dtype), device=self._device)
+            return torch.zeros(shape, dtype=torch_dtype(dtype), device=self._device)
 
     def write(self, writes: Sequence[Write]) -> None:
         """See `ColumnMemory.write`. All values go to the device in one copy."""
@@ -62,32 +71,46 @@ class DeviceMemory:
                 for column in columns:
                     _indexable(column).index_copy_(0, index_sent, _indexable(next(sent)))
 
-    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """See `ColumnMemory.read`. Waits for the device."""
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
+        """See `ColumnMemory.read`. The call does not wait for the device; the one that it returns does."""
         with self._ordered():
-            index = torch.from_numpy(rows).to(self._device)
-            tensors = [
-                _indexable(column).index_select(0, index).view(_tensor(column).dtype).cpu() for column in columns
-            ]
-        return [tensor.numpy() for tensor in tensors]
+            (index,) = self._send([rows])
+            return self.fetch(
+                [_indexable(column).index_select(0, index).view(_tensor(column).dtype) for column in columns]
+            )
+
+    def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
+        """See `ColumnMemory.fetch`. The call does not wait for the device; the one that it returns does."""
+        fetched = []
+        with self._ordered():
+            for array in arrays:
+                tensor = _tensor(array).contiguous()
+                host = self._copier.host_memory(tensor.numel() * tensor.element_size())
+                fetched.append(self._copier.send(tensor, to=host.view(tensor.dtype).view(tensor.shape)))
+            fence = self._copier.fence()
+
+        def wait() -> list[NDArray[Any]]:
+            fence.wait()
+            return [tensor.numpy() for tensor in fetched]
+
+        return wait
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """See `ColumnMemory.gather`."""
         n_rows = len(next_pairs[0][0]) if next_pairs else 1
-        staging = Staging(self._device)
+        staging = Staging(self._copier)
         next_tensors, step_tensors = _indexable_pairs(next_pairs), _indexable_pairs(step_pairs)
 
         def gather(following: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-            n_next = len(following)
-            indices = staging.open(8 * (n_next + len(rows))).view(np.int64)
-            np.remainder(following, n_rows, out=indices[:n_next])
-            indices[n_next:] = rows
+            next_staged, step_staged = staging.open([(following.shape, np.int64), (rows.shape, np.int64)])
+            np.remainder(following, n_rows, out=next_staged)
+            step_staged[...] = rows
             with self._ordered():
-                sent = staging.send().view(torch.int64)
+                next_rows, step_rows = self._begin_copy(staging)
                 for column, target in next_tensors:
-                    torch.index_select(column, 0, sent[:n_next], out=target)
+                    torch.index_select(column, 0, next_rows, out=target)
                 for column, target in step_tensors:
-                    torch.index_select(column, 0, sent[n_next:], out=target)
+                    torch.index_select(column, 0, step_rows, out=target)
 
         return gather
 
@@ -107,17 +130,17 @@ class DeviceMemory:
 
     def _send(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
         """Copies arrays to the device in one copy; on the CPU they stay valid until the staging is used again."""
-        starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
         staging = self._stagings[self._next_staging]
         self._next_staging = (self._next_staging + 1) % _N_STAGINGS
-        staged = staging.open(starts[-1])
-        for array, start in zip(arrays, starts, strict=False):
-            staged[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-        sent = staging.send()
-        return [
-            sent[start : start + array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
-            for array, start in zip(arrays, starts, strict=False)
-        ]
+        for staged, array in zip(staging.open([(array.shape, array.dtype) for array in arrays]), arrays, strict=True):
+            staged[...] = array
+        return self._begin_copy(staging)
+
+    def _begin_copy(self, staging: Staging) -> list[Tensor]:
+        """Begins the copy of a staging; work on the current stream comes after it."""
+        (sent,), fence = send_together(self._copier, staging)
+        fence.before_use()
+        return sent
 
     @contextlib.contextmanager
     def _ordered(self) -> Iterator[None]:
@@ -135,41 +158,6 @@ class DeviceMemory:
         caller.wait_stream(self._stream)
 
 
-class Staging:
-    """Memory that copies to a device start from, pinned if that is a GPU. One thread at a time.
-
-    Invariant: no running copy reads the memory that `open` returns.
-
-    Args:
-        device: The device to copy to.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._tensor = torch.empty(0, dtype=torch.uint8)
-        self._n_bytes = 0
-        self._copied: torch.cuda.Event | None = None
-
-    def open(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Waits until the last copy is done, and returns `n_bytes` to be filled."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        if len(self._tensor) < n_bytes:
-            size = 1 << (n_bytes - 1).bit_length()
-            self._tensor = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
-        self._n_bytes = n_bytes
-        shown: NDArray[np.uint8] = self._tensor.numpy()[:n_bytes]
-        return shown
-
-    def send(self) -> Tensor:
-        """Starts the copy of the opened bytes on the current stream; on the CPU the bytes are shared, not copied."""
-        sent = self._tensor[: self._n_bytes].to(self._device, non_blocking=True)
-        if self._device.type == "cuda":
-            self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record(torch.cuda.current_stream(self._device))
-        return sent
-
-
 def _indices(rows: Rows, step_shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
     """Returns the row of each value, int64 `[N]`, and bool, which values have a row; None: all have one."""
     if isinstance(rows, Blocks):
@@ -179,10 +167,6 @@ def _indices(rows: Rows, step_shape: tuple[int, ...]) -> tuple[NDArray[np.int64]
     index = rows.rows(math.prod(step_shape))
     kept = index >= 0
     return (index, None) if kept.all() else (index[kept], kept)
-
-
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.zeros(0, dtype)).dtype
 
 
 def _tensor(array: ColumnArray) -> Tensor:

@@ -76,6 +76,11 @@ class Write(NamedTuple):
 # [0, n_rows], where n_rows is row 0 again; and int64 `[T * B]`, the rows of the steps, each in [0, n_rows).
 Gather: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
+# Arrays on their way to main memory: waits for them, and returns them. Any thread may call it, and needs no lock.
+PendingArrays: TypeAlias = Callable[[], list[NDArray[Any]]]
+# The same for arrays by name.
+PendingRows: TypeAlias = Callable[[], dict[str, NDArray[Any]]]
+
 
 class ColumnMemory(Protocol):
     """Allocates columns, writes rows into them, and gathers rows from them. The buffer's lock guards both.
@@ -89,8 +94,11 @@ class ColumnMemory(Protocol):
     def write(self, writes: Sequence[Write]) -> None:
         """Copies values into rows, in the order of the writes."""
 
-    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Copies the rows int64 `[N]` of each column into a new array in main memory."""
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
+        """Begins to copy the rows int64 `[N]` of each column, as they are now, into a new array in main memory."""
+
+    def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
+        """Begins to copy arrays that nobody will write into main memory; those that are there already are shared."""
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """Makes the function that fills a room from columns and their targets, `[B, ...]` and `[T * B, ...]`."""
@@ -114,9 +122,14 @@ class MainMemory:
         for columns, rows, values in writes:
             write_rows(cast("Sequence[NDArray[Any]]", columns), rows, values)  # this memory made them
 
-    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """See `ColumnMemory.read`."""
-        return [column.take(rows, 0) for column in cast("Sequence[NDArray[Any]]", columns)]
+    def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
+        """See `ColumnMemory.read`. The rows are copied before it returns."""
+        copied = [column.take(rows, 0) for column in cast("Sequence[NDArray[Any]]", columns)]
+        return lambda: copied
+
+    def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
+        """See `ColumnMemory.fetch`. The arrays are shared."""
+        return lambda: [host_array(array) for array in arrays]
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """See `ColumnMemory.gather`. The bound methods are looked up once."""
@@ -185,6 +198,11 @@ def host_array(array: ColumnArray) -> NDArray[Any]:
         copied: NDArray[Any] = array.detach().to("cpu", copy=True).numpy()
         return copied
     return array
+
+
+def numbered(name: str, arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Returns arrays by `name` and their number."""
+    return {f"{name}{i}": array for i, array in enumerate(arrays)}
 
 
 # The bound `take` of a column, and the array it fills.

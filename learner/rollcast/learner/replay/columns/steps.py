@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings, rows_of_stacks
 from rollcast.learner.replay.columns.layout import EntryLayout
-from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Write
+from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, PendingRows, Write, numbered
 from rollcast.learner.replay.columns.samples import Room
 from rollcast.services.rollouts.rollouts import Rollout
 
@@ -67,10 +67,10 @@ class StepColumns:
         self.reward = np.zeros(n_rows, np.float32)
         self.flags = np.zeros(n_rows, np.uint8)
 
-    def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Copies the rows int64 `[N]` of all columns but the flags into main memory."""
-        arrays = {f"step{i}": array for i, array in enumerate(self.memory.read(self.steps, rows))}
-        return arrays | {"reward": self.reward.take(rows)}
+    def read(self, rows: NDArray[np.int64]) -> PendingRows:
+        """Begins to copy the rows int64 `[N]` of all columns but the flags into main memory."""
+        steps, reward = self.memory.read(self.steps, rows), self.reward.take(rows)
+        return lambda: numbered("step", steps()) | {"reward": reward}
 
     def write(self, rows: NDArray[np.int64], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Writes back rows that `read` copied."""

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.columns.memory import PendingRows
 
-# Copies the rows of slots: `EntryStore.read_rows`.
-ReadRows: TypeAlias = Callable[[Slots], Mapping[str, NDArray[Any]]]
+# Begins to copy the rows of slots: `EntryStore.read_rows`.
+ReadRows: TypeAlias = Callable[[Slots], PendingRows]
 # Slots, and copies of their rows.
-RowPiece: TypeAlias = tuple[Slots, Mapping[str, NDArray[Any]]]
+RowPiece: TypeAlias = tuple[Slots, PendingRows]
 
 
 def select(arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
@@ -57,7 +58,7 @@ class RowGuard:
             self._pending[slots] = False
 
     def take(self, slots: Slots, read_rows: ReadRows) -> list[RowPiece]:
-        """Returns the copies kept so far, and copies of the pending rows among these slots."""
+        """Returns the copies kept so far, and copies of the pending rows among these slots; waits for none of them."""
         assert self._pending is not None, "begin() comes first"
         self.before_overwriting(slots, read_rows)
         kept, self._kept = self._kept, []

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.layout import Slots
+from rollcast.learner.replay.columns.memory import PendingRows
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.learner.replay.saving.row_guard import RowGuard
@@ -107,8 +108,8 @@ class EntryStore(Protocol):
             int64 `[n_slots]`, by slot; -1 for a slot without a row.
         """
 
-    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
-        """Copies the rows of slots, int64 `[N]`, whatever they hold."""
+    def read_rows(self, slots: Slots) -> PendingRows:
+        """Begins to copy the rows of slots, int64 `[N]`, whatever they hold now. Does not wait for a device."""
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """Writes back rows that `read_rows` copied.

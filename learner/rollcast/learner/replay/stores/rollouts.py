@@ -14,8 +14,10 @@ from rollcast.learner.replay.columns.memory import (
     ColumnArray,
     ColumnMemory,
     MainMemory,
+    PendingArrays,
+    PendingRows,
     Write,
-    host_array,
+    numbered,
     write_rows,
 )
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
@@ -135,28 +137,36 @@ class RolloutStore(SlotStore):
         super().load_state(state)
         self._finals.clear()
 
-    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+    def read_rows(self, slots: Slots) -> PendingRows:
         """See `EntryStore.read_rows`. Steps are `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
         rows, columns = self._step_rows(slots), self._columns
-        steps = columns.read(rows) | {"flags": columns.flags.take(rows)}
-        arrays = {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in steps.items()}
-        last = columns.memory.read(columns.observations, np.add(slots, self._first_last))
-        arrays |= {f"last{i}": array for i, array in enumerate(last)}
-        arrays |= {f"state{i}": array for i, array in enumerate(columns.memory.read(self._states, slots))}
-        if self._n_previous:
-            frames = columns.memory.read(columns.observations, self._previous_rows(slots))
-            arrays |= {
-                f"previous{i}": array.reshape(len(slots), -1, *array.shape[1:]) for i, array in enumerate(frames)
-            }
-        arrays["policy_version"] = self._policy_version.take(slots)
+        memory = columns.memory
+        steps, flags = columns.read(rows), columns.flags.take(rows)
+        last = memory.read(columns.observations, np.add(slots, self._first_last))
+        states = memory.read(self._states, slots) if self._states else None
+        frames = memory.read(columns.observations, self._previous_rows(slots)) if self._n_previous else None
         finals = [self._finals.get(slot) for slot in slots.tolist()]
-        arrays["n_finals"] = np.array([0 if found is None else len(found[0]) for found in finals], np.int64)
+        n_finals = [0 if found is None else len(found[0]) for found in finals]
         kept = [found for found in finals if found is not None]
+        rest = {"policy_version": self._policy_version.take(slots), "n_finals": np.array(n_finals, np.int64)}
+        final_observations: PendingArrays | None = None
         if kept:
-            arrays["final_t"] = np.concatenate([t for t, _ in kept])
-            for i in range(len(columns.observations)):
-                arrays[f"final{i}"] = np.concatenate([host_array(observations[i]) for _, observations in kept])
-        return arrays
+            rest["final_t"] = np.concatenate([t for t, _ in kept])
+            final_observations = memory.fetch(
+                [memory.join([pieces[i] for _, pieces in kept]) for i in range(len(columns.observations))]
+            )
+
+        def wait() -> dict[str, NDArray[Any]]:
+            arrays = _by_slot(slots, steps() | {"flags": flags}) | numbered("last", last())
+            if states is not None:
+                arrays |= numbered("state", states())
+            if frames is not None:
+                arrays |= _by_slot(slots, numbered("previous", frames()))
+            if final_observations is not None:
+                arrays |= numbered("final", final_observations())
+            return arrays | rest
+
+        return wait
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """See `EntryStore.write_rows`."""
@@ -320,3 +330,8 @@ def rollout_bytes(layout: EntryLayout) -> StoredBytes:
     steps = layout.step_bytes.times(layout.n_rollout_steps)
     more = layout.frame_stack * layout.observation_bytes + layout.state_bytes
     return StoredBytes(steps.columns + more, steps.bookkeeping + 8)
+
+
+def _by_slot(slots: Slots, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Returns arrays `[N * T, ...]` as `[N, T, ...]`."""
+    return {name: array.reshape(len(slots), -1, *array.shape[1:]) for name, array in arrays.items()}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.frame_stacks import BEGINS, previous_frames
 from rollcast.learner.replay.columns.layout import EntryLayout, Slots
-from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, Span, Write, write_rows
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, PendingRows, Span, Write, write_rows
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import (
     ENTRY,
@@ -244,7 +244,7 @@ class TrajectoryRing:
             first += n
         return keys
 
-    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+    def read_rows(self, slots: Slots) -> PendingRows:
         """See `EntryStore.read_rows`. Flags change, so they are part of the state instead."""
         return self._columns.read(slots)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.layout import EntryLayout, Slots, StoredBytes
-from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, Write, host_array
+from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, PendingRows, Write, host_array, numbered
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import ENTRY, STEP, TERMINATED, TRUNCATED, StepColumns
 from rollcast.learner.replay.sampling.base import Sampler
@@ -81,11 +81,11 @@ class TransitionStore(SlotStore):
         sample.keys[:] = self._keys(slots)
         return sample
 
-    def read_rows(self, slots: Slots) -> Mapping[str, NDArray[Any]]:
+    def read_rows(self, slots: Slots) -> PendingRows:
         """See `EntryStore.read_rows`."""
-        arrays = self._columns.read(slots)
-        arrays |= {f"next{i}": array for i, array in enumerate(self._columns.memory.read(self._next, slots))}
-        return arrays | {"n_steps": self._n_steps.take(slots), "flags": self._columns.flags.take(slots)}
+        steps, following = self._columns.read(slots), self._columns.memory.read(self._next, slots)
+        rest: dict[str, NDArray[Any]] = {"n_steps": self._n_steps.take(slots), "flags": self._columns.flags.take(slots)}
+        return lambda: steps() | numbered("next", following()) | rest
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """See `EntryStore.write_rows`."""

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from rollcast.learner.replay import free_memory as memory
+from rollcast.learner.devices.copier import make_copier
+from rollcast.learner.replay import free_memory, parts
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns.device_memory import DeviceMemory, Staging
+from rollcast.learner.replay.columns.device_memory import DeviceMemory
 from rollcast.learner.replay.columns.memory import Blocks, MainMemory, Span, Write, host_array
 from rollcast.learner.replay.served import ServedReplay
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from tests.buffers import make_buffer
+from tests.delayed_copier import DelayedCopier
 from tests.played_rollouts import SPACES, World, check_same, random_ends
 
 T = 6
@@ -97,7 +99,7 @@ def test_served_batches_are_new_copies_in_main_memory(settings: dict[str, object
 
 @pytest.mark.parametrize("dtype", [*UNSIGNED, "int8", "int64", "float16", "float64", "bool"])
 def test_every_dtype_is_written_and_gathered(dtype: str, device: str):
-    places = (MainMemory(), DeviceMemory(torch.device(device)))
+    places = (MainMemory(), DeviceMemory(parts.make_copier(device)))
     values = np.random.default_rng(0).integers(0, 256, (3, 2, 5)).astype(dtype)
     drawn = []
     for place in places:
@@ -134,20 +136,17 @@ def test_discrete_actions_of_unsigned_integers_survive(device: str):
     np.testing.assert_array_equal(host_array(drawn)[0], action[:4, 0])
 
 
-def test_staging_waits_for_its_copy_before_it_is_reused():
-    class Copied:
-        n_waited = 0
-
-        def synchronize(self) -> None:
-            self.n_waited += 1
-
-    staging, copied = Staging(torch.device("cpu")), Copied()
-    staging.open(100)[:] = 1
-    assert staging.send().tolist() == [1] * 100
-    staging._copied = copied  # type: ignore[assignment]
-    assert len(staging.open(1000)) == 1000, "it grows"
-    assert copied.n_waited == 1
-    assert staging.open(0).nbytes == len(staging.send()) == 0
+def test_reads_rows_as_they_were_when_they_were_asked_for():
+    copier = DelayedCopier()
+    memory = DeviceMemory(copier)
+    column = memory.zeros((4,), np.dtype(np.int64))
+    memory.write([Write([column], np.arange(4), [np.array([1, 2, 3, 4])])])
+    read = memory.read([column], np.array([3, 0]))
+    memory.write([Write([column], np.arange(4), [np.array([5, 6, 7, 8])])])
+    n_waits = copier.n_waits
+    (rows,) = read()
+    assert rows.tolist() == [4, 1]
+    assert copier.n_waits == n_waits + 1, "nobody waited before"
 
 
 def test_rejects_learner_device_without_a_learner():
@@ -168,7 +167,7 @@ def test_tensors_on_the_cpu_count_as_main_memory(monkeypatch: pytest.MonkeyPatch
             announce=lambda line: announced.append(line.partition(";")[0]),
         )
     assert announced[0] == announced[1]
-    monkeypatch.setattr(memory, "available_bytes", lambda: 20_000)
+    monkeypatch.setattr(free_memory, "available_bytes", lambda: 20_000)
     with pytest.raises(ConfigurationError, match=r"takes 3\d\.\d kB, and 20.0 kB are available"):
         buffer_on("cpu", capacity=1000)
 
@@ -178,8 +177,8 @@ class TestMemoryOfAGpu:
 
     @pytest.fixture(autouse=True)
     def _machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory, "available_bytes", lambda: 8 * 10**9)
-        monkeypatch.setattr(memory, "free_device_bytes", lambda device: 10**6 if device.type == "cuda" else None)
+        monkeypatch.setattr(free_memory, "available_bytes", lambda: 8 * 10**9)
+        monkeypatch.setattr(free_memory, "free_device_bytes", lambda device: 10**6 if device.type == "cuda" else None)
 
     @pytest.mark.parametrize("store", STORES)
     def test_announces_both_sizes_and_rejects_buffer_above_free_device_memory(self, store: str):
@@ -225,16 +224,22 @@ class TestOnAGpu:
             assert isinstance(array, torch.Tensor)
             assert array.is_cuda
 
-    def test_pinned_memory_is_not_reused_while_its_copy_runs(self):
-        staging, device = Staging(torch.device("cuda")), torch.device("cuda")
-        sent = []
-        for value in range(8):
-            torch.cuda._sleep(10_000_000)  # so that the copy is still to be made when the next one is asked for
-            staging.open(1 << 20)[:] = value
-            assert staging._tensor.is_pinned()
-            sent.append(staging.send())
-        assert [int(tensor.max()) for tensor in sent] == [int(tensor.min()) for tensor in sent] == list(range(8))
-        assert sent[0].device.type == device.type
+    def test_reading_waits_for_the_device_only_where_the_rows_are_wanted(self):
+        memory = DeviceMemory(make_copier("cuda"))
+        column = memory.zeros((4,), np.dtype(np.int64))
+        memory.write([Write([column], np.arange(4), [np.array([1, 2, 3, 4])])])
+        torch.cuda.synchronize()
+        busy = torch.cuda.Event()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            torch.cuda._sleep(500_000_000)
+            busy.record()
+            read = memory.read([column], np.array([3, 0]))
+            memory.write([Write([column], np.arange(4), [np.array([5, 6, 7, 8])])])
+            assert not busy.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert read()[0].tolist() == [4, 1]
 
     def test_sample_drawn_on_another_stream_is_complete(self):
         buffer, twin = buffer_on(None), buffer_on("cuda")

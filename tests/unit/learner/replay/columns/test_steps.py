@@ -36,13 +36,13 @@ def test_gathers_and_reads_the_rows_that_were_written(memory: ColumnMemory):
     blocks = Blocks(6, 3, np.arange(2))
     memory.write([Write(columns.steps, blocks, sources)])
     write_rows((columns.reward,), blocks, (rollout.reward,))
-    copied = columns.read(np.array([4, 1]))
+    copied = columns.read(np.array([4, 1]))()
     for i, source in enumerate(sources):
         np.testing.assert_array_equal(copied[f"step{i}"], source[[1, 1], [1, 0]])
     np.testing.assert_array_equal(copied["reward"], rollout.reward[[1, 1], [1, 0]])
     other = StepColumns(LAYOUT, memory, 6)
     other.write(np.array([0, 5]), copied)
-    again = other.read(np.array([0, 5]))
+    again = other.read(np.array([0, 5]))()
     assert all(np.array_equal(again[name], copied[name]) for name in copied)
 
 

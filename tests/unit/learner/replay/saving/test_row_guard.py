@@ -1,5 +1,6 @@
 import numpy as np
 
+from rollcast.learner.replay.columns.memory import PendingRows
 from rollcast.learner.replay.saving.row_guard import RowGuard, select
 
 
@@ -10,9 +11,10 @@ class Rows:
         self.values = np.arange(n_slots)
         self.n_reads = 0
 
-    def read(self, slots: np.ndarray) -> dict[str, np.ndarray]:
+    def read(self, slots: np.ndarray) -> PendingRows:
         self.n_reads += 1
-        return {"value": self.values.take(slots)}
+        copied = {"value": self.values.take(slots)}
+        return lambda: copied
 
 
 def test_snapshot_has_rows_as_of_its_beginning():
@@ -24,7 +26,7 @@ def test_snapshot_has_rows_as_of_its_beginning():
     found = {
         slot: value
         for slots, arrays in guard.take(np.arange(6), rows.read)
-        for slot, value in zip(slots.tolist(), arrays["value"].tolist(), strict=True)
+        for slot, value in zip(slots.tolist(), arrays()["value"].tolist(), strict=True)
     }
     assert found == {0: 0, 1: 1, 2: 2, 3: 3, 5: 5}, "and nothing of the slot that had no row"
 
