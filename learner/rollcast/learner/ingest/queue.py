@@ -49,11 +49,24 @@ class SliceName(NamedTuple):
     stop: int
 
 
-class _Turn(NamedTuple):
-    """The turn of a thread that waits for room: how to wake it, and the trajectories that it brings."""
+class _Turn:
+    """The turn of a thread that waits for room.
 
-    may_go: threading.Condition
-    n_trajectories: int
+    Attributes:
+        rollout: The rollout that it brings.
+        arrived_at: The time at which it came.
+        is_in: True once the rollout is in the queue.
+        is_over: Held while the thread waits.
+    """
+
+    __slots__ = ("arrived_at", "is_in", "is_over", "rollout")
+
+    def __init__(self, rollout: Rollout, arrived_at: float) -> None:
+        self.rollout = rollout
+        self.arrived_at = arrived_at
+        self.is_in = False
+        self.is_over = threading.Lock()
+        self.is_over.acquire()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +173,9 @@ class RolloutQueue:
     out of what the consumer waits for: other rollouts may fill it first, and a promise outlives the wait.
 
     Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: this is the
-    back-pressure that reaches the actors. Waiting threads get in in the order in which they came, so that no actor
-    overtakes another of the same speed twice.
+    back-pressure that reaches the actors. Rollouts get in in the order in which they came, so that no actor overtakes
+    another of the same speed twice. Whoever makes room lets the next rollouts in, and wakes only their threads:
+    the cost of a rollout does not depend on how many threads wait.
 
     Args:
         capacity: The capacity in trajectories, at least 1.
@@ -177,7 +191,7 @@ class RolloutQueue:
         self._size = 0
         self._reserved = 0
         self._closed = False
-        # The threads that wait for room, in the order in which they came.
+        # The rollouts that wait for room, in the order in which they came.
         self._turns: deque[_Turn] = deque()
         # The trajectories that the consumer waits for; 0 while it does not wait.
         self._n_awaited = 0
@@ -201,46 +215,52 @@ class RolloutQueue:
         Returns:
             False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
         """
-        n_trajectories = rollout.n_envs
         arrived_at = time.monotonic()
         with self._lock:
-            if n_reserved:
-                self._reserved -= n_reserved
-            elif not self._wait_for_turn(n_trajectories, is_active):
-                self._wake_next()
+            self._reserved -= n_reserved
+            if self._closed:
                 return False
-            if not self._closed:
-                self._rollouts.append((rollout, arrived_at))
-                self._size += n_trajectories
-                if self._n_awaited and self._size >= self._n_awaited:
-                    self._arrived.notify()
-            # Only now: what this rollout takes is no room for the next.
-            self._wake_next()
-            return not self._closed
+            if n_reserved or (not self._turns and self._fits(rollout.n_envs)):
+                self._append(rollout, arrived_at)
+                self._let_in()
+                return True
+            turn = _Turn(rollout, arrived_at)
+            self._turns.append(turn)
+            self._arrived.notify()
+        return self._wait_for_turn(turn, is_active)
 
-    def _wait_for_turn(self, n_trajectories: int, is_active: Callable[[], bool]) -> bool:
-        """Waits for its turn and for room; returns False if `is_active` did. Called with the lock held.
-
-        The caller wakes the next thread, once it has taken its room or given up.
-        """
-        if not self._turns and self._fits(n_trajectories):
-            return True
-        turn = _Turn(threading.Condition(self._lock), n_trajectories)
-        self._turns.append(turn)
-        self._arrived.notify()
+    def _wait_for_turn(self, turn: _Turn, is_active: Callable[[], bool]) -> bool:
+        """Waits until a rollout is in the queue; returns False if it will not be. Called without the lock."""
+        is_over = False
         try:
-            while not self._closed and not (self._turns[0] is turn and self._fits(n_trajectories)):
-                if not is_active():
-                    return False
-                turn.may_go.wait(_CHECK_S)
-            return True
+            while not is_over and is_active():
+                is_over = turn.is_over.acquire(timeout=_CHECK_S)
         finally:
-            self._turns.remove(turn)
+            if not is_over:
+                self._give_up(turn)
+        return turn.is_in
 
-    def _wake_next(self) -> None:
-        """Wakes the thread whose turn it is, if there is room for what it brings. Called with the lock held."""
-        if self._turns and self._fits(self._turns[0].n_trajectories):
-            self._turns[0].may_go.notify()
+    def _give_up(self, turn: _Turn) -> None:
+        """Takes a rollout out of those that wait; changes nothing if it got in meanwhile."""
+        with self._lock:
+            if turn in self._turns:
+                self._turns.remove(turn)
+                self._let_in()
+
+    def _append(self, rollout: Rollout, arrived_at: float) -> None:
+        """Appends a rollout, and wakes the consumer if that is what it waits for. Called with the lock held."""
+        self._rollouts.append((rollout, arrived_at))
+        self._size += rollout.n_envs
+        if self._n_awaited and self._size >= self._n_awaited:
+            self._arrived.notify()
+
+    def _let_in(self) -> None:
+        """Lets in the rollouts that wait, as far as there is room. Called with the lock held."""
+        while self._turns and self._fits(self._turns[0].rollout.n_envs):
+            turn = self._turns.popleft()
+            self._append(turn.rollout, turn.arrived_at)
+            turn.is_in = True
+            turn.is_over.release()
 
     def _fits(self, n_trajectories: int) -> bool:
         # The consumer will take at once the trajectories that it waits for.
@@ -263,7 +283,7 @@ class RolloutQueue:
         """Gives a reservation back."""
         with self._lock:
             self._reserved -= n_trajectories
-            self._wake_next()
+            self._let_in()
 
     def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
         """Takes up to `max_trajectories` of the oldest rollout.
@@ -280,13 +300,15 @@ class RolloutQueue:
         with self._lock:
             if not self._is_enough(enough) and timeout_s:
                 self._n_awaited, self._is_wanted = enough, True
-                self._wake_next()
+                self._let_in()
                 self._await_arrival(lambda: self._is_enough(enough), timeout_s)
                 self._n_awaited = 0
-            self._is_wanted = not self._rollouts
-            if self._is_wanted:
-                self._wake_next()
-                return None
+            if not self._rollouts:
+                self._is_wanted = True
+                self._let_in()
+                if not self._rollouts:
+                    return None
+            self._is_wanted = False
             head, arrived_at = self._rollouts[0]
             start = self._head_offset
             stop = min(head.n_envs, start + max_trajectories)
@@ -296,7 +318,7 @@ class RolloutQueue:
             else:
                 self._head_offset = stop
             self._size -= stop - start
-            self._wake_next()
+            self._let_in()
             return RolloutSlice(head, start, stop, arrived_at)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
@@ -312,4 +334,5 @@ class RolloutQueue:
             self._closed = True
             self._arrived.notify()
             for turn in self._turns:
-                turn.may_go.notify()
+                turn.is_over.release()
+            self._turns.clear()
