@@ -1,10 +1,13 @@
-"""Policy networks for tests, importable by actor processes: `tests.networks:make_linear`."""
+"""Policy networks for tests, importable by actor processes: `tests.networks:make_linear`; and noise for networks."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import torch
 from torch import Tensor, nn
+
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
 
 
 class Linear(nn.Module):
@@ -21,3 +24,9 @@ class Linear(nn.Module):
 def make_linear(observation_space: gymnasium.Space[Any], n_outputs: int) -> nn.Module:
     """A network of one's own."""
     return Linear(observation_space, n_outputs)
+
+
+def noise_for(parameters: FlatParameters, deviation: float, generator: torch.Generator) -> Tensor:
+    """Returns normal noise for every parameter, as a vector like theirs."""
+    n = parameters.packed(parameters.vector.detach()).numel()
+    return parameters.unpacked(deviation * torch.randn(n, generator=generator))

@@ -14,7 +14,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.learner.algorithms.critics import RecurrentValueCritic, TorsoValueCritic, ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
@@ -227,7 +227,11 @@ class ActorCritic(OnePolicy[OwnSettings]):
         return super()._moments() + ([] if self._rewards is None else [self._rewards.returns])
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        parts: dict[str, StatePart] = {"policy": self._policy, "critic": self._critic, "optimizer": self._optimizer}
+        parts: dict[str, StatePart] = {
+            "policy": self._policy,
+            "critic": self._critic,
+            "optimizer": FlatOptimizer(self._optimizer, self._parameters),
+        }
         return parts if self._rewards is None else {**parts, "rewards": self._rewards}
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:

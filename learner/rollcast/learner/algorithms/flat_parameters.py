@@ -1,11 +1,16 @@
 """Keeps all parameters in one vector, so that clipping and optimiser steps run once instead of once a parameter."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rollcast.services.errors import ConfigurationError
+
+# Each parameter begins at a multiple of so many numbers, 64 bytes: where kernels load several numbers at once, and MKL
+# a whole cache line, they are slower in between, and may round otherwise.
+_ALIGNMENT: Final = 16
 
 
 class FlatParameters:
@@ -13,13 +18,14 @@ class FlatParameters:
 
     A small network has a dozen parameters; clipping and an optimiser step run about ten operations on each of them.
     On one vector these run once. That saves 0.3 ms of an update of 1.2 ms at T=20, B=8, and nine tenths of the kernel
-    launches on CUDA.
+    launches on CUDA. Zeros between the parameters, whose gradients are 0, let each begin at 64 bytes. They have no part
+    in anything, and checkpoints leave them out.
 
     Invariant: every trainable parameter of the modules is a view of `vector`. `load_state_dict` and in-place changes
     keep it; `module.to(device)` after construction does not. Not thread-safe: it belongs to the algorithm's thread.
 
     Attributes:
-        vector: float32 `[P]`, the parameter to give to the optimiser. `backward` writes its `grad`.
+        vector: float32 `[P]`, the parameter to give to the optimiser. `backward` writes its `grad`. With the zeros.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
@@ -32,10 +38,11 @@ class FlatParameters:
             ConfigurationError: If a trainable parameter is not float32, or there is none.
         """
         self._parameters: list[nn.Parameter] = []
+        self._offsets: list[int] = []
         self._slices: dict[str, slice] = {}
-        n_elements = 0
+        end = 0
         for module_name, module in modules.items():
-            start = n_elements
+            start = end = _aligned(end)
             for name, parameter in module.named_parameters():
                 if not parameter.requires_grad:
                     continue
@@ -45,19 +52,25 @@ class FlatParameters:
                         "Build the network in float32, or freeze the parameter."
                     )
                 self._parameters.append(parameter)
-                n_elements += parameter.numel()
-            self._slices[module_name] = slice(start, n_elements)
+                self._offsets.append(_aligned(end))
+                end = self._offsets[-1] + parameter.numel()
+            self._slices[module_name] = slice(start, end)
         if not self._parameters:
             raise ConfigurationError(
                 f"The networks {sorted(modules)} have no trainable parameter; expected at least one. "
                 "Check their factory."
             )
-        self.vector = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters]))
+        device = self._parameters[0].device
+        ends = [offset + parameter.numel() for offset, parameter in zip(self._offsets, self._parameters, strict=True)]
+        # The zeros between each parameter and the one before; None where there are none.
+        self._gaps = [
+            torch.zeros(offset - before, device=device) if offset > before else None
+            for offset, before in zip(self._offsets, [0, *ends[:-1]], strict=True)
+        ]
+        self.vector = nn.Parameter(self._joined([parameter.detach() for parameter in self._parameters]))
         self.vector.grad = torch.zeros_like(self.vector)
-        offset = 0
-        for parameter in self._parameters:
-            parameter.data = self.vector.data[offset : offset + parameter.numel()].view(parameter.shape)
-            offset += parameter.numel()
+        for parameter, own in zip(self._parameters, self._of_parameters(self.vector.data), strict=True):
+            parameter.data = own.view(parameter.shape)
 
     def backward(self, outputs: Sequence[Tensor], output_gradients: Sequence[Tensor] | None = None) -> Tensor:
         """Writes the gradient with respect to every parameter into `vector.grad`.
@@ -74,8 +87,42 @@ class FlatParameters:
             outputs, self._parameters, output_gradients, allow_unused=True, materialize_grads=True
         )
         assert self.vector.grad is not None  # set by the constructor
-        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.vector.grad)
-        return self.vector.grad
+        return self._joined(gradients, out=self.vector.grad)
+
+    def packed(self, vector: Tensor) -> Tensor:
+        """Returns what a vector like `vector` holds for the parameters, without the zeros: `[P]` -> `[n]`."""
+        return torch.cat(self._of_parameters(vector))
+
+    def unpacked(self, packed: Tensor) -> Tensor:
+        """Returns the vector that `packed` made `[n]` of: `[P]`, on the device of the parameters.
+
+        Raises:
+            ConfigurationError: If it has another length.
+        """
+        n = sum(parameter.numel() for parameter in self._parameters)
+        if packed.shape != (n,):
+            raise ConfigurationError(
+                f"a vector for {n} parameters has the shape {list(packed.shape)}; expected [{n}]. Resume with the "
+                "networks of that run."
+            )
+        parts = packed.to(self.vector.device).split([parameter.numel() for parameter in self._parameters])
+        return self._joined(parts)
+
+    def _joined(self, parts: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
+        """Returns the vector of what is given for each parameter, of any shapes."""
+        pieces: list[Tensor] = []
+        for gap, part in zip(self._gaps, parts, strict=True):
+            if gap is not None:
+                pieces.append(gap)
+            pieces.append(part.reshape(-1))
+        return torch.cat(pieces, out=out)
+
+    def _of_parameters(self, vector: Tensor) -> list[Tensor]:
+        """Returns the parts of a vector like `vector`, as views, one for each parameter."""
+        return [
+            vector[offset : offset + parameter.numel()]
+            for offset, parameter in zip(self._offsets, self._parameters, strict=True)
+        ]
 
     def clip_gradient(self, module_name: str, max_norm: float) -> Tensor:
         """Scales the gradient of one module down to a norm.
@@ -93,3 +140,19 @@ class FlatParameters:
         # 1e-6 as in torch.nn.utils.clip_grad_norm_: it keeps a norm of 0 from dividing
         gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         return norm
+
+
+class FlatOptimizer(NamedTuple):
+    """The optimiser of a flat vector, for a checkpoint, which has its state without the zeros.
+
+    Attributes:
+        optimizer: The optimiser, of `parameters.vector` alone.
+        parameters: The parameters.
+    """
+
+    optimizer: torch.optim.Optimizer
+    parameters: FlatParameters
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT

@@ -14,7 +14,7 @@ from rollcast.actor.policies.torch_q_values import action_values, outputs_gradie
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
@@ -160,7 +160,7 @@ class QLearning(OnePolicy[OwnSettings]):
             "policy": self._policy.networks,
             "normalization": self._policy.normalization,
             "target": self._target.module,
-            "optimizer": self._optimizer,
+            "optimizer": FlatOptimizer(self._optimizer, self._parameters),
         }
 
     def _checkpoint_values(self) -> Mapping[str, Any]:

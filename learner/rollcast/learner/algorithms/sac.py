@@ -17,7 +17,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
@@ -222,8 +222,8 @@ class Sac(OnePolicy[SacSettings]):
             "normalization": self._policy.normalization,
             "critics": self._critics,
             "targets": self._targets.module,
-            "policy_optimizer": self._policy_optimizer,
-            "critic_optimizer": self._critic_optimizer,
+            "policy_optimizer": FlatOptimizer(self._policy_optimizer, self._policy_parameters),
+            "critic_optimizer": FlatOptimizer(self._critic_optimizer, self._critic_parameters),
             "temperature_optimizer": self._temperature_optimizer,
             "log_temperature": self._log_temperature,
             "generator": self._generator,

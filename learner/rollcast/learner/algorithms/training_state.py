@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.services.errors import ConfigurationError
 
 TENSORS_FILE = "algorithm.safetensors"
 VALUES_FILE = "algorithm.json"
 
 # Of whatever an algorithm's next update depends on.
-StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | Tensor | torch.Generator
+StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | FlatOptimizer | Tensor | torch.Generator
 
 _STATE: Final = "state"
 
@@ -93,7 +94,7 @@ def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping
         elif isinstance(part, torch.Generator):
             tensors[name] = part.get_state()
         else:
-            state = part.state_dict() if isinstance(part, nn.Module) else _optimizer_tensors(part)
+            state = part.state_dict() if isinstance(part, nn.Module) else _optimizer_tensors(*_with_layout(part))
             tensors |= {f"{name}.{key}": tensor for key, tensor in state.items()}
     write_training_state(directory, tensors, values)
 
@@ -115,8 +116,8 @@ def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.g
     for name, part in parts.items():
         if isinstance(part, nn.Module):
             load_module(part, name, arrays, source=source)
-        elif isinstance(part, torch.optim.Optimizer):
-            _load_optimizer(part, name, arrays, source)
+        elif isinstance(part, torch.optim.Optimizer | FlatOptimizer):
+            _load_optimizer(*_with_layout(part), name, arrays, source)
         elif isinstance(part, Tensor):
             _load_tensor(part, name, arrays, source)
         else:
@@ -154,19 +155,28 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
             tensor.copy_(torch.from_numpy(found[name]))
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Returns the state of an optimiser as `state.PARAMETER.NAME`."""
-    state = optimizer.state_dict()[_STATE]
-    return {
+def _with_layout(part: torch.optim.Optimizer | FlatOptimizer) -> tuple[torch.optim.Optimizer, FlatParameters | None]:
+    return part if isinstance(part, FlatOptimizer) else (part, None)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer, flat: FlatParameters | None) -> dict[str, Tensor]:
+    """Returns the state of an optimiser as `state.PARAMETER.NAME`; of a flat vector without what pads it."""
+    found = {
         f"{_STATE}.{parameter}.{name}": torch.as_tensor(value)
-        for parameter, remembered in state.items()
+        for parameter, remembered in optimizer.state_dict()[_STATE].items()
         for name, value in remembered.items()
         if value is not None
     }
+    # A vector for the parameters, or a number, as that of the steps.
+    return {name: tensor if flat is None or not tensor.dim() else flat.packed(tensor) for name, tensor in found.items()}
 
 
 def _load_optimizer(
-    optimizer: torch.optim.Optimizer, prefix: str, arrays: Mapping[str, NDArray[np.generic]], source: Path
+    optimizer: torch.optim.Optimizer,
+    flat: FlatParameters | None,
+    prefix: str,
+    arrays: Mapping[str, NDArray[np.generic]],
+    source: Path,
 ) -> None:
     """Restores the state of an optimiser, but not its settings. Without arrays, the optimiser had made no step."""
     state: dict[int, dict[str, Tensor]] = {}
@@ -175,7 +185,10 @@ def _load_optimizer(
         if optimizer_name == prefix:
             # Checkpoints of older versions have `NAME` alone where the optimiser has one parameter.
             parameter, _, remembered = name.removeprefix(f"{_STATE}.").rpartition(".")
-            state.setdefault(int(parameter or 0), {})[remembered] = torch.from_numpy(array.copy())
+            tensor = torch.from_numpy(array.copy())
+            if flat is not None and tensor.dim():
+                tensor = _unpacked(flat, tensor, path, source)
+            state.setdefault(int(parameter or 0), {})[remembered] = tensor
     n_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
     if any(parameter >= n_parameters for parameter in state):
         raise ConfigurationError(
@@ -183,6 +196,13 @@ def _load_optimizer(
             f"{n_parameters}. Resume with the networks of that run."
         )
     optimizer.load_state_dict({_STATE: state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _unpacked(flat: FlatParameters, tensor: Tensor, name: str, source: Path) -> Tensor:
+    try:
+        return flat.unpacked(tensor)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name} in {source}: {error}") from error
 
 
 def _load_generator(

@@ -118,7 +118,9 @@ def test_dqn_gradient_equals_autograd(dueling):
     loss = torch.nn.functional.huber_loss(torch.stack(values), batch.reward[0])
     expected = torch.autograd.grad(loss, list(dqn.policy.parameters()))
     dqn.update(batch, progress=0.0)
-    torch.testing.assert_close(dqn._parameters.vector.grad, torch.cat([part.reshape(-1) for part in expected]))
+    torch.testing.assert_close(
+        dqn._parameters.packed(dqn._parameters.vector.grad), torch.cat([part.reshape(-1) for part in expected])
+    )
 
 
 def make_sac(**settings: object) -> Sac:
@@ -161,7 +163,7 @@ def test_sac_policy_loss_covers_allowed_actions_only():
         losses.append(-0.3 * pi.entropy() - (pi.probs * values[row][allowed]).sum())
     expected = torch.autograd.grad((weights * torch.stack(losses)).mean(), list(sac.policy.parameters()))
     metrics = sac.update(batch, progress=0.0)
-    gradient = sac._policy_parameters.vector.grad
+    gradient = sac._policy_parameters.packed(sac._policy_parameters.vector.grad)
     torch.testing.assert_close(gradient, torch.cat([part.reshape(-1) for part in expected]), rtol=1e-3, atol=1e-5)
     entropy = (weights * torch.stack(entropies).detach()).mean()
     torch.testing.assert_close(metrics["entropy"], entropy, rtol=1e-3, atol=1e-4)

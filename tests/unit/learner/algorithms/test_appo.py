@@ -36,7 +36,7 @@ def noise(scale: float) -> torch.Tensor:
 
 def policy_gradient(algorithm) -> torch.Tensor:
     n = sum(parameter.numel() for parameter in algorithm.policy.parameters())
-    return algorithm._parameters.vector.grad[:n].clone()
+    return algorithm._parameters.packed(algorithm._parameters.vector.grad)[:n].clone()
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_one_pass_over_the_whole_batch_follows_the_gradient_of_the_loss():
     expected = torch.autograd.grad(policy_loss + 0.7 * value_loss - 0.3 * mean_entropy, networks)
 
     metrics = appo.update(batch, progress=0.0)
-    gradient = appo._parameters.vector.grad
+    gradient = appo._parameters.packed(appo._parameters.vector.grad)
     torch.testing.assert_close(gradient, torch.cat([part.reshape(-1) for part in expected]))
     for name, value in (("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy", mean_entropy)):
         torch.testing.assert_close(metrics[name], value.detach())

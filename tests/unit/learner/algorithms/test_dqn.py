@@ -15,6 +15,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
 from tests.batches import BOX_SPACES, SPACES, START_AT_THREE, B, transition_batch
+from tests.networks import noise_for
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
 PLAIN = {"discount": 0.9, "learning_rate": 1e-3, "max_grad_norm": 1e9}
@@ -24,7 +25,7 @@ def make_dqn(seed: int = 0, device: str = "cpu", **settings: object) -> Dqn:
     dqn = Dqn(SPACES, SPEC, DqnSettings(**{**PLAIN, **settings}), device=device, seed=seed)
     with torch.no_grad():
         # Values that differ, and a target that differs from them.
-        dqn._parameters.vector.add_(0.2 * torch.randn(dqn._parameters.vector.shape, generator=_generator(seed)))
+        dqn._parameters.vector.add_(noise_for(dqn._parameters, 0.2, _generator(seed)))
     return dqn
 
 
@@ -67,7 +68,9 @@ def test_targets_loss_gradient_and_priorities_equal_brute_force(double, dueling)
 
     assert dqn.priorities is None
     metrics = dqn.update(batch, progress=0.0)
-    torch.testing.assert_close(dqn._parameters.vector.grad, torch.cat([part.reshape(-1) for part in expected]))
+    torch.testing.assert_close(
+        dqn._parameters.packed(dqn._parameters.vector.grad), torch.cat([part.reshape(-1) for part in expected])
+    )
     torch.testing.assert_close(metrics["loss"], loss.detach())
     torch.testing.assert_close(dqn.priorities, (value - target).abs().detach())
 

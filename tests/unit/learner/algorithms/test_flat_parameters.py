@@ -31,7 +31,7 @@ def test_gradient_equals_autograd(modules):
     gradient = flat.backward(outputs, [torch.ones_like(output) for output in outputs]).clone()
     sum(module(x).sum() for module in modules.values()).backward()
     expected = [parameter.grad.reshape(-1) for module in modules.values() for parameter in module.parameters()]
-    torch.testing.assert_close(gradient, torch.cat(expected))
+    torch.testing.assert_close(flat.packed(gradient), torch.cat(expected))
     assert flat.vector.grad.shape == flat.vector.shape
 
 
@@ -46,25 +46,49 @@ def test_the_gradient_of_a_loss_needs_no_output_gradients(modules):
 
 def test_unused_parameter_gets_zero_gradient(modules):
     flat = FlatParameters(modules)
-    gradient = flat.backward([modules["critic"](torch.ones(1, 3))], [torch.ones(1, 1)])
+    gradient = flat.packed(flat.backward([modules["critic"](torch.ones(1, 3))], [torch.ones(1, 1)]))
     assert not gradient[:8].any()
     assert gradient[8:].any()
 
 
 def test_clipping_one_module_does_not_change_the_other(modules):
     flat = FlatParameters(modules)
-    flat.vector.grad.fill_(2.0)
+    flat.vector.grad.copy_(flat.unpacked(torch.full((29,), 2.0)))
     norm = flat.clip_gradient("policy", 1.0)
     assert norm.item() == pytest.approx(2.0 * 8**0.5)
-    assert flat.vector.grad[:8].norm().item() == pytest.approx(1.0, rel=1e-5)
-    assert (flat.vector.grad[8:] == 2.0).all()
+    assert flat.packed(flat.vector.grad)[:8].norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert (flat.packed(flat.vector.grad)[8:] == 2.0).all()
     flat.clip_gradient("critic", float("inf"))
-    assert (flat.vector.grad[8:] == 2.0).all()
+    assert (flat.packed(flat.vector.grad)[8:] == 2.0).all()
 
 
 def test_frozen_parameters_are_not_in_the_vector(modules):
     modules["policy"].bias.requires_grad_(False)
-    assert FlatParameters(modules).vector.numel() == 6 + 21
+    flat = FlatParameters(modules)
+    assert flat.packed(flat.vector).numel() == 6 + 21
+
+
+def test_each_parameter_begins_at_64_bytes(modules):
+    FlatParameters(modules)
+    assert all(parameter.data_ptr() % 64 == 0 for module in modules.values() for parameter in module.parameters())
+
+
+def test_the_zeros_between_parameters_stay_zeros(modules):
+    flat = FlatParameters(modules)
+    optimizer = torch.optim.Adam([flat.vector], lr=0.1)
+    for _ in range(3):
+        flat.backward([module(torch.ones(2, 3)).sum() for module in modules.values()])
+        optimizer.step()
+    state = optimizer.state[flat.vector]
+    for vector in (flat.vector.detach(), flat.vector.grad, state["exp_avg"], state["exp_avg_sq"]):
+        assert vector.numel() > 29
+        assert torch.equal(flat.unpacked(flat.packed(vector)), vector)
+
+
+def test_refuses_a_vector_of_other_networks(modules):
+    flat = FlatParameters(modules)
+    with pytest.raises(ConfigurationError, match=r"29 parameters has the shape \[30\]; expected \[29\]"):
+        flat.unpacked(torch.zeros(30))
 
 
 def test_rejects_networks_that_cannot_be_trained():

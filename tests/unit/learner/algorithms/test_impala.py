@@ -41,7 +41,7 @@ def test_update_follows_the_gradient_of_the_loss():
     expected = torch.autograd.grad(policy_loss + 0.7 * value_loss - 0.3 * mean_entropy, networks)
 
     metrics = impala.update(batch, progress=0.0)
-    gradient = impala._parameters.vector.grad
+    gradient = impala._parameters.packed(impala._parameters.vector.grad)
     torch.testing.assert_close(gradient, torch.cat([part.reshape(-1) for part in expected]))
     for name, value in (("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy", mean_entropy)):
         torch.testing.assert_close(metrics[name], value.detach())
@@ -135,7 +135,11 @@ def test_normalized_advantages_do_not_depend_on_the_rewards_scale():
         with torch.no_grad():
             list(impala._critic.parameters())[-2].zero_()
         impala.update(make_batch(reward=make_batch().reward * scale), progress=0.0)
-        gradients.append(impala._parameters.vector.grad[: sum(p.numel() for p in impala.policy.parameters())].clone())
+        gradients.append(
+            impala._parameters.packed(impala._parameters.vector.grad)[
+                : sum(p.numel() for p in impala.policy.parameters())
+            ].clone()
+        )
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-3)
 
 

@@ -18,6 +18,7 @@ from rollcast.services.errors import ConfigurationError, InvalidSpaceError, Roll
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import BOX_SPACES, SPACES, B, transition_batch
+from tests.networks import noise_for
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
 OWN = "tests.unit.learner.algorithms.test_sac:make_own"
@@ -44,7 +45,7 @@ def make_sac(box: bool, seed: int = 0, *, spec: PolicySpec = SPEC, **settings: o
     with torch.no_grad():
         for parameters in (sac._policy_parameters, sac._critic_parameters):
             # Opinions that differ, and targets that differ from them.
-            parameters.vector.add_(0.2 * torch.randn(parameters.vector.shape, generator=rng))
+            parameters.vector.add_(noise_for(parameters, 0.2, rng))
     return sac
 
 
@@ -96,7 +97,7 @@ def test_critic_gradient_equals_that_of_documented_loss(box, ensemble):
     assert sac.priorities is None
     metrics = sac.update(batch, progress=0.0)
     torch.testing.assert_close(
-        sac._critic_parameters.vector.grad,
+        sac._critic_parameters.packed(sac._critic_parameters.vector.grad),
         torch.cat([part.reshape(-1) for part in expected]),
         rtol=1e-4,
         atol=1e-5,
@@ -135,7 +136,7 @@ def test_policy_gradient_equals_that_of_documented_loss(box, ensemble):
 
     metrics = sac.update(batch, progress=0.0)
     torch.testing.assert_close(
-        sac._policy_parameters.vector.grad,
+        sac._policy_parameters.packed(sac._policy_parameters.vector.grad),
         torch.cat([part.reshape(-1) for part in expected]),
         rtol=1e-3,
         atol=1e-5,
@@ -283,9 +284,10 @@ def test_seed_decides_the_networks_and_leaves_the_global_generator_alone(box):
 @KINDS
 def test_own_network_is_used_for_policy_and_critics(box):
     sac = make_sac(box, spec=PolicySpec(network=OWN, hidden_sizes=(8,)))
-    before = sac._critic_parameters.vector.detach().clone()
+    critics = sac._critic_parameters
+    before = critics.packed(critics.vector.detach())
     sac.update(transition_batch(box=box), progress=0.0)
-    assert (sac._critic_parameters.vector != before).float().mean() > 0.5
+    assert (critics.packed(critics.vector) != before).float().mean() > 0.5
 
 
 def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
