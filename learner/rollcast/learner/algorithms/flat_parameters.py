@@ -105,8 +105,8 @@ class FlatParameters:
                 f"a vector for {n} parameters has the shape {list(packed.shape)}; expected [{n}]. Resume with the "
                 "networks of that run."
             )
-        parts = packed.to(self.vector.device).split([parameter.numel() for parameter in self._parameters])
-        return self._joined(parts)
+        sizes = [parameter.numel() for parameter in self._parameters]
+        return self._joined(torch.split(packed.to(self.vector.device), sizes))
 
     def _joined(self, parts: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
         """Returns the vector of what is given for each parameter, of any shapes."""
