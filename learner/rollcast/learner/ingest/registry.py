@@ -61,8 +61,10 @@ class ActorRegistry:
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
         self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
-        self._lock = threading.Lock()  # guards the records, and their rollouts' number
+        self._lock = threading.Lock()  # guards the records, and the two below
         self._records: dict[str, ActorRecord] = {}
+        # The names of those in `_records` that have an open stream.
+        self._streaming: set[str] = set()
         self._n_rollouts = 0
         # The actors of the checkpoint from which the run was resumed that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
@@ -122,6 +124,7 @@ class ActorRegistry:
                 is_provisional=before is None and not offer.incarnation,
             )
             self._records[actor_id] = record
+            self._streaming.discard(actor_id)
             self._earlier.pop(actor_id, None)
             replaced = None if known is None else known.cancel_stream
         if replaced is not None:
@@ -147,7 +150,8 @@ class ActorRegistry:
                     "give each actor its own --actor-id, or end this process"
                 )
             before, record.cancel_stream = record.cancel_stream, cancel
-            record.state, record.last_seen = ActorState.STREAMING, time.monotonic()
+            self._set_state(record, ActorState.STREAMING)
+            record.last_seen = time.monotonic()
             record.is_provisional = False
             record.n_streams += 1
         self._note(EventSeverity.INFO, _arrival(record), who=actor_id)
@@ -168,7 +172,7 @@ class ActorRegistry:
             record.cancel_stream = None
             was_streaming = record.state is ActorState.STREAMING
             if was_streaming:
-                record.state = ActorState.LEFT if clean else ActorState.LOST
+                self._set_state(record, ActorState.LEFT if clean else ActorState.LOST)
         if was_streaming and clean:
             self._note(EventSeverity.INFO, "left", who=record.actor_id)
         elif was_streaming:
@@ -217,7 +221,7 @@ class ActorRegistry:
     def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
         """Notes the reason why an actor ended."""
         with self._lock:
-            record.state = ActorState.FAILED
+            self._set_state(record, ActorState.FAILED)
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
         self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
 
@@ -230,7 +234,7 @@ class ActorRegistry:
         with self._lock:
             record.last_error = str(error)
             if record.cancel_stream is cancel and not is_tried_again:
-                record.state = ActorState.REFUSED
+                self._set_state(record, ActorState.REFUSED)
         severity = EventSeverity.WARNING if is_tried_again else EventSeverity.ERROR
         self._note(severity, f"a message was refused: {error}", who=record.actor_id)
 
@@ -240,7 +244,8 @@ class ActorRegistry:
         with self._lock:
             record = self._records.get(actor_id)
             if record is not None and record.is_alive:
-                record.state, record.last_error = ActorState.LOST, record.last_error or reason
+                self._set_state(record, ActorState.LOST)
+                record.last_error = record.last_error or reason
 
     @property
     def n_rollouts(self) -> int:
@@ -258,9 +263,19 @@ class ActorRegistry:
             return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
 
     def n_alive(self) -> int:
-        """Returns how many actors have an open stream."""
+        """Returns how many actors have an open stream. Asking takes no longer if there are many."""
         with self._lock:
-            return sum(record.state is ActorState.STREAMING for record in self._records.values())
+            return len(self._streaming)
+
+    def _set_state(self, record: ActorRecord, state: ActorState) -> None:
+        """Sets the state of an actor. Called with the lock held."""
+        record.state = state
+        if self._records.get(record.actor_id) is not record:
+            return  # another process has its name now
+        if state is ActorState.STREAMING:
+            self._streaming.add(record.actor_id)
+        else:
+            self._streaming.discard(record.actor_id)
 
     def _end_leases(self) -> None:
         """Ends the leases of actors that joined and opened no stream in time. Called with the lock held."""

@@ -42,8 +42,9 @@ class BytesInFlight:
         self._max_half_sent = limits.max_bytes_in_flight - limits.max_rollout_bytes
         self._refusals = refusals or Refusals()
         self._lock = threading.Lock()  # guards everything below, and `n_bytes` and `is_half_sent` of streams
-        self._changed = threading.Condition(self._lock)
         self._n_bytes = 0
+        # Of the streams whose rollout is incomplete.
+        self._n_half_sent = 0
         self._favourite: StreamBytes | None = None
         self._streams: set[StreamBytes] = set()
         self._waiting: deque[StreamBytes] = deque()
@@ -96,23 +97,40 @@ class BytesInFlight:
         with self._lock:
             has_turn = not self._waiting or stream is self._favourite
             waits = n_bytes > 0 and not (has_turn and self._fits(stream, n_bytes, completes=completes))
-            if waits:
-                self._wait_for_room(stream, n_bytes, completes=completes)
-            self._n_bytes += n_bytes
-            stream.n_bytes += n_bytes
-            stream.is_half_sent = not completes
-            if completes and stream is self._favourite:
-                self._favourite = None
-                self._changed.notify_all()
+            try:
+                if waits:
+                    self._wait_for_room(stream, n_bytes, completes=completes)
+                self._set(stream, stream.n_bytes + n_bytes, is_half_sent=not completes)
+                if completes and stream is self._favourite:
+                    self._favourite = None
+            finally:
+                # Only now: what this stream takes is no room for the next.
+                self._wake_next()
             return waits
+
+    def _set(self, stream: "StreamBytes", n_bytes: int, *, is_half_sent: bool) -> None:
+        """Sets what a stream holds. Called with the lock held."""
+        self._n_half_sent += n_bytes * is_half_sent - stream.n_bytes * stream.is_half_sent
+        self._n_bytes += n_bytes - stream.n_bytes
+        stream.n_bytes, stream.is_half_sent = n_bytes, is_half_sent
+
+    def _wake_next(self) -> None:
+        """Wakes the streams that may have room now: the first that waits, and the favourite. With the lock held."""
+        if self._waiting:
+            self._waiting[0].changed.notify()
+        if self._favourite is not None:
+            self._favourite.changed.notify()
 
     def _fits(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
         if self._n_bytes + n_bytes > self._limits.max_bytes_in_flight:
             return False
         if completes or stream is self._favourite:
             return True
-        half_sent = (other for other in self._streams if other.is_half_sent and other is not self._favourite)
-        return sum(other.n_bytes for other in half_sent) + n_bytes <= self._max_half_sent
+        favourite = self._favourite
+        n_others = self._n_half_sent
+        if favourite is not None and favourite.is_half_sent:
+            n_others -= favourite.n_bytes
+        return n_others + n_bytes <= self._max_half_sent
 
     def _may_go_on(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
         """Returns whether a waiting stream has its turn, and room. Called with the lock held."""
@@ -130,7 +148,7 @@ class BytesInFlight:
         started, noted = time.monotonic(), False
         try:
             while not self._may_go_on(stream, n_bytes, completes=completes):
-                self._changed.wait(_LOOK_S)
+                stream.changed.wait(_LOOK_S)
                 if not stream.is_active():
                     raise NotReadyError(
                         f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already on their way, and "
@@ -141,22 +159,29 @@ class BytesInFlight:
                     self._refusals.note(stream.who, "max_bytes_in_flight")
         finally:
             self._waiting.remove(stream)
-            self._changed.notify_all()
 
     def _give_back(self, stream: "StreamBytes") -> None:
         with self._lock:
-            self._n_bytes -= stream.n_bytes
-            stream.n_bytes, stream.is_half_sent = 0, False
+            self._set(stream, 0, is_half_sent=False)
             if stream is self._favourite:
                 self._favourite = None
-            if self._waiting:
-                self._changed.notify_all()
+            self._wake_next()
 
 
 class StreamBytes:
     """The bytes that one stream holds. Made by `BytesInFlight.stream`; used by the stream's own thread only."""
 
-    __slots__ = ("_n_unnoted", "_room", "cancel", "idle_since", "is_active", "is_half_sent", "n_bytes", "who")
+    __slots__ = (
+        "_n_unnoted",
+        "_room",
+        "cancel",
+        "changed",
+        "idle_since",
+        "is_active",
+        "is_half_sent",
+        "n_bytes",
+        "who",
+    )
 
     def __init__(
         self, room: BytesInFlight, who: str, cancel: Callable[[], None], is_active: Callable[[], bool]
@@ -167,6 +192,8 @@ class StreamBytes:
         self.is_active = is_active
         self.n_bytes = 0
         self.is_half_sent = False
+        # Notified when there may be room for it.
+        self.changed = threading.Condition(room._lock)
         # The time since which the actor should send more; None: it should not.
         self.idle_since: float | None = None
         self._n_unnoted = 0

@@ -240,3 +240,38 @@ def test_counts_the_rollouts_of_all_actors_also_of_those_it_has_forgotten():
     registry.join(offer("c", 3))
     assert [info.actor_id for info in registry.infos()] == ["c"], "the leases of the others have ended"
     assert registry.n_rollouts == 5
+
+
+def test_counts_the_actors_with_an_open_stream_in_whatever_way_a_stream_ends():
+    registry = make_registry(max_actors=8)
+    cancels = [lambda i=i: None for i in range(5)]
+
+    def check(n: int) -> None:
+        states = [info.state for info in registry.infos()]
+        assert registry.n_alive() == states.count(ActorState.STREAMING) == n
+
+    records = [registry.join(offer(name, nonce)) for nonce, name in enumerate("abcde", start=1)]
+    check(0)
+    for record, cancel in zip(records, cancels, strict=True):
+        registry.open_stream(record.actor_id, record.incarnation, cancel)
+    check(5)
+    registry.open_stream("a", 1, again := lambda: None)
+    check(5)
+    registry.close_stream(records[0], cancels[0], clean=False)
+    check(5)
+    registry.close_stream(records[0], again, clean=True)
+    check(4)
+    registry.failed(records[1], ActorFailure(exception_type="E", message="", traceback="", env_seed=0))
+    check(3)
+    registry.close_stream(records[1], cancels[1], clean=True)
+    check(3)
+    registry.rejected(records[2], cancels[2], UnknownActorError("?"))
+    check(2)
+    replacing = registry.join(offer("d", 9))
+    check(1)
+    registry.open_stream("d", replacing.incarnation, lambda: None)
+    check(2)
+    registry.close_stream(records[3], cancels[3], clean=False)
+    check(2)
+    registry.lost("e", "killed")
+    check(1)

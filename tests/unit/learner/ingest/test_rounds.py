@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from rollcast.learner.ingest import rounds as rounds_module
 from rollcast.learner.ingest.rounds import Rounds
 from tests.processes import wait_until
 
@@ -102,3 +103,21 @@ def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
         for of in {of for _, of in held}:
             assert sum(n for n, booked in held if booked == of) < batch_size + 6
             assert of >= version
+
+
+def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatch: pytest.MonkeyPatch):
+    """A stream asks whether it is open each time before it waits, so once if it is never woken for nothing."""
+    monkeypatch.setattr(rounds_module, "_CHECK_S", 60.0)
+    rounds = begun(2)
+    assert [rounds.book(1), rounds.book(1)] == [1, 1]
+    streams = []
+    for _ in range(30):
+        streams.append(Waiting(rounds, 1))
+        wait_until(lambda: len(rounds._turns) == len(streams), "the stream waits")
+    for version in range(2, 17):
+        rounds.begin(version)
+        for stream in streams[2 * version - 4 : 2 * version - 2]:
+            stream.join(10)
+            assert stream.version == version
+        assert all(stream.version is None for stream in streams[2 * version - 2 :]), "in the order in which they came"
+    assert [stream.n_asked for stream in streams] == [1] * len(streams)

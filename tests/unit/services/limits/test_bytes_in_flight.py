@@ -4,6 +4,7 @@ import threading
 import pytest
 
 from rollcast.services.errors import NotReadyError
+from rollcast.services.limits import bytes_in_flight
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
@@ -184,3 +185,32 @@ def test_stream_that_ends_while_waiting_raises(stream):
         stream(room, "b", is_active=lambda: False).hold(1, completes=True)
     assert (room.n_bytes, len(room._waiting)) == (10, 0)
     first.give_back()
+
+
+def test_room_that_comes_free_wakes_only_the_stream_whose_turn_it_is(stream, monkeypatch):
+    """A waiting stream asks whether its caller is there each time it wakes up."""
+    monkeypatch.setattr(bytes_in_flight, "_LOOK_S", 60.0)
+    room, n_waiting = BytesInFlight(limits()), 20
+    n_woken = [0] * n_waiting
+
+    def asks(i):
+        def is_active():
+            n_woken[i] += 1
+            return True
+
+        return is_active
+
+    holders = [stream(room, "first")]
+    holders[0].hold(10, completes=True)
+    waiting = []
+    for i in range(n_waiting):
+        holders.append(stream(room, str(i), is_active=asks(i)))
+        waiting.append(Holder(holders[-1], 10))
+        wait_until(lambda i=i: len(room._waiting) == i + 1, "the stream waits")
+    for holder, next_one in zip(holders, waiting, strict=False):
+        holder.give_back()
+        next_one.join()
+    holders[-1].give_back()
+    # once for the room, and once as the next in turn, when the one before has just taken it
+    assert max(n_woken) <= 2
+    assert room.n_bytes == 0
