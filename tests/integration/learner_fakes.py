@@ -21,6 +21,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFacts
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
@@ -194,6 +195,7 @@ class FakeSource:
         self.changed = threading.Condition()
         self.encoded: EncodedPolicy | None = None
         self.n_encodings = 0
+        self.subscribed: list[str] = []
         self.ended = False
         self.spaces = SPACES
         self.state_size = 0
@@ -217,10 +219,23 @@ class FakeSource:
             raise NotReadyError("there is no policy yet; expected one; try again with backoff")
         return self.encoded
 
-    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.ended or (self.encoded and self.encoded.version > version), timeout_s)
-            return self.encoded if self.encoded and self.encoded.version > version else None
+    @contextlib.contextmanager
+    def subscription(self, *, after_version: int, actor_id: str = "") -> Iterator[WaitForVersion]:
+        self.subscribed.append(actor_id)
+        version = after_version
+
+        def wait_for_version(timeout_s: float) -> EncodedPolicy | None:
+            nonlocal version
+            with self.changed:
+                self.changed.wait_for(
+                    lambda: self.ended or (self.encoded and self.encoded.version > version), timeout_s
+                )
+                if self.encoded is None or self.encoded.version <= version:
+                    return None
+                version = self.encoded.version
+                return self.encoded
+
+        yield wait_for_version
 
     def act(
         self,

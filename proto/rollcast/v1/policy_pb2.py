@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rollcast.v1 import tensor_pb2 as rollcast_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/policy.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/tensor.proto\"\x12\n\x10GetPolicyRequest\"L\n\x11GetPolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"Z\n\x16SubscribePolicyRequest\x12\x15\n\rafter_version\x18\x01 \x01(\x04\x12\x14\n\x0c\x65valuator_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\"R\n\x17SubscribePolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"r\n\x0bPolicyChunk\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\"\xc3\x01\n\nActRequest\x12-\n\x0bobservation\x18\x01 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x13\n\x0bsubstep_key\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"n\n\x0b\x41\x63tResponse\x12#\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\"\n\x05state\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor2\xf7\x01\n\rPolicyService\x12L\n\tGetPolicy\x12\x1d.rollcast.v1.GetPolicyRequest\x1a\x1e.rollcast.v1.GetPolicyResponse0\x01\x12^\n\x0fSubscribePolicy\x12#.rollcast.v1.SubscribePolicyRequest\x1a$.rollcast.v1.SubscribePolicyResponse0\x01\x12\x38\n\x03\x41\x63t\x12\x17.rollcast.v1.ActRequest\x1a\x18.rollcast.v1.ActResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/policy.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/tensor.proto\"\x12\n\x10GetPolicyRequest\"L\n\x11GetPolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"l\n\x16SubscribePolicyRequest\x12\x15\n\rafter_version\x18\x01 \x01(\x04\x12\x14\n\x0c\x65valuator_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63tor_id\x18\x05 \x01(\t\"R\n\x17SubscribePolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"r\n\x0bPolicyChunk\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\"\xc3\x01\n\nActRequest\x12-\n\x0bobservation\x18\x01 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x13\n\x0bsubstep_key\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"n\n\x0b\x41\x63tResponse\x12#\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\"\n\x05state\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor2\xf7\x01\n\rPolicyService\x12L\n\tGetPolicy\x12\x1d.rollcast.v1.GetPolicyRequest\x1a\x1e.rollcast.v1.GetPolicyResponse0\x01\x12^\n\x0fSubscribePolicy\x12#.rollcast.v1.SubscribePolicyRequest\x1a$.rollcast.v1.SubscribePolicyResponse0\x01\x12\x38\n\x03\x41\x63t\x12\x17.rollcast.v1.ActRequest\x1a\x18.rollcast.v1.ActResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,15 +37,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPOLICYRESPONSE']._serialized_start=87
   _globals['_GETPOLICYRESPONSE']._serialized_end=163
   _globals['_SUBSCRIBEPOLICYREQUEST']._serialized_start=165
-  _globals['_SUBSCRIBEPOLICYREQUEST']._serialized_end=255
-  _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_start=257
-  _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_end=339
-  _globals['_POLICYCHUNK']._serialized_start=341
-  _globals['_POLICYCHUNK']._serialized_end=455
-  _globals['_ACTREQUEST']._serialized_start=458
-  _globals['_ACTREQUEST']._serialized_end=653
-  _globals['_ACTRESPONSE']._serialized_start=655
-  _globals['_ACTRESPONSE']._serialized_end=765
-  _globals['_POLICYSERVICE']._serialized_start=768
-  _globals['_POLICYSERVICE']._serialized_end=1015
+  _globals['_SUBSCRIBEPOLICYREQUEST']._serialized_end=273
+  _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_start=275
+  _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_end=357
+  _globals['_POLICYCHUNK']._serialized_start=359
+  _globals['_POLICYCHUNK']._serialized_end=473
+  _globals['_ACTREQUEST']._serialized_start=476
+  _globals['_ACTREQUEST']._serialized_end=671
+  _globals['_ACTRESPONSE']._serialized_start=673
+  _globals['_ACTRESPONSE']._serialized_end=783
+  _globals['_POLICYSERVICE']._serialized_start=786
+  _globals['_POLICYSERVICE']._serialized_end=1033
 # @@protoc_insertion_point(module_scope)

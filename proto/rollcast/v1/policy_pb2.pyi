@@ -20,14 +20,16 @@ class GetPolicyResponse(_message.Message):
     def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyRequest(_message.Message):
-    __slots__ = ("after_version", "evaluator_id", "incarnation")
+    __slots__ = ("after_version", "evaluator_id", "incarnation", "actor_id")
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     EVALUATOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     after_version: int
     evaluator_id: str
     incarnation: int
-    def __init__(self, after_version: _Optional[int] = ..., evaluator_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    actor_id: str
+    def __init__(self, after_version: _Optional[int] = ..., evaluator_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., actor_id: _Optional[str] = ...) -> None: ...
 
 class SubscribePolicyResponse(_message.Message):
     __slots__ = ("chunk", "digest")

@@ -141,7 +141,7 @@ class LearnerConnection(Connection):
         return {"uplink": partial(self._keep_stream, self._stream_rollouts), "policies": self._feed.keep}
 
     def _follow(self, client: LearnerClient, agreement: JoinAgreement) -> None:
-        self._feed.follow(client, agreement.learner_nonce)
+        self._feed.follow(client, agreement.actor_id, agreement.learner_nonce)
 
     def _acknowledged(self) -> int:
         return self._outbox.acknowledged

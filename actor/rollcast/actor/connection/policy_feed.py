@@ -37,6 +37,7 @@ class PolicyFeed:
         self._is_over = is_over
         self._on_end = on_end
         self._client: LearnerClient | None = None
+        self._actor_id = ""
         self._learner_nonce = 0
         self._subscription: PolicySubscription | None = None
         self._newest: tuple[int, PolicyState] | None = None
@@ -46,16 +47,17 @@ class PolicyFeed:
         """The newest policy, `(version, state)`; None before the learner's first."""
         return self._newest
 
-    def follow(self, client: LearnerClient, learner_nonce: int) -> None:
+    def follow(self, client: LearnerClient, actor_id: str, learner_nonce: int) -> None:
         """Follows a learner that was just joined; drops the policy unless it came from the same learner.
 
         Args:
             client: The client that joined.
+            actor_id: The actor's name.
             learner_nonce: Number of the learner's process; 0: unknown, and so another learner.
         """
         if not learner_nonce or learner_nonce != self._learner_nonce:
             self._newest = None
-        self._client, self._learner_nonce = client, learner_nonce
+        self._client, self._actor_id, self._learner_nonce = client, actor_id, learner_nonce
 
     def cancel(self) -> None:
         """Ends the open stream, if there is one."""
@@ -78,7 +80,9 @@ class PolicyFeed:
                 assert client is not None
                 # A learner that is back sends only policies newer than this.
                 after_version = 0 if self._newest is None else self._newest[0]
-                subscription = self._subscription = client.subscribe_policy(after_version)
+                subscription = self._subscription = client.subscribe_policy(
+                    after_version, actor_id=self._actor_id
+                )
             try:
                 for policy in subscription:
                     reconnects.progressed()

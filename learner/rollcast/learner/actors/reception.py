@@ -120,10 +120,16 @@ class Reception:
         )
         self.registry.load_state(earlier.actors)
         self.publisher = publisher = PolicyPublisher(
-            policy.spaces, policy.spec, seed=work.seeds.run_seed, first_version=earlier.policy_version + 1
+            policy.spaces,
+            policy.spec,
+            seed=work.seeds.run_seed,
+            first_version=earlier.policy_version + 1,
+            every_version=in_step,
         )
         self._rounds = rounds
         self.cast(policy.state_arrays())
+        # A policy that cannot be cast should fail here, and not at the first update.
+        self.publisher.settle()
         self.intake = RolloutIntake(
             self.registry,
             destination,
@@ -137,6 +143,7 @@ class Reception:
                 bounded_staleness=bounded_staleness,
                 in_step=in_step,
                 rounds=rounds,
+                want_policy=publisher.want,
             ),
             durable=durable,
             evaluations=evaluations,
@@ -186,16 +193,17 @@ class Reception:
             self._announced.enter_context(announced(server.address, endpoint.announcement))
 
     def cast(self, state: PolicyState) -> None:
-        """Casts the next version, and begins its round if there are rounds."""
+        """Hands the next version to the publisher, and begins its round if there are rounds."""
         version = self.publisher.publish(state)
         if self._memory is not None:
             self._memory.published(version)
         if self._rounds is not None:
-            self._rounds.begin(self.publisher.version)
+            self._rounds.begin(version)
 
     def evaluate_newest(self, env_steps: int) -> None:
         """Has the newest policy evaluated; see `DistributedActors.evaluate_newest`."""
         if self._evaluations is not None:
+            # It is due now and then only, and so is this wait for the encoder.
             encoded, state = self.publisher.newest_with_state()
             policy = EvaluatedPolicy(version=encoded.version, env_steps=env_steps, state=state)
             self._evaluations.offer(policy, encoded)
@@ -226,4 +234,5 @@ class Reception:
         for server in self._servers:
             server.stop(grace_s)
         self._servers.clear()
+        self.publisher.close()
         self.is_open = False

@@ -214,8 +214,14 @@ class ServedDistributedActors(DistributedActors):
         self._batchers.clear()
 
     def end_training(self) -> None:
-        """See `DistributedActors.end_training`."""
-        self._started().end_training()
+        """See `DistributedActors.end_training`.
+
+        Raises:
+            RollcastError: The last policy cannot be cast: training has diverged.
+        """
+        reception = self._started()
+        reception.publisher.settle()
+        reception.end_training()
 
     def _started(self) -> Reception:
         assert self._reception is not None, "start() comes first"
@@ -250,7 +256,11 @@ class ServedDistributedActors(DistributedActors):
         return self._serving.durable.metrics() if self._serving.durable is not None else {}
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Encodes the next version once and wakes every subscriber."""
+        """Hands the next version over; a thread encodes it once, and wakes the actors that wait for it.
+
+        Raises:
+            RollcastError: The version before could not be cast: training has diverged.
+        """
         self._started().cast(state_dict)
 
     @property
@@ -380,6 +390,8 @@ class ServedDistributedActors(DistributedActors):
         self._next_look = time.monotonic() + _LOOK_S
         if self.interrupted:
             raise CollectInterruptedError("collecting was interrupted: training is to end")
+        # Actors may wait for a version that never comes.
+        self._started().publisher.check()
         self._look_after_actors()
 
     def _look_after_actors(self) -> None:

@@ -26,12 +26,14 @@ class CreditRule:
         bounded_staleness: True: a rollout that starts on a credit given now needs that version, or a newer one.
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
         rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
+        want_policy: Called with an actor's name and the version that it was told to wait for.
     """
 
     policy_version: Callable[[], int] = lambda: 0
     bounded_staleness: bool = False
     in_step: bool = False
     rounds: Rounds | None = None
+    want_policy: Callable[[str, int], None] = lambda _actor_id, _version: None
 
     @property
     def plays_ahead(self) -> bool:

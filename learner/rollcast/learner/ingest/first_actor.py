@@ -94,9 +94,9 @@ class _Reception:
         """Asks the client to come back."""
         self._not_ready()
 
-    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
+    def subscription(self, *, after_version: int, actor_id: str = "") -> NoReturn:
         """Asks the client to come back."""
-        del version, timeout_s
+        del after_version, actor_id
         self._not_ready()
 
     def act(

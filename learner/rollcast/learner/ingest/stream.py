@@ -132,12 +132,15 @@ class IntakeStream:
 
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
-        credits_now = self._credits
+        credits_now, rule = self._credits, self._parts.rule
+        min_policy_version = self._round or rule.min_policy_version(credits_now.credit)
+        # With the newest policy, whatever it must at least have.
+        rule.want_policy(self.actor_id, max(min_policy_version, rule.policy_version()))
         return StreamProgress(
             acknowledged_sequence=credits_now.acknowledged,
             credit_sequence=credits_now.credit,
             end_of_training=self._parts.ended.is_set(),
-            min_policy_version=self._round or self._parts.rule.min_policy_version(credits_now.credit),
+            min_policy_version=min_policy_version,
         )
 
     def awaits_message(self, awaits: bool) -> None:

@@ -149,7 +149,7 @@ class LearnerClient(Client):
         parse_response(rollout_pb2.ReportEvaluationResponse, response)
 
     def subscribe_policy(
-        self, after_version: int = 0, *, evaluator_id: str = "", incarnation: int = 0
+        self, after_version: int = 0, *, evaluator_id: str = "", incarnation: int = 0, actor_id: str = ""
     ) -> PolicySubscription:
         """Subscribes to new policies, without a deadline; iterating raises the errors.
 
@@ -158,9 +158,16 @@ class LearnerClient(Client):
             evaluator_id: An evaluator's name: then only the versions that it is to evaluate come, each once the one
                 before has been reported. Empty: all versions.
             incarnation: The evaluator's incarnation.
+            actor_id: The name of an actor that has joined: the versions that its credits ask for come at once, others
+                may come later. Empty: every version comes at once.
         """
         return PolicySubscription(
-            self._channel, self.address, after_version, evaluator_id=evaluator_id, incarnation=incarnation
+            self._channel,
+            self.address,
+            after_version,
+            evaluator_id=evaluator_id,
+            incarnation=incarnation,
+            actor_id=actor_id,
         )
 
     def get_policy(self) -> tuple[int, PolicyState]:

@@ -1,6 +1,7 @@
 """Serves PolicyService: sends the newest weights to subscribers, and acts; sees the learner through a Protocol."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 import grpc
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError, NotReadyError, RefusedError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies
+from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies, WaitForVersion
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
@@ -47,15 +48,13 @@ class PolicySource(Protocol):
             NotReadyError: There is no version yet.
         """
 
-    def wait_newer(self, version: int, timeout_s: float) -> EncodedPolicy | None:
-        """Waits for a version above the one given.
+    def subscription(self, *, after_version: int, actor_id: str = "") -> AbstractContextManager[WaitForVersion]:
+        """Opens a subscription, whose waits end at the deadline, or as soon as no newer version will come.
 
         Args:
-            version: The subscriber's version; 0: it has none.
-            timeout_s: Seconds to wait.
-
-        Returns:
-            The newest version; None at the deadline, or as soon as no newer version will come.
+            after_version: The subscriber's version; 0: it has none.
+            actor_id: The actor's name; empty: every version is sent as soon as it is there. An actor may get versions
+                later that it was not asked to play with.
         """
 
     def act(
@@ -111,17 +110,18 @@ class PolicyServicer:
         if request.evaluator_id:
             yield from self._policies_to_evaluate(request, context)
             return
-        version = self._first_version(request.after_version)
-        while context.is_active():
-            ended = self._source.ended  # before looking for a version, or the last one could be missed
-            if not ended:  # the server stops right after training: a subscriber should hear of the end first
-                self._gate.check_running()
-            encoded = self._source.wait_newer(version, 0.0 if ended else _WAIT_S)
-            if encoded is not None:
-                version = encoded.version
-                yield from encoded.chunks
-            elif ended:
-                return
+        with self._source.subscription(
+            after_version=self._first_version(request.after_version), actor_id=request.actor_id
+        ) as wait_for_version:
+            while context.is_active():
+                ended = self._source.ended  # before looking for a version, or the last one could be missed
+                if not ended:  # the server stops right after training: a subscriber should hear of the end first
+                    self._gate.check_running()
+                encoded = wait_for_version(0.0 if ended else _WAIT_S)
+                if encoded is not None:
+                    yield from encoded.chunks
+                elif ended:
+                    return
 
     def _policies_to_evaluate(
         self, request: policy_pb2.SubscribePolicyRequest, context: grpc.ServicerContext

@@ -26,6 +26,7 @@ class PolicySubscription:
         max_policy_bytes: The largest policy to accept.
         evaluator_id: An evaluator's name; empty: every version comes.
         incarnation: The evaluator's incarnation.
+        actor_id: An actor's name: it gets what its credits ask for at once, other versions may come later.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class PolicySubscription:
         *,
         evaluator_id: str = "",
         incarnation: int = 0,
+        actor_id: str = "",
     ) -> None:
         self._target = target
         self._cancelled = False
@@ -49,7 +51,10 @@ class PolicySubscription:
         )
         self._call = subscribe(
             policy_pb2.SubscribePolicyRequest(
-                after_version=after_version, evaluator_id=evaluator_id, incarnation=incarnation
+                after_version=after_version,
+                evaluator_id=evaluator_id,
+                incarnation=incarnation,
+                actor_id=actor_id,
             )
         )
 

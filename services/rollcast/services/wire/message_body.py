@@ -43,7 +43,18 @@ def open_body(head: bytes, n_bytes: int) -> bytes:
         head: The serialised message, without its body.
         n_bytes: The bytes of the body, at least 1.
     """
-    return b"".join((head, bytes((_BODY_TAG,)), _varint(n_bytes)))
+    return open_field(head, _BODY_NUMBER, n_bytes)
+
+
+def open_field(head: bytes, number: int, n_bytes: int) -> bytes:
+    """Returns a serialised message up to the first byte of a further field's value.
+
+    Args:
+        head: The serialised message, without the field.
+        number: The number of the field, of type `bytes` or a message, at most 15.
+        n_bytes: The bytes of its value.
+    """
+    return b"".join((head, bytes((number << 3 | _LENGTH_DELIMITED,)), _varint(n_bytes)))
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:

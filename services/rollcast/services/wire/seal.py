@@ -55,6 +55,14 @@ def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes
     return b"".join((head, _DIGEST_TAG_BYTES, digest.intdigest().to_bytes(8, "little")))
 
 
+def seal_joined(*pieces: bytes | memoryview) -> bytes:
+    """Joins the pieces of a serialised message, and appends its digest; copies them once."""
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(piece)
+    return b"".join((*pieces, _DIGEST_TAG_BYTES, digest.intdigest().to_bytes(8, "little")))
+
+
 def find_seal(head: bytes) -> int | None:
     """Returns the position of the digest that ends a message, its body apart; None if no digest is there.
 

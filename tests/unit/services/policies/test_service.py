@@ -1,5 +1,7 @@
 """Tests of the end of a subscription to policies."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,11 @@ class EndingSource:
     def newest(self):
         raise NotReadyError("no policy yet")
 
-    def wait_newer(self, version, timeout_s):
+    @contextlib.contextmanager
+    def subscription(self, *, after_version, actor_id):
+        yield self._end
+
+    def _end(self, timeout_s):
         self.ended = self._ends
         self._gate.stop()
 

@@ -1,0 +1,144 @@
+"""Tests of who is woken by a new version, and when."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from rollcast.learner.actors.subscribers import Subscribers
+from rollcast.services.policies.codec import encode_policy
+
+DEADLINE_S = 10.0
+
+
+def version(number):
+    return encode_policy(number, {"w": np.full(1, number, np.float32)})
+
+
+@pytest.fixture
+def subscribers():
+    return Subscribers()
+
+
+def waits(subscribers, n=1):
+    """Waits until `n` subscribers wait."""
+    deadline = time.monotonic() + DEADLINE_S
+    while len(subscribers._waiting) != n:
+        assert time.monotonic() < deadline, "the subscribers do not wait"
+        time.sleep(0.001)
+
+
+def test_waiting_gives_the_newest_and_skips_those_between(subscribers):
+    with subscribers.subscription(0, "") as wait, ThreadPoolExecutor(1) as thread:
+        assert wait(0.0) is None
+        waiting = thread.submit(wait, DEADLINE_S)
+        waits(subscribers)
+        subscribers.offer(version(1))
+        assert waiting.result(DEADLINE_S).version == 1
+        subscribers.offer(version(2))
+        subscribers.offer(version(3))
+        assert wait(0.0).version == 3
+        assert wait(0.0) is None
+
+
+def test_subscriber_is_not_sent_what_it_has(subscribers):
+    subscribers.offer(version(3))
+    with subscribers.subscription(3, "") as wait:
+        assert wait(0.0) is None
+
+
+@pytest.mark.parametrize("actor_id", ["", "left-arm"])
+def test_the_end_wakes_those_who_wait_after_the_last_version(subscribers, actor_id):
+    with subscribers.subscription(0, actor_id) as wait, ThreadPoolExecutor(1) as thread:
+        subscribers.offer(version(1))
+        assert wait(0.0).version == 1
+        waiting = thread.submit(wait, 60.0)
+        waits(subscribers)
+        subscribers.end()
+        assert waiting.result(DEADLINE_S) is None
+        assert subscribers.ended
+        with subscribers.subscription(0, "late") as late:
+            assert late(60.0).version == 1, "whoever comes late gets the last version"
+            assert late(60.0) is None
+
+
+def with_many_actors(subscribers, stack, n=20_000):
+    """Opens so many subscriptions of actors that none gets a version which it does not want; returns their waits."""
+    return [stack.enter_context(subscribers.subscription(0, f"actor-{i}")) for i in range(n)]
+
+
+def test_actor_that_plays_is_not_woken_until_it_wants_a_policy(subscribers):
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        wait, *_ = with_many_actors(subscribers, stack)
+        subscribers.offer(version(1))
+        assert wait(0.0).version == 1, "it has none"
+        playing = threads.submit(wait, 60.0)
+        waits(subscribers)
+        subscribers.offer(version(2))
+        subscribers.offer(version(3))
+        assert len(subscribers._waiting) == 1, "it waits on"
+        assert not playing.done()
+        subscribers.want("actor-0", 3)
+        assert playing.result(DEADLINE_S).version == 3
+
+
+def test_actor_that_wants_a_version_to_come_gets_it_when_it_comes(subscribers):
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        wait, *_ = with_many_actors(subscribers, stack)
+        subscribers.offer(version(1))
+        wait(0.0)
+        subscribers.want("actor-0", 2)
+        waiting = threads.submit(wait, 60.0)
+        waits(subscribers)
+        subscribers.want("nobody", 2)
+        assert not waiting.done()
+        subscribers.offer(version(2))
+        assert waiting.result(DEADLINE_S).version == 2
+
+
+def test_playing_actor_gets_the_last_version_all_the_same(subscribers):
+    with subscribers.subscription(0, "actor-0") as wait:
+        for number in (1, 2):
+            subscribers.offer(version(number))
+            assert wait(DEADLINE_S).version == number, "one actor alone is sent a thousand versions a second"
+
+
+def test_a_name_subscribed_again_belongs_to_the_newer_subscription(subscribers):
+    with ExitStack() as stack:
+        old, *_ = with_many_actors(subscribers, stack)
+        subscribers.offer(version(1))
+        assert old(0.0).version == 1
+        with subscribers.subscription(0, "actor-0") as new:
+            assert new(0.0).version == 1
+            subscribers.offer(version(2))
+            subscribers.want("actor-0", 2)
+            assert old(0.0) is None
+            assert new(0.0).version == 2
+        assert "actor-0" not in subscribers._actors
+
+
+def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
+    n_versions, received = 300, [[] for _ in range(16)]
+
+    def subscribe(i):
+        with subscribers.subscription(0, "" if i % 2 else f"actor-{i}") as wait:
+            while not received[i] or received[i][-1] < n_versions:
+                encoded = wait(DEADLINE_S)
+                assert encoded is not None, "the last version did not come"
+                received[i].append(encoded.version)
+
+    threads = [threading.Thread(target=subscribe, args=(i,)) for i in range(len(received))]
+    for thread in threads:
+        thread.start()
+    for number in range(1, n_versions + 1):
+        subscribers.offer(version(number))
+        subscribers.want("actor-2", number)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert [versions[-1] for versions in received] == [n_versions] * len(received)
+    assert all(versions == sorted(set(versions)) for versions in received)
+    assert not subscribers._waiting
+    assert not subscribers._actors
