@@ -115,7 +115,7 @@ class SyntheticActor:
                 self._changed.notify_all()
 
     async def _subscribe(self, channel: grpc.aio.Channel) -> None:
-        request = policy_pb2.SubscribePolicyRequest().SerializeToString()
+        request = policy_pb2.SubscribePolicyRequest(actor_id=self._agreement.actor_id).SerializeToString()
         async for message in channel.unary_stream("/rollcast.v1.PolicyService/SubscribePolicy")(request):
             chunk = policy_pb2.SubscribePolicyResponse.FromString(message).chunk
             if chunk.index == chunk.count - 1:

@@ -80,9 +80,7 @@ class PolicyFeed:
                 assert client is not None
                 # A learner that is back sends only policies newer than this.
                 after_version = 0 if self._newest is None else self._newest[0]
-                subscription = self._subscription = client.subscribe_policy(
-                    after_version, actor_id=self._actor_id
-                )
+                subscription = self._subscription = client.subscribe_policy(after_version, actor_id=self._actor_id)
             try:
                 for policy in subscription:
                     reconnects.progressed()

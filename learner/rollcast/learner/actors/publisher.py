@@ -32,7 +32,8 @@ class PolicyPublisher:
     Invariant: versions count up by one with each hand-over, and each is encoded at most once. If one cannot be encoded,
     because training has diverged, none is cast any more, and the trainer's next call raises the error.
 
-    The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any thread the rest.
+    The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any
+    thread the rest.
 
     Attributes:
         spaces: See Args.

@@ -18,9 +18,9 @@ _SHARE: Final = 0.1
 class Subscribers:
     """The open subscriptions to a policy. Any thread may call.
 
-    A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a version
-    only when it is given a credit, see `want`; then it gets the newest at once. Between two credits it plays, and most
-    versions would be replaced before it has ended its rollout; such versions it gets at most every
+    A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a
+    version only when it is given a credit, see `want`; then it gets the newest at once. Between two credits it plays,
+    and most versions would be replaced before it has ended its rollout; such versions it gets at most every
     `n_actors * 1 ms`, so that they take a tenth of a core, however many actors there are.
 
     Invariant: a subscription never gets a version twice, nor an older one after a newer one, and in the end the last.
@@ -114,7 +114,7 @@ class Subscribers:
             one.woken.release()
 
     def _due_s(self, one: "_Subscriber", now: float) -> float:
-        """Returns the seconds until a subscriber may have another version; 0 or less: now. Called with the lock held."""
+        """Returns the seconds until a subscriber may have another version; 0 or less: now. With the lock held."""
         if not one.actor_id or one.wanted > one.version:
             return 0.0
         return one.sent + len(self._actors) * _SEND_S / _SHARE - now

@@ -124,10 +124,12 @@ class Algorithm(ABC):
         """Returns the policy's arrays, which are sent to actors.
 
         Returns:
-            A snapshot on the CPU that later updates do not change, by the names of the policy's `state_dict`.
+            A snapshot on the CPU that later updates do not change, by the names of the policy's `state_dict`. It may be
+            one whose arrays are still on their way from the device: reading the first waits for them.
 
         Raises:
-            RollcastError: If training diverged: actors never get a policy that is not finite.
+            RollcastError: If training diverged: actors never get a policy that is not finite. Reading the first array
+                may raise it, too.
         """
         return self.policy.state_arrays()
 

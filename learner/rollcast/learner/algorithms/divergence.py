@@ -53,7 +53,20 @@ class DivergenceWatch:
         Raises:
             RollcastError: If a quantity was not finite; the message names it.
         """
-        poisoned = [name for name, value in zip(self._names, self._poison.tolist(), strict=True) if math.isnan(value)]
+        self.check_record(self._poison)
+
+    @property
+    def record(self) -> Tensor:
+        """Everything that was recorded, on the device, for `check_record`."""
+        return self._poison
+
+    def check_record(self, record: Tensor) -> None:
+        """Checks a copy of `record`, from any thread.
+
+        Raises:
+            RollcastError: If a quantity was not finite; the message names it.
+        """
+        poisoned = [name for name, value in zip(self._names, record.tolist(), strict=True) if math.isnan(value)]
         if poisoned:
             raise RollcastError(
                 f"Training diverged within {self._n_observed} updates: {', '.join(poisoned)} not finite; expected "

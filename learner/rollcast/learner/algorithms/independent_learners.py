@@ -15,6 +15,7 @@ from torch import Tensor
 from rollcast.actor.policies.exploration import without_exploration
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.policy_snapshot import MergedStates
 from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
@@ -102,8 +103,7 @@ class IndependentLearners(Algorithm):
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
         # from each learner, because each one first checks that it has not diverged
         states = [learner.policy_state() for learner in self._learners.values()]
-        found = {name: array for state in states for name, array in state.items()}
-        return {name: found[name] for name in self._policy.state_dict()}
+        return MergedStates(states, self._policy.state_dict())
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Gives each learner its part of the policy; see `Algorithm.begin_with`."""

@@ -15,6 +15,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.one_substep import only_substep
+from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.algorithms.training_state import (
     StatePart,
     load_module,
@@ -22,6 +23,7 @@ from rollcast.learner.algorithms.training_state import (
     read_training_state,
     write_parts,
 )
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.ranks.reduction import ALONE, GradientReduction
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -70,6 +72,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         check_learns(self, spec, f"--algorithm {self.name}")
         self._settings = settings
         self._device = torch.device(device)
+        self._copier = make_copier(self._device)
         self._substep_key = only_substep(spaces, algorithm=self.name.upper())
         with torch.random.fork_rng(devices=[]):
             # Not torch.manual_seed, which seeds the generators of all devices. Networks are made on the CPU.
@@ -114,9 +117,13 @@ class OnePolicy(Algorithm, Generic[Settings]):
         return [module for module in self._policy.normalization.modules() if isinstance(module, RunningMoments)]
 
     def policy_state(self) -> PolicyState:
-        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
-        self._watch.check()
-        return self._policy.state_arrays()
+        """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`.
+
+        It does not wait for the device: whoever reads the arrays does, and learns there that training has diverged.
+        """
+        if self._device.type == "cpu":
+            self._watch.check()
+        return PolicySnapshot(self._policy, self._copier, watched=self._watch.record, check=self._watch.check_record)
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the policy, and the other networks if the other run used this algorithm; see `Algorithm.begin_with`."""

@@ -36,6 +36,20 @@ def test_a_second_credit_is_backed_by_room_in_the_queue():
     assert intake.queue.size == 2
 
 
+@pytest.mark.parametrize(("bounded", "told"), [(True, 7), (False, 0)])
+def test_an_actor_wants_the_newest_policy_with_every_credit(bounded: bool, told: int):
+    wanted: list[tuple[str, int]] = []
+    rule = CreditRule(
+        policy_version=lambda: 7,
+        bounded_staleness=bounded,
+        want_policy=lambda actor_id, version: wanted.append((actor_id, version)),
+    )
+    stream = Intake(rule=rule).join_and_open()
+    assert stream.progress().min_policy_version == told
+    stream.accept(make_rollout(sequence=1), is_active=always)
+    assert wanted == [("a", 7), ("a", 7)]
+
+
 def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
     intake = Intake()
     stream = intake.join_and_open()

@@ -1,0 +1,165 @@
+"""Copies a policy's arrays out of training in one go, and lets whoever needs them wait for the copies."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rollcast.learner.devices.copier import Copier, Fence
+from rollcast.services.policies.policies import PolicyState
+
+# Parameters in one vector that are no more than this apart, in numbers, are copied together.
+_GAP = 64
+
+
+class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
+    """The arrays of a module's `state_dict` at one time, by name: a `PolicyState`. Any thread may read it.
+
+    Making it begins the copies and waits for nothing. The first read waits until they are made, and raises if the
+    policy must not be used.
+
+    Args:
+        module: The module; later training does not change the snapshot.
+        copier: Copies from the module's device. Parts of the module that are in main memory are copied at once.
+        check: Called with the copy of `watched` before the first read; raises if training has diverged.
+        watched: A tensor on the module's device that says so; None: there is nothing to check.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        copier: Copier,
+        *,
+        watched: Tensor | None = None,
+        check: Callable[[Tensor], None] = lambda _watched: None,
+    ) -> None:
+        tensors = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+        self._names = tuple(tensors)
+        self._parts = [(run, _sent(run.source, copier)) for run in _runs(tensors)]
+        self._watched = None if watched is None else _sent(watched, copier)
+        self._check = check
+        fence = copier.fence()
+        # Training changes the parameters next, on the stream of the caller.
+        fence.before_use()
+        self._lock = threading.Lock()  # guards the two below: several readers may come at once
+        self._fence: Fence | None = fence
+        self._arrays: dict[str, NDArray[np.generic]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[np.generic]:
+        return self._there()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _there(self) -> dict[str, NDArray[np.generic]]:
+        with self._lock:
+            if self._fence is not None:
+                self._fence.wait()
+                if self._watched is not None:
+                    self._check(self._watched)
+                arrays = {name: array for run, copy in self._parts for name, array in run.arrays(copy)}
+                self._arrays = {name: arrays[name] for name in self._names}
+                self._parts.clear()
+                self._fence = None
+            return self._arrays
+
+
+class MergedStates(Mapping[str, NDArray[np.generic]]):
+    """The arrays of several policies as one; a later one wins where several have a name. It reads none before it must.
+
+    Args:
+        states: The policies' arrays.
+        names: The names of all arrays, in their order.
+    """
+
+    def __init__(self, states: Sequence[PolicyState], names: Iterable[str]) -> None:
+        self._states = states
+        self._names = tuple(names)
+
+    def __getitem__(self, name: str) -> NDArray[np.generic]:
+        for state in reversed(self._states):
+            if name in state:
+                return state[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Tensors that lie one after the other in memory.
+
+    Attributes:
+        source: All of them, with what is between them; one-dimensional, or of any shape if it is a single one.
+        tensors: Each by name, with the place of its first number in the source.
+    """
+
+    source: Tensor
+    tensors: tuple[tuple[str, int, Tensor], ...]
+
+    def arrays(self, copy: Tensor) -> Iterable[tuple[str, NDArray[np.generic]]]:
+        flat = copy.reshape(-1).numpy()
+        for name, start, tensor in self.tensors:
+            yield name, flat[start : start + tensor.numel()].reshape(tensor.shape)
+
+
+def _runs(tensors: Mapping[str, Tensor]) -> list[_Run]:
+    """Finds the tensors that can be copied together, because they are slices of one vector."""
+    runs: list[_Run] = []
+    members: list[tuple[str, int, Tensor]] = []
+    first, end = 0, 0
+
+    def close() -> None:
+        if members:
+            source = members[0][2]
+            if len(members) > 1:
+                source = source.as_strided((end - first,), (1,), first)
+            runs.append(_Run(source, tuple((name, start - first, tensor) for name, start, tensor in members)))
+            members.clear()
+
+    def place(item: tuple[str, Tensor]) -> tuple[int, str, int]:
+        return item[1].untyped_storage().data_ptr(), str(item[1].dtype), int(item[1].storage_offset())
+
+    for name, tensor in sorted(tensors.items(), key=place):
+        start = int(tensor.storage_offset())
+        last = members[-1][2] if members else None
+        follows = (
+            last is not None
+            and tensor.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+            and tensor.dtype == last.dtype
+            and tensor.is_contiguous()
+            and last.is_contiguous()
+            and end <= start <= end + _GAP
+        )
+        if not follows:
+            close()
+            first = start
+        members.append((name, start, tensor))
+        end = start + tensor.numel()
+    close()
+    return runs
+
+
+def _sent(source: Tensor, copier: Copier) -> Tensor:
+    """Begins the copy of a tensor to main memory, if it is on the copier's device; else makes it."""
+    if not source.numel():
+        return torch.empty(source.shape, dtype=source.dtype)
+    if source.device.type == "cpu" and copier.device.type != "cpu":
+        return source.clone()
+    source = source.contiguous()
+    target = copier.host_memory(source.numel() * source.element_size()).view(source.dtype).view(source.shape)
+    return copier.send(source, to=target)
