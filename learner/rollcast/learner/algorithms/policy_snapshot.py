@@ -131,16 +131,12 @@ def _runs(tensors: Mapping[str, Tensor]) -> list[_Run]:
             runs.append(_Run(source, tuple((name, start - first, tensor) for name, start, tensor in members)))
             members.clear()
 
-    def place(item: tuple[str, Tensor]) -> tuple[int, str, int]:
-        return item[1].untyped_storage().data_ptr(), str(item[1].dtype), int(item[1].storage_offset())
-
-    for name, tensor in sorted(tensors.items(), key=place):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (_storage(item[1]), item[1].storage_offset())):
         start = int(tensor.storage_offset())
         last = members[-1][2] if members else None
         follows = (
             last is not None
-            and tensor.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
-            and tensor.dtype == last.dtype
+            and _storage(tensor) == _storage(last)
             and tensor.is_contiguous()
             and last.is_contiguous()
             and end <= start <= end + _GAP
@@ -152,6 +148,12 @@ def _runs(tensors: Mapping[str, Tensor]) -> list[_Run]:
         end = start + tensor.numel()
     close()
     return runs
+
+
+def _storage(tensor: Tensor) -> tuple[int, str]:
+    """Returns what tensors in the same memory, with the same kind of numbers, have in common."""
+    # Not its data_ptr, which kinds of tensors without memory of their own do not have.
+    return tensor.untyped_storage()._cdata, str(tensor.dtype)
 
 
 def _sent(source: Tensor, copier: Copier) -> Tensor:
