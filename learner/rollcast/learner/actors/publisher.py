@@ -40,6 +40,7 @@ class PolicyPublisher:
         state_size: S, the size of a recurrent policy's state; 0 if it is not recurrent.
         frame_stack: K, the frames that the policy sees at once.
         want: Notes that an actor waits for a version; see `Subscribers.want`.
+        pause: Notes that an actor can use none before its next credit; see `Subscribers.pause`.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
@@ -74,7 +75,7 @@ class PolicyPublisher:
         self._is_closing = False
         self._encoder: threading.Thread | None = None
         self._subscribers = Subscribers()
-        self.want = self._subscribers.want
+        self.want, self.pause = self._subscribers.want, self._subscribers.pause
         self._acting = threading.Lock()  # guards the policy that serves `act`
         self._policy: Policy | None = None
 

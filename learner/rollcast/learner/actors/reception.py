@@ -144,6 +144,7 @@ class Reception:
                 in_step=in_step,
                 rounds=rounds,
                 want_policy=publisher.want,
+                pause_policies=publisher.pause,
             ),
             durable=durable,
             evaluations=evaluations,

@@ -1,5 +1,6 @@
 """Wakes the subscribers of a policy: each by a lock of its own, and only those that can use a newer version now."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ class Subscribers:
     A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a
     version only when it is given a credit, see `want`; then it gets the newest at once. Between two credits it plays,
     and most versions would be replaced before it has ended its rollout; such versions it gets at most every
-    `n_actors * 1 ms`, so that they take a tenth of a core, however many actors there are.
+    `n_actors * 1 ms`, so that they take a tenth of a core, however many actors there are. Once its rollout has come,
+    see `pause`, it gets none before its next credit: where hundreds of actors wait for room, each gets one a rollout.
 
     Invariant: a subscription never gets a version twice, nor an older one after a newer one, and in the end the last.
     """
@@ -61,11 +63,21 @@ class Subscribers:
         """Notes that an actor waits for a version, or any newer one: it was given a credit for another rollout."""
         with self._lock:
             one = self._actors.get(actor_id)
-            if one is None or version <= max(one.version, one.wanted):
+            if one is None:
+                return
+            one.is_paused = False
+            if version <= max(one.version, one.wanted):
                 return
             one.wanted = version
             if one in self._waiting and self._newest is not None and self._newest.version > one.version:
                 self._wake([one])
+
+    def pause(self, actor_id: str) -> None:
+        """Notes that an actor's rollout has come: what it plays next needs a credit, and so a `want`."""
+        with self._lock:
+            one = self._actors.get(actor_id)
+            if one is not None:
+                one.is_paused = True
 
     @contextmanager
     def subscription(self, after_version: int, actor_id: str) -> Iterator[WaitForVersion]:
@@ -117,6 +129,8 @@ class Subscribers:
         """Returns the seconds until a subscriber may have another version; 0 or less: now. With the lock held."""
         if not one.actor_id or one.wanted > one.version:
             return 0.0
+        if one.is_paused:
+            return math.inf
         return one.sent + len(self._actors) * _SEND_S / _SHARE - now
 
 
@@ -127,14 +141,16 @@ class _Subscriber:
         actor_id: The actor's name; empty: it gets every version.
         version: The last version that it got, or had before.
         wanted: The version that it waits for, or one that it got.
+        is_paused: True while it can use no version, see `Subscribers.pause`.
         sent: The time of the last version, by `time.monotonic`.
         woken: Held, unless it is being woken.
     """
 
-    __slots__ = ("actor_id", "sent", "version", "wanted", "woken")
+    __slots__ = ("actor_id", "is_paused", "sent", "version", "wanted", "woken")
 
     def __init__(self, version: int, actor_id: str) -> None:
         self.version, self.actor_id = version, actor_id
-        self.wanted, self.sent = 0, float("-inf")
+        self.wanted, self.sent = 0, -math.inf
+        self.is_paused = False
         self.woken = threading.Lock()
         self.woken.acquire()

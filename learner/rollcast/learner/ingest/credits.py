@@ -27,6 +27,7 @@ class CreditRule:
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
         rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
         want_policy: Called with an actor's name and the version that it was told to wait for.
+        pause_policies: Called with an actor's name when its rollout has come: it starts none without another credit.
     """
 
     policy_version: Callable[[], int] = lambda: 0
@@ -34,6 +35,7 @@ class CreditRule:
     in_step: bool = False
     rounds: Rounds | None = None
     want_policy: Callable[[str, int], None] = lambda _actor_id, _version: None
+    pause_policies: Callable[[str], None] = lambda _actor_id: None
 
     @property
     def plays_ahead(self) -> bool:

@@ -166,6 +166,7 @@ class IntakeStream:
         """
         if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
             return self.progress()
+        self._parts.rule.pause_policies(self.actor_id)
         if not self._pass_on(rollout, is_active):
             if self._parts.ended.is_set():
                 return self.progress()

@@ -85,6 +85,30 @@ def test_actor_that_plays_is_not_woken_until_it_wants_a_policy(subscribers):
         assert playing.result(DEADLINE_S).version == 3
 
 
+def test_actor_whose_rollout_waits_for_room_is_sent_nothing_until_it_wants_a_policy(subscribers):
+    with subscribers.subscription(0, "actor-0") as wait, ThreadPoolExecutor(1) as thread:
+        subscribers.offer(version(1))
+        assert wait(0.0).version == 1
+        subscribers.pause("actor-0")
+        waiting = thread.submit(wait, 60.0)
+        waits(subscribers)
+        for number in (2, 3):
+            subscribers.offer(version(number))
+            assert len(subscribers._waiting) == 1, "it waits on"
+        subscribers.want("actor-0", 3)
+        assert waiting.result(DEADLINE_S).version == 3
+        subscribers.pause("actor-0")
+        subscribers.want("actor-0", 3)
+        waiting = thread.submit(wait, 60.0)
+        waits(subscribers)
+        subscribers.offer(version(4))
+        assert waiting.result(DEADLINE_S).version == 4, "it has what it wants, and plays"
+
+
+def test_pause_of_an_actor_without_a_subscription_is_no_error(subscribers):
+    subscribers.pause("nobody")
+
+
 def test_actor_that_wants_a_version_to_come_gets_it_when_it_comes(subscribers):
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
         wait, *_ = with_many_actors(subscribers, stack)
