@@ -26,6 +26,17 @@ def make_linear(observation_space: gymnasium.Space[Any], n_outputs: int) -> nn.M
     return Linear(observation_space, n_outputs)
 
 
+class Forgetful(nn.Module):
+    """Two layers, with noise between them that is drawn from torch's global generator while it learns."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], n_outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(observation_space.shape[0], 8), nn.Dropout(0.5), nn.Linear(8, n_outputs))
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.layers(observation[""])
+
+
 def noise_for(parameters: FlatParameters, deviation: float, generator: torch.Generator) -> Tensor:
     """Returns normal noise for every parameter, as a vector like theirs."""
     n = parameters.packed(parameters.vector.detach()).numel()

@@ -69,8 +69,7 @@ def test_recording_with_states_fills_the_buffer_of_r2d2_if_every_sequence_has_on
     assert "in rollouts of 16 steps" in done.stderr
 
 
-# The same seed and actors in the learner's thread: each run is the same again. One with an LSTM was not: 238 where four
-# others had 439. Sums of MKL may differ in their last bits, which MKL_CBWR fixes; that they did is likely, not proven.
+# The same seed and actors in the learner's thread: each run is the same again.
 BY_STEPS = ("--actor-kind", "sequential", "--eval-interval-steps", 5000)
 LEARNS = ("--recipe", "ppo-cartpole-masked", *BY_STEPS)
 
@@ -80,7 +79,7 @@ def test_policy_with_a_memory_learns_what_one_without_cannot(tmp_path: Path, rec
     summary = tmp_path / "summary.json"
     options = ("--stop-return", 300, "--run-dir", tmp_path / "run", "--summary-json", summary)
     arguments = ("train", *LEARNS, *options, "--recurrence", recurrence, "--total-steps", 60_000)
-    done = rollcast(*arguments, MKL_CBWR="COMPATIBLE")
+    done = rollcast(*arguments)
     assert done.returncode == 0, done.stderr
     assert json.loads(summary.read_text())["best_eval_mean_return"] >= 300
 

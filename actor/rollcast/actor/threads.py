@@ -6,6 +6,8 @@ from typing import Final
 
 from threadpoolctl import threadpool_limits
 
+from rollcast.actor.rounding import fix_rounding
+
 # Libraries that are loaded later read these: torch comes with the first policy that it computes, OpenCV with a game.
 _VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
@@ -13,8 +15,10 @@ _VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 def limit_threads(n_threads: int) -> None:
     """Limits the linear algebra library, torch and OpenCV to `n_threads` threads, here and in processes started later.
 
-    Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits).
+    Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits). Their
+    sums are the same each time, too, see `fix_rounding`.
     """
+    fix_rounding()
     os.environ.update(dict.fromkeys(_VARIABLES, str(n_threads)))
     threadpool_limits(limits=n_threads)
     if "torch" in sys.modules:

@@ -3,7 +3,6 @@
 `write_parts` and `load_parts` do it for modules, optimisers, tensors and generators by name.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
+from rollcast.learner.devices.generators import restore_generator
 from rollcast.services.errors import ConfigurationError
 
 TENSORS_FILE = "algorithm.safetensors"
@@ -102,8 +102,7 @@ def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping
 def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
     """Reads what `write_parts` wrote, in place, on any device.
 
-    Kinds of devices have different generators. One whose state comes from another kind gets a seed that follows from
-    that state: it draws other numbers than the run that was saved, and the same ones after each load.
+    A generator whose state comes from another kind of device draws other numbers, see `restore_generator`.
 
     Args:
         parts: The parts by name, of the same shapes.
@@ -208,17 +207,14 @@ def _unpacked(flat: FlatParameters, tensor: Tensor, name: str, source: Path) -> 
 def _load_generator(
     generator: torch.Generator, name: str, arrays: Mapping[str, NDArray[np.generic]], source: Path
 ) -> None:
-    own, saved = generator.get_state(), arrays.get(name)
+    saved = arrays.get(name)
     if saved is None or saved.dtype != np.uint8 or saved.ndim != 1 or not saved.size:
         found = "is missing" if saved is None else f"is {saved.dtype}{list(saved.shape)}"
         raise ConfigurationError(
             f"the generator {name!r} in {source} {found}; expected the state of a generator, uint8[n]. Resume with the "
             "algorithm of that run."
         )
-    if saved.shape == tuple(own.shape):
-        generator.set_state(torch.from_numpy(saved.copy()))
-        return
-    generator.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:8], "little") >> 1)
+    restore_generator(generator, saved)
 
 
 def _load_tensor(tensor: Tensor, name: str, arrays: Mapping[str, NDArray[np.generic]], source: Path) -> None:

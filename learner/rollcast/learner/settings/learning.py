@@ -185,7 +185,8 @@ class LearnerSettings(
     deterministic: bool = setting(
         False,
         "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
-        "slots, and all arithmetic uses one thread. IMPALA and APPO take one rollout of every actor for each batch, so "
+        "slots, and all arithmetic uses one thread and adds in a fixed order. "
+        "IMPALA and APPO take one rollout of every actor for each batch, so "
         "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
         "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "
         "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",

@@ -12,10 +12,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import torch
+
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
 from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.devices.generators import global_generators_state, restore_global_generators
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
@@ -66,7 +69,8 @@ class TrainingCheckpoints:
 
         algorithm.*      from `Algorithm.save`: networks, targets, optimisers, temperature, generators
         replay/          from `ExperienceSource.begin_save`: the replay buffers
-        training.json    counters, returns, cumulative statistics, best return, policy version, last rollout per actor
+        training.json    counters, returns, cumulative statistics, best return, policy version, last rollout per actor,
+                         torch's global generators
         manifest         the run and the moment, and a digest of each of these files
 
     Args:
@@ -103,6 +107,10 @@ class TrainingCheckpoints:
         """True while a checkpoint is being written."""
         written = self._written
         return written is not None and not written.done()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._algorithm.policy.parameters()).device
 
     def describe(self) -> tuple[str, float]:
         """Returns which checkpoint is being written, in words, and for how many seconds. Any thread may call."""
@@ -158,6 +166,7 @@ class TrainingCheckpoints:
                     "actors": actors,
                     "best_return": best_return if math.isfinite(best_return) else None,
                     "statistics": statistics,
+                    "generators": global_generators_state(self._device),
                 }
                 if evaluation is not None:
                     state["evaluation"] = dict(evaluation)
@@ -256,6 +265,8 @@ class TrainingCheckpoints:
         actors.load_state(state["actors"])
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
+        # Older checkpoints have none: their generators begin again with the run's seed.
+        restore_global_generators(self._device, state.get("generators", {}))
         best_return = -math.inf if state["best_return"] is None else float(state["best_return"])
         return RestoredBest(best_return, state.get("evaluation"))
 

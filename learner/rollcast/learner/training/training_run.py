@@ -14,11 +14,14 @@ import torch
 
 from rollcast.actor.environments.atari import raw_frames_hint
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.rounding import fix_rounding
 from rollcast.actor.threads import limit_threads
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.devices.determinism import deterministic_arithmetic
+from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.replay.substeps import SubstepBuffers
@@ -142,9 +145,9 @@ def training_run(
     check_settings(settings)
     if hint := raw_frames_hint(spaces):
         announce(hint)
-    _set_threads(settings, n_local_actors)
-    learner = _make_learner(settings, spaces, announce)
     with ExitStack() as stack:
+        device = _prepare_arithmetic(settings, n_local_actors, stack)
+        learner = _make_learner(settings, spaces, device, announce)
         folder = _open_folder(settings, learner, stack, announce)
         control = TrainingControl(
             algorithm=settings.algorithm,
@@ -180,16 +183,23 @@ def training_run(
             raise
 
 
-def _set_threads(settings: LearnerSettings, n_local_actors: int) -> None:
+def _prepare_arithmetic(settings: LearnerSettings, n_local_actors: int, stack: ExitStack) -> torch.device:
+    """Sets threads, rounding and torch's generators, before anything is computed; returns the learner's device."""
+    device = choose_device(settings.device)
+    fix_rounding()
     if settings.deterministic:
         limit_threads(1)
+        stack.enter_context(deterministic_arithmetic(device))
     else:
         set_torch_threads(settings.torch_threads, n_local_actors)
+    seed_global_generators(device, settings.seed)
+    return device
 
 
-def _make_learner(settings: LearnerSettings, spaces: EnvironmentSpaces, announce: Callable[[str], None]) -> _Learner:
+def _make_learner(
+    settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device, announce: Callable[[str], None]
+) -> _Learner:
     """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
-    device = choose_device(settings.device)
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)

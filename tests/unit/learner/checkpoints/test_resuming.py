@@ -47,6 +47,8 @@ def records(run_dir):
         *((name, ("--normalize-observations",), 17) for name in ("sac", "dqn", "r2d2")),
         ("dqn", ("--normalize-observations", "--deterministic"), 17),
         ("impala", ("--recurrence", "lstm"), 9),
+        # draws from torch's global generator
+        ("impala", ("--network", "tests.networks:Forgetful", "--deterministic"), 9),
         *((name, ("--recurrence", "gru"), 9) for name in ("ppo", "appo")),
         *((name, ("--frame-stack", "3", "--normalize-observations"), 9) for name in ("impala", "ppo", "appo")),
         ("examples.own_algorithm:ActorCritic", (), 9),

@@ -1,0 +1,77 @@
+"""The states of torch's generators, in checkpoints: of the algorithms' own, and of the global ones.
+
+Kinds of devices have different generators: the state of one has another length than that of another.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollcast.actor.seeds import derive_seed
+
+# Keeps the global generators' numbers apart from those of the run's other generators.
+_GLOBAL: Final = 0x6C0BA1
+
+
+def restore_generator(generator: torch.Generator, state: NDArray[np.generic]) -> None:
+    """Lets a generator go on from a state.
+
+    One whose state comes from another kind of device gets a seed that follows from that state: it draws other numbers
+    than the one that was saved, and the same ones after each load.
+
+    Args:
+        generator: The generator, of any device.
+        state: uint8 `[n]`, the result of `get_state` of a generator of any device.
+    """
+    if state.shape == tuple(generator.get_state().shape):
+        generator.set_state(torch.from_numpy(state.copy()))
+        return
+    generator.manual_seed(int.from_bytes(hashlib.sha256(state.tobytes()).digest()[:8], "little") >> 1)
+
+
+def seed_global_generators(device: torch.device, seed: int) -> None:
+    """Seeds the global generators of the CPU and of a device, from which layers like nn.Dropout draw.
+
+    Args:
+        device: The learner's device.
+        seed: The run's seed.
+    """
+    for generator in _global_generators(device).values():
+        generator.manual_seed(derive_seed(seed, _GLOBAL))
+
+
+def global_generators_state(device: torch.device) -> dict[str, str]:
+    """Returns the states of the global generators of the CPU and of a device, by kind of device, in base64."""
+    return {
+        kind: base64.b64encode(generator.get_state().numpy().tobytes()).decode("ascii")
+        for kind, generator in _global_generators(device).items()
+    }
+
+
+def restore_global_generators(device: torch.device, states: Mapping[str, str]) -> None:
+    """Lets the global generators go on from what `global_generators_state` returned, those that it has.
+
+    Args:
+        device: The learner's device.
+        states: The states by kind of device.
+
+    Raises:
+        ValueError: If a state is not in base64.
+    """
+    for kind, generator in _global_generators(device).items():
+        if kind in states:
+            restore_generator(generator, np.frombuffer(base64.b64decode(states[kind], validate=True), np.uint8))
+
+
+def _global_generators(device: torch.device) -> dict[str, torch.Generator]:
+    found = {"cpu": torch.default_generator}
+    if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # before it there are no generators
+        index = torch.cuda.current_device() if device.index is None else device.index
+        found["cuda"] = torch.cuda.default_generators[index]
+    return found
