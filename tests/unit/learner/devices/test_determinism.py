@@ -1,4 +1,4 @@
-"""What makes arithmetic deterministic: on within, as before afterwards, and refusals in words."""
+"""Deterministic arithmetic: on within, as before afterwards, and refusals in words."""
 
 import os
 import subprocess
