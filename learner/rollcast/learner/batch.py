@@ -53,7 +53,8 @@ class Batch:
         truncated: bool `[T, B]`, the episode was cut after this step; the value goes on from the final observation.
         valid: bool `[T, B]`, false on rows that are no transition: a row after the end of an episode, with that
             episode's final observation, or a row before all transitions of its trajectory.
-        final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong.
+        final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong; t = T: nowhere, so that N may be
+            the same in every batch.
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.

@@ -43,22 +43,22 @@ class RunningMoments(nn.Module):
         self._apart: Tensor | None = None
 
     @torch.no_grad()
-    def merge(self, values: Tensor, valid: Tensor, n_valid: int) -> None:
+    def merge(self, values: Tensor, valid: Tensor, n_valid: Tensor | float) -> None:
         """Adds observations. Nothing waits for the device.
 
         Args:
             values: `[N, F]` on the device of the moments, finite as float32.
             valid: bool `[N]`, the rows that count.
-            n_valid: Their number.
+            n_valid: Their number; a 0-dim tensor must be at least 1.
         """
-        if not n_valid:
+        if not isinstance(n_valid, Tensor) and not n_valid:
             return
         weight = valid.to(torch.float64)
         values = values.to(torch.float64)
         mean = torch.mv(values.t(), weight) / n_valid
         squares = torch.mv((values - mean).square_().t(), weight)
         if self._apart is not None:
-            part = torch.cat([torch.full_like(mean[:1], n_valid), mean, squares])
+            part = torch.cat([torch.ones_like(mean[:1]) * n_valid, mean, squares])
             self._apart = _merged(self._apart, part)
             return
         before = self.count.to(torch.float64)
@@ -67,7 +67,7 @@ class RunningMoments(nn.Module):
         squares += self.variance * before + delta.square() * (before * n_valid / total)
         self.mean += delta * (n_valid / total)
         self.variance.copy_(squares / total)
-        self.count += n_valid
+        self.count += n_valid.to(self.count.dtype) if isinstance(n_valid, Tensor) else int(n_valid)
 
     def keep_apart(self) -> None:
         """Keeps observations apart from here on: they enter the moments by `take_apart` and `merge_part` only.

@@ -1,5 +1,6 @@
 """The base of the algorithms that learn a policy and a critic from trajectories."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -12,11 +13,12 @@ from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import RecurrentValueCritic, TorsoValueCritic, ValueCritic
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.optimizers import Adam
+from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart, read_training_state
@@ -27,6 +29,7 @@ from rollcast.learner.algorithms.trajectories import (
     states_before_ends,
 )
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -161,23 +164,42 @@ class ActorCritic(OnePolicy[OwnSettings]):
         )
         return parameters, self._critic(observation, states.flatten(0, 1)), states
 
-    def _follow_schedules(self, progress: float) -> dict[str, float]:
-        """Sets the optimiser's learning rate; returns the scheduled quantities by the names of their metrics."""
-        learning_rate = self._learning_rate(progress)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        return {"learning_rate": learning_rate, "entropy_cost": self._entropy_cost(progress)}
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch; see `Algorithm.update`."""
+        schedules = self._schedules(progress)
+        numbers = {**schedules, "n_env_steps": batch.n_env_steps}
+        outputs = self._work.run(self._compute, batch, numbers)
+        self._watch.end_update()
+        self._n_updates += 1
+        return {**outputs, **schedules}
 
-    def _shaped_rewards(self, batch: Batch) -> Tensor:
+    @abstractmethod
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
+        """Makes the optimiser's steps for a batch; returns the metrics. See `Work`.
+
+        Args:
+            batch: Trajectories `[T, B, ...]`.
+            numbers: The quantities of `_schedules`, and `n_env_steps`.
+        """
+
+    def _schedules(self, progress: float) -> dict[str, float]:
+        """Returns the scheduled quantities by the names of their metrics."""
+        return {"learning_rate": self._learning_rate(progress), "entropy_cost": self._entropy_cost(progress)}
+
+    def _shaped_rewards(self, batch: Batch, n_env_steps: Tensor | float) -> Tensor:
         """Returns the rewards to learn from, float32 `[T, B]`.
 
         With `normalize_rewards`, those of the batch enter the moments first: call it once for each batch.
+
+        Args:
+            batch: Trajectories `[T, B, ...]`.
+            n_env_steps: The number of their transitions.
         """
         clip, scale = self._settings.reward_clip, self._settings.reward_scale
         if self._rewards is None:
             return shaped_rewards(batch.reward, clip, scale)
         clipped = shaped_rewards(batch.reward, clip, 1.0)
-        self._rewards.observe(clipped, batch)
+        self._rewards.observe(clipped, batch, n_env_steps)
         self._reduction.share(self._rewards.returns)
         return self._rewards.normalize(clipped) * scale
 
@@ -194,6 +216,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
         value: Tensor,
         entropy: Tensor,
         count: Tensor | float,
+        learning_rate: Tensor | float,
         others: Sequence[Tensor] = (),
     ) -> tuple[LossTerms, Sequence[Tensor]]:
         """Makes a step of the optimiser down the total loss.
@@ -204,6 +227,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
             value: The critic's term, for the report.
             entropy: The mean entropy in nats, for the report.
             count: The number of steps that the loss is the mean of.
+            learning_rate: That of this step.
             others: Further means over these steps, 0-dim, for the report.
 
         Returns:
@@ -220,6 +244,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
             critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
         terms = LossTerms(policy, value, entropy, policy_norm, critic_norm)
         self._watch.observe(*terms)
+        set_learning_rate(self._optimizer, learning_rate)
         self._optimizer.step()
         return terms, others
 

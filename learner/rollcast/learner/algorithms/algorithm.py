@@ -1,11 +1,12 @@
 """The interface between the trainer and the algorithm that it trains."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,6 +15,7 @@ from rollcast.actor.policies.exploration import without_exploration
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.training_state import StatePart, load_parts, read_training_state, write_parts
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import DeviceWork
 from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -97,6 +99,21 @@ class Algorithm(ABC):
             ConfigurationError: If the batch holds other substeps than the algorithm was made for.
             RollcastError: If training diverged: a loss or a gradient is not finite.
         """
+
+    def why_not_captured(self) -> str | None:
+        """Returns why the device's part of updates cannot be captured in a graph; None if it can.
+
+        An algorithm that overrides it and `capture_updates` gives the device's part of each update to `DeviceWork.run`.
+        """
+        return f"{type(self).__name__} is an algorithm of your own, which does not say what of it a graph can repeat"
+
+    def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
+        """Hands the device's part of updates over from here on. Called before the first update and before `load`.
+
+        Args:
+            make_work: Makes what runs it, from the generators from which it draws.
+        """
+        raise NotImplementedError(self.why_not_captured())
 
     def join_ranks(self, reduction: GradientReduction) -> None:
         """Learns together with the algorithms of other ranks from here on, each from its own batches.

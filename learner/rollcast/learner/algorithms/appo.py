@@ -13,7 +13,7 @@ from torch import Tensor
 from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.clipped_surrogate import ClippedSurrogate, Estimates
 from rollcast.learner.algorithms.ppo_loss import kl_estimate
-from rollcast.learner.algorithms.trajectories import values_and_next_values
+from rollcast.learner.algorithms.trajectories import shares_of_steps, values_and_next_values
 from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch, BatchColumns
 
@@ -37,13 +37,15 @@ class Appo(ClippedSurrogate[AppoSettings]):
     # That of Sample Factory. Without a bound, a step that the policy of today takes e^89 times as often overflows.
     _max_ratio = 20.0
 
-    def _estimates(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Estimates:
+    def _estimates(
+        self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor], n_env_steps: Tensor | float
+    ) -> Estimates:
         settings, forward = self._settings, self._outputs(batch, columns, rows)
         v_t, v_tp1 = values_and_next_values(batch, forward.values)
         log_rho_t = (forward.log_prob.view_as(batch.reward) - columns.log_prob) * batch.valid
         returns = vtrace(
             log_rho_t=log_rho_t,
-            r_t=self._shaped_rewards(batch),
+            r_t=self._shaped_rewards(batch, n_env_steps),
             discount_t=settings.discount * ~batch.terminated,
             continues_t=~(batch.terminated | batch.truncated),
             v_t=v_t,
@@ -52,6 +54,6 @@ class Appo(ClippedSurrogate[AppoSettings]):
             clip_c=settings.clip_c,
             lambda_=settings.trace_lambda,
         )
-        weight = batch.valid.flatten() / max(batch.n_env_steps, 1)
+        weight = shares_of_steps(batch, n_env_steps).flatten()
         metrics = {"stale_kl": torch.dot(weight, kl_estimate(log_rho_t.flatten().clamp(max=math.log(self._max_ratio))))}
         return Estimates(columns.log_prob, v_t, returns.advantage, returns.vs, metrics)

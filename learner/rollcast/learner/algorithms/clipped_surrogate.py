@@ -22,8 +22,10 @@ from rollcast.learner.algorithms.trajectories import (
     normalized,
     observations_to_value,
     sequence_starts,
+    shares_of_steps,
 )
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -67,25 +69,35 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
 
     @abstractmethod
-    def _estimates(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Estimates:
+    def _estimates(
+        self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor], n_env_steps: Tensor | float
+    ) -> Estimates:
         """Computes what an update needs before its first pass; called without gradients, once a batch.
 
         Args:
             batch: Trajectories `[T, B, ...]`.
             columns: Its columns.
             rows: Its observations, those of `observations_to_value`, as networks see them.
+            n_env_steps: The number of its transitions.
         """
 
-    def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch in several passes; see `Algorithm.update`."""
+    def why_not_captured(self) -> str | None:
+        """Returns why updates cannot be captured: with a target KL, the host decides after each pass."""
+        if self._settings.target_kl is not None:
+            return f"--{self.name}.target-kl makes the host wait for the divergence after each pass"
+        return super().why_not_captured()
+
+    def _schedules(self, progress: float) -> dict[str, float]:
+        return {**super()._schedules(progress), "clip_range": self._clip_range(progress)}
+
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         target_kl = self._settings.target_kl
-        schedules = {**self._follow_schedules(progress), "clip_range": self._clip_range(progress)}
-        steps, of_estimates = self._prepare(batch)
+        steps, of_estimates = self._prepare(batch, numbers["n_env_steps"])
         total: Tensor | float = 0.0
         n_minibatches = n_epochs = 0
         while n_epochs < self._settings.n_epochs:
             of_pass = [
-                self._step(steps.at(index), clip_range=schedules["clip_range"], entropy_cost=schedules["entropy_cost"])
+                self._step(steps.at(index), numbers)
                 for index in self._minibatches(steps.n_items, len(steps.valid) // steps.n_items)
             ]
             sums = torch.stack(of_pass).sum(dim=0)
@@ -94,23 +106,21 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * len(of_pass):
                 break
         assert isinstance(total, Tensor)  # there is at least one pass
-        self._n_updates += 1
         *terms, approx_kl, clip_fraction = (total / n_minibatches).unbind()
         return {
             **LossTerms(*terms)._asdict(),
-            **schedules,
             "reward_factor": self._reward_factor(),
             "approx_kl": approx_kl,
             "clip_fraction": clip_fraction,
             **of_estimates,
             "explained_variance": explained_variance(
-                steps.value, steps.target, steps.valid / max(batch.n_env_steps, 1)
+                steps.value, steps.target, shares_of_steps(batch, numbers["n_env_steps"]).flatten()
             ),
             "epochs": float(n_epochs),
         }
 
     @torch.no_grad()
-    def _prepare(self, batch: Batch) -> tuple[Steps, Metrics]:
+    def _prepare(self, batch: Batch, n_env_steps: Tensor | float) -> tuple[Steps, Metrics]:
         """Computes the estimates, and flattens the batch into steps; returns these, and the estimates' metrics."""
         settings, columns = self._settings, columns_of(batch, self._substep_key)
         n_steps = batch.reward.numel()
@@ -121,7 +131,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
                 "--n-rollout-steps"
             )
         rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
-        estimates = self._estimates(batch, columns, rows)
+        estimates = self._estimates(batch, columns, rows, n_env_steps)
         state = columns.initial_state
         steps = Steps(
             observation={path: leaf[:n_steps] for path, leaf in rows.items()},
@@ -147,7 +157,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         for start in range(0, n_items - size + 1, size):
             yield order[start : start + size]
 
-    def _step(self, steps: Steps, *, clip_range: float, entropy_cost: float) -> Tensor:
+    def _step(self, steps: Steps, numbers: Numbers) -> Tensor:
         """Makes one step of the optimiser; returns the `LossTerms`, the KL estimate and the clip fraction, `[7]`."""
         settings = self._settings
         count = steps.valid.sum()
@@ -169,10 +179,10 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             target=steps.target,
             advantage=advantage,
             weight=weight,
-            clip_range=clip_range,
+            clip_range=numbers["clip_range"],
             clip_range_value=settings.clip_range_value,
             value_cost=settings.value_cost,
-            entropy_cost=entropy_cost,
+            entropy_cost=numbers["entropy_cost"],
             max_ratio=self._max_ratio,
         )
         terms, others = self._descend(
@@ -181,6 +191,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             value=loss.value,
             entropy=loss.entropy,
             count=count,
+            learning_rate=numbers["learning_rate"],
             others=(loss.approx_kl, loss.clip_fraction),
         )
         return torch.stack([*terms, *others])

@@ -15,7 +15,8 @@ class DivergenceWatch:
     """A watch over quantities of every update: once one was not finite, `check` raises until `clear`.
 
     Invariant: the value it keeps on the device is 0 for a quantity that was always finite, and NaN for one that once
-    was not, so nothing is missed between two checks. Not thread-safe: it belongs to the algorithm's thread.
+    was not, so nothing is missed between two checks. Call `end_update` after the last `observe` of each update. Not
+    thread-safe: it belongs to the algorithm's thread.
     """
 
     def __init__(self, names: tuple[str, ...], *, device: torch.device, advice: str) -> None:
@@ -29,11 +30,11 @@ class DivergenceWatch:
         self._names = names
         self._advice = advice
         self._poison = torch.zeros(len(names), device=device)
-        self._interval = 1 if device.type == "cpu" else _UPDATES_BETWEEN_CHECKS_ON_CUDA
+        self._checks_at_once = device.type == "cpu"
         self._n_observed = 0
 
     def observe(self, *quantities: Tensor) -> None:
-        """Records the quantities of an update, and checks them: on the CPU every time, elsewhere every 64 updates.
+        """Records quantities, and checks them on the CPU; elsewhere nothing waits for the device.
 
         Args:
             quantities: 0-dim tensors, one for each name.
@@ -43,8 +44,20 @@ class DivergenceWatch:
         """
         # x * 0 is 0 for a finite x, and NaN for NaN and infinity
         self._poison.add_(torch.stack(quantities).mul_(0.0))
+        if self._checks_at_once:
+            self._n_observed += 1
+            self.check()
+
+    def end_update(self) -> None:
+        """Counts an update; every 64 of them it checks what the device has recorded, unless that was done at once.
+
+        Raises:
+            RollcastError: If a quantity was not finite.
+        """
+        if self._checks_at_once:
+            return
         self._n_observed += 1
-        if self._n_observed % self._interval == 0:
+        if self._n_observed % _UPDATES_BETWEEN_CHECKS_ON_CUDA == 0:
             self.check()
 
     def check(self) -> None:

@@ -8,11 +8,12 @@ Network Architectures for Deep Reinforcement Learning", https://arxiv.org/abs/15
 import torch
 from torch import Tensor
 
-from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.one_policy import PRIORITIES
 from rollcast.learner.algorithms.q_learning import QLearning
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
 
 
 class Dqn(QLearning[DqnSettings]):
@@ -29,8 +30,7 @@ class Dqn(QLearning[DqnSettings]):
 
     name = "dqn"
 
-    def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch of transitions; see `Algorithm.update`."""
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         settings = self._settings
         transitions = transitions_of(
             batch,
@@ -49,13 +49,14 @@ class Dqn(QLearning[DqnSettings]):
             target,
             transitions.weight,
             count=transitions.n_learnt,
-            progress=progress,
+            learning_rate=numbers["learning_rate"],
         )
-        self._priorities = learnt.error.abs()
+        priorities = learnt.error.abs()
         return {
             **learnt.metrics,
             "mean_value": learnt.value.mean(),
-            "mean_td_error": self._priorities.mean(),
+            "mean_td_error": priorities.mean(),
+            PRIORITIES: priorities,
         }
 
     @torch.no_grad()

@@ -59,9 +59,10 @@ def _frames_of_stacks(batch: Batch, frame_stack: int) -> Tensor:
     ended = batch.terminated | batch.truncated
     begins = torch.zeros(n_steps + 1, n, dtype=torch.bool, device=device)
     begins[1:-1] = ~valid[:-1] | (ended[:-1] & valid[1:])
-    has_final = torch.zeros_like(valid)
+    # One row more, for final observations that belong nowhere.
+    has_final = torch.zeros_like(begins)
     has_final[batch.final_index[:, 0], batch.final_index[:, 1]] = True
-    begins[-1] = ~valid[-1] | has_final[-1]
+    begins[-1] = ~valid[-1] | has_final[-2]
     t = torch.arange(n_steps + 1, device=device)[:, None]
     # The row in which each row's episode began; below all others where that was before the first transition.
     start = torch.where(begins & (t > first), t, -frame_stack).cummax(dim=0).values

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.algorithms.actor_critic import ActorCritic
-from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.one_substep import columns_of
@@ -20,10 +19,12 @@ from rollcast.learner.algorithms.optimizers import RMSprop
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
     normalized,
+    shares_of_steps,
     values_and_next_values,
 )
 from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
 
 
@@ -48,18 +49,14 @@ class Impala(ActorCritic[ImpalaSettings]):
             momentum=settings.rmsprop_momentum,
         )
 
-    def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch; see `Algorithm.update`."""
-        columns = columns_of(batch, self._substep_key)
-        schedules = self._follow_schedules(progress)
-
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
+        columns, n_env_steps = columns_of(batch, self._substep_key), numbers["n_env_steps"]
         forward = self._forward(batch, columns)
         value = forward.values[: batch.reward.numel()]
         with torch.no_grad():
             log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob).mul_(batch.valid)
-            returns = self._returns(batch, log_rho_t, forward.values.detach())
-            weight_t = batch.valid / max(batch.n_env_steps, 1)
-            weight, target = weight_t.view(-1), returns.vs.view(-1)
+            returns = self._returns(batch, log_rho_t, forward.values.detach(), n_env_steps)
+            weight, target = shares_of_steps(batch, n_env_steps).view(-1), returns.vs.view(-1)
             advantage = returns.pg_advantage.view(-1)
             if self._settings.normalize_advantages:
                 advantage = normalized(advantage, weight, count=batch.n_env_steps, reduction=self._reduction)
@@ -71,15 +68,18 @@ class Impala(ActorCritic[ImpalaSettings]):
             advantage=advantage,
             weight=weight,
             value_cost=self._settings.value_cost,
-            entropy_cost=schedules["entropy_cost"],
+            entropy_cost=numbers["entropy_cost"],
         )
         terms, _ = self._descend(
-            loss.total, policy=loss.policy, value=loss.value, entropy=loss.entropy, count=batch.n_env_steps
+            loss.total,
+            policy=loss.policy,
+            value=loss.value,
+            entropy=loss.entropy,
+            count=batch.n_env_steps,
+            learning_rate=numbers["learning_rate"],
         )
-        self._n_updates += 1
         return {
             **terms._asdict(),
-            **schedules,
             "reward_factor": self._reward_factor(),
             "mean_rho": torch.dot(weight, log_rho_t.exp_().view(-1)),
             "explained_variance": explained_variance(value.detach(), target, weight),
@@ -93,13 +93,13 @@ class Impala(ActorCritic[ImpalaSettings]):
                 "Resume with the algorithm and the optimizer of that run."
             )
 
-    def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor) -> VTraceReturns:
+    def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor, n_env_steps: Tensor | float) -> VTraceReturns:
         """Computes targets and advantages from clipped and scaled rewards and each step's true next observation."""
         settings = self._settings
         v_t, v_tp1 = values_and_next_values(batch, values)
         return vtrace(
             log_rho_t=log_rho_t,
-            r_t=self._shaped_rewards(batch),
+            r_t=self._shaped_rewards(batch, n_env_steps),
             discount_t=settings.discount * ~batch.terminated,
             # No trace runs from the next episode back into the one that ended.
             continues_t=~(batch.terminated | batch.truncated),

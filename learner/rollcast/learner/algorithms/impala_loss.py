@@ -36,7 +36,7 @@ def impala_loss(
     advantage: Tensor,
     weight: Tensor,
     value_cost: float,
-    entropy_cost: float,
+    entropy_cost: Tensor | float,
 ) -> ImpalaLoss:
     """Computes the loss of N = T * B steps.
 

@@ -4,7 +4,7 @@ Tan 1993, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agent
 share a policy; agents with separate policies have separate substeps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
 from rollcast.learner.algorithms.policy_snapshot import MergedStates
 from rollcast.learner.algorithms.training_state import read_training_state, write_training_state
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import DeviceWork
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -98,6 +99,16 @@ class IndependentLearners(Algorithm):
         self._metrics[key] = learner.update(batch, progress=progress)
         self._last = learner
         return {f"{key}/{name}": value for key, metrics in self._metrics.items() for name, value in metrics.items()}
+
+    def why_not_captured(self) -> str | None:
+        """Returns why updates of a learner cannot be captured; see `Algorithm.why_not_captured`."""
+        reasons = (learner.why_not_captured() for learner in self._learners.values())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
+        """Hands the device's part of each learner's updates over; see `Algorithm.capture_updates`."""
+        for learner in self._learners.values():
+            learner.capture_updates(make_work)
 
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""

@@ -1,9 +1,9 @@
 """The base of rollcast's algorithms that learn one policy for one substep."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
 from rollcast.learner.algorithms.divergence import DivergenceWatch
+from rollcast.learner.algorithms.flat_parameters import FlatOptimizer
 from rollcast.learner.algorithms.one_substep import only_substep
+from rollcast.learner.algorithms.optimizers import make_capturable
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.algorithms.training_state import (
     StatePart,
@@ -24,11 +26,15 @@ from rollcast.learner.algorithms.training_state import (
     write_parts,
 )
 from rollcast.learner.devices.copier import make_copier
+from rollcast.learner.devices.work import AT_ONCE, DeviceWork
 from rollcast.learner.ranks.reduction import ALONE, GradientReduction
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 Settings = TypeVar("Settings", bound=BaseModel)
+
+# The name of the batch's priorities among the outputs of an update.
+PRIORITIES: Final = "priorities"
 
 
 class OnePolicy(Algorithm, Generic[Settings]):
@@ -43,6 +49,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
     _policy: TorchPolicy
     _watch: DivergenceWatch
     _priorities: Tensor | None = None
+    _work: DeviceWork = AT_ONCE
     _reduction: GradientReduction = ALONE
 
     def __init__(
@@ -93,9 +100,25 @@ class OnePolicy(Algorithm, Generic[Settings]):
         """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
         return self._priorities
 
+    def why_not_captured(self) -> str | None:
+        """Returns why updates cannot be captured; see `Algorithm.why_not_captured`."""
+        if self._policy.spec.network not in BUILT_IN_NETWORKS:
+            return f"the network {self._policy.spec.network!r} may do on the host what a graph does not repeat"
+        return None
+
+    def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
+        """Hands the device's part of updates over from here on; see `Algorithm.capture_updates`."""
+        parts = self._checkpoint_parts().values()
+        optimizers = (part.optimizer if isinstance(part, FlatOptimizer) else part for part in parts)
+        for optimizer in optimizers:
+            if isinstance(optimizer, torch.optim.Optimizer) and self._device.type != "cpu":
+                make_capturable(optimizer)
+        self._work = make_work([part for part in parts if isinstance(part, torch.Generator)])
+
     def join_ranks(self, reduction: GradientReduction) -> None:
         """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
         self._reduction = reduction
+        self._work = AT_ONCE  # a graph cannot wait for other ranks
         for part in self._checkpoint_parts().values():
             if isinstance(part, nn.Module):
                 reduction.equal(part.state_dict().values())
@@ -156,6 +179,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         self._n_updates = int(values["n_updates"])
         self._priorities = None
         self._watch.clear()
+        self._work.forget()
 
     def _checkpoint_name(self) -> str:
         return self.name

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 
@@ -33,3 +34,22 @@ class RMSprop(_Eager, torch.optim.RMSprop):
     """RMSProp (Hinton 2012), to the bits of torch.optim.RMSprop."""
 
     step = torch.no_grad()(_unwrapped(torch.optim.RMSprop.step))
+
+
+def set_learning_rate(optimizer: Optimizer, learning_rate: Tensor | float) -> None:
+    """Sets the learning rate of the next step: a float, or a 0-dim tensor that the step reads on its device."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def make_capturable(optimizer: Optimizer) -> None:
+    """Has an optimiser keep all that a step reads on its device, so that steps can be captured in a graph."""
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+        if not group.get("fused"):
+            group["foreach"] = True  # the other way reads a learning rate on the device
+    for parameter, state in optimizer.state.items():
+        if "step" in state:  # RMSprop's is on the CPU until then
+            state["step"] = state["step"].to(parameter.device)
+    # torch warns of steps that are not captured, as those before the first capture are.
+    vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True

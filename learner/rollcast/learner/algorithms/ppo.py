@@ -26,12 +26,14 @@ class Ppo(ClippedSurrogate[PpoSettings]):
     name = "ppo"
     on_policy = True
 
-    def _estimates(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Estimates:
+    def _estimates(
+        self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor], n_env_steps: Tensor | float
+    ) -> Estimates:
         # The policy runs only where the critic needs its states: its log-probabilities are those of the actors.
         values = self._values(rows) if columns.initial_state is None else self._outputs(batch, columns, rows).values
         v_t, v_tp1 = values_and_next_values(batch, values)
         advantage, target = gae(
-            r_t=self._shaped_rewards(batch),
+            r_t=self._shaped_rewards(batch, n_env_steps),
             discount_t=self._settings.discount * ~batch.terminated,
             continues_t=~(batch.terminated | batch.truncated),
             v_t=v_t,

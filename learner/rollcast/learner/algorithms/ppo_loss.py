@@ -40,10 +40,10 @@ def ppo_loss(
     target: Tensor,
     advantage: Tensor,
     weight: Tensor,
-    clip_range: float,
+    clip_range: Tensor | float,
     clip_range_value: float | None,
     value_cost: float,
-    entropy_cost: float,
+    entropy_cost: Tensor | float,
     max_ratio: float = math.inf,
 ) -> PpoLoss:
     """Computes the loss of N steps.
@@ -82,7 +82,9 @@ def ppo_loss(
     log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
     log_rho = log_rho.clamp(max=math.log(max_ratio))
     rho = log_rho.exp()
-    surrogate = torch.minimum(rho * advantage, rho.clamp(1.0 - clip_range, 1.0 + clip_range) * advantage)
+    # torch's types allow floats or tensors, but not either.
+    clipped = rho.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
+    surrogate = torch.minimum(rho * advantage, clipped * advantage)
     squared_error = (value - target).square()
     if clip_range_value is not None:
         near = acted_value + (value - acted_value).clamp(-clip_range_value, clip_range_value)

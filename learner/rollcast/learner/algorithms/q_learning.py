@@ -1,5 +1,6 @@
 """The base of the algorithms that learn the values of Discrete actions with a target network."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,13 +16,15 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
-from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.optimizers import Adam
+from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
+from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
 from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
 from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.transitions import with_head
+from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -85,6 +88,29 @@ class QLearning(OnePolicy[OwnSettings]):
         self._target.follow(1.0)
         return False
 
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch of the replay buffer; see `Algorithm.update`."""
+        settings, learning_rate = self._settings, self._learning_rate(progress)
+        outputs = dict(self._work.run(self._compute, batch, {"learning_rate": learning_rate}))
+        priorities = outputs.pop(PRIORITIES)
+        assert isinstance(priorities, Tensor)
+        self._priorities = priorities
+        self._watch.end_update()
+        self._n_updates += 1
+        if self._n_updates % settings.target_update_interval == 0:
+            self._target.follow(settings.target_tau)
+        self._explore(progress)
+        return {**outputs, "learning_rate": learning_rate, "epsilon": self._ladder_base}
+
+    @abstractmethod
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
+        """Makes the optimiser's step for a batch; returns the metrics and `PRIORITIES`. See `Work`.
+
+        Args:
+            batch: The batch.
+            numbers: The `learning_rate`.
+        """
+
     @torch.no_grad()
     def _best_values(self, target: Tensor, online: Tensor | None, allowed: Tensor | None) -> Tensor:
         """Returns the values of the best actions.
@@ -113,9 +139,9 @@ class QLearning(OnePolicy[OwnSettings]):
         weight: Tensor,
         *,
         count: Tensor | float,
-        progress: float,
+        learning_rate: Tensor | float,
     ) -> Learnt:
-        """Makes a step of the optimiser down the weighted sum of Huber's losses; the target network follows.
+        """Makes a step of the optimiser down the weighted sum of Huber's losses.
 
         Args:
             outputs: `[N, P]`, outputs of the network, with their graph.
@@ -124,7 +150,7 @@ class QLearning(OnePolicy[OwnSettings]):
             target: float32 `[N]`, the targets of their values.
             weight: float32 `[N]`, the weights in the loss.
             count: The number of entries that these weights make a mean of.
-            progress: Progress of training, in [0, 1].
+            learning_rate: That of this step.
 
         Raises:
             RollcastError: If training diverged; the parameters are as before.
@@ -143,17 +169,9 @@ class QLearning(OnePolicy[OwnSettings]):
             (loss,) = self._reduction.average(gradient, [loss], count)
             norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
             self._watch.observe(loss, norm)
-
-        learning_rate = self._learning_rate(progress)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self._optimizer, learning_rate)
         self._optimizer.step()
-        self._n_updates += 1
-        if self._n_updates % settings.target_update_interval == 0:
-            self._target.follow(settings.target_tau)
-        self._explore(progress)
-        schedules = {"learning_rate": learning_rate, "epsilon": self._ladder_base}
-        return Learnt(value, error, {"loss": loss, "grad_norm": norm, **schedules})
+        return Learnt(value, error, {"loss": loss, "grad_norm": norm})
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
         return {

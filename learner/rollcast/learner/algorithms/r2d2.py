@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from rollcast.actor.policies.networks import RecurrentNetwork
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
-from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.n_step_returns import n_step_returns
+from rollcast.learner.algorithms.one_policy import PRIORITIES
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.q_learning import QLearning
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
@@ -25,6 +25,7 @@ from rollcast.learner.algorithms.trajectories import (
 )
 from rollcast.learner.algorithms.value_rescaling import rescaled, unscaled
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -56,8 +57,7 @@ class R2d2(QLearning[R2d2Settings]):
             )
         super()._build(spaces, spec, settings, seed)
 
-    def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Learns from a batch of sequences with recurrent states; see `Algorithm.update`."""
+    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         columns, key = columns_of(batch, self._substep_key), self._substep_key
         if columns.initial_state is None:
             raise ConfigurationError(
@@ -85,15 +85,15 @@ class R2d2(QLearning[R2d2Settings]):
             target.flatten(),
             weight.flatten(),
             count=count,
-            progress=progress,
+            learning_rate=numbers["learning_rate"],
         )
         with torch.no_grad():
             error = learnt.error.abs().view_as(valid) * valid
-            self._priorities = self._priorities_of(error, valid)
             return {
                 **learnt.metrics,
                 "mean_value": torch.dot(share.flatten(), learnt.value),
                 "mean_td_error": (share * error).sum(),
+                PRIORITIES: self._priorities_of(error, valid),
             }
 
     def _unroll(

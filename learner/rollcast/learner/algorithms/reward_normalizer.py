@@ -39,17 +39,18 @@ class RewardNormalizer(nn.Module):
         self.returns = RunningMoments(1)
 
     @torch.no_grad()
-    def observe(self, reward: Tensor, batch: Batch) -> None:
+    def observe(self, reward: Tensor, batch: Batch, n_valid: Tensor | float) -> None:
         """Merges the returns of a batch into the moments. Nothing waits for the device.
 
         Args:
             reward: float32 `[T, B]`, the rewards to scale.
             batch: The batch that they belong to, for the ends of its episodes.
+            n_valid: The number of its transitions; a 0-dim tensor must be at least 1.
         """
         returns = discounted_returns(
             reward * batch.valid, continues=~(batch.terminated | batch.truncated), discount=self._discount
         )
-        self.returns.merge(returns.view(-1, 1), batch.valid.view(-1), batch.n_env_steps)
+        self.returns.merge(returns.view(-1, 1), batch.valid.view(-1), n_valid)
 
     @torch.no_grad()
     def factor(self) -> Tensor:

@@ -5,9 +5,10 @@ actions Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", ht
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
-from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
@@ -26,11 +27,23 @@ from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import StatePart, read_training_state
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
+# The metrics of an update of the policy, in the order of `_PolicyTerms`.
+_OF_POLICY: Final = ("policy_loss", "entropy", "policy_grad_norm")
 _WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm")
+
+
+class _CriticTerms(NamedTuple):
+    """The report of an update of the critics: priorities float32 `[B]`, the other quantities 0-dim, without graph."""
+
+    loss: Tensor
+    grad_norm: Tensor
+    mean_value: Tensor
+    priorities: Tensor
 
 
 class _PolicyTerms(NamedTuple):
@@ -88,8 +101,8 @@ class Sac(OnePolicy[SacSettings]):
         self._critic_parameters = FlatParameters({"critics": self._critics})
         self._targets = TargetNetwork(self._critics, self._critic_parameters)
         self._combine = mean if settings.n_target_critics < settings.n_critics else smallest
-        # Of the last update of the policy; empty before the first.
-        self._policy_terms: _PolicyTerms | None = None
+        # The metrics of the last update of the policy; empty before the first.
+        self._of_policy: Metrics = {}
         self._log_temperature = nn.Parameter(
             torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
         )
@@ -106,6 +119,35 @@ class Sac(OnePolicy[SacSettings]):
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch of transitions; see `Algorithm.update`. SAC does not use `progress`."""
+        updates_policy = self._n_updates % self._settings.policy_update_interval == 0
+        members = self._target_members()
+        work = partial(self._compute, updates_policy=updates_policy, members=members)
+        variant = updates_policy, None if members is None else tuple(members)
+        outputs = dict(self._work.run(work, batch, {}, variant))
+        priorities = outputs.pop(PRIORITIES)
+        assert isinstance(priorities, Tensor)
+        self._priorities = priorities
+        self._watch.end_update()
+        self._n_updates += 1
+        self._of_policy = {name: outputs.pop(name) for name in _OF_POLICY} if updates_policy else self._of_policy
+        return {**outputs, **self._of_policy}
+
+    def why_not_captured(self) -> str | None:
+        """Returns why updates cannot be captured: critics that are drawn anew are other memory in each update."""
+        if self._settings.n_target_critics < self._settings.n_critics:
+            return "--sac.target-critics draws other critics in each update"
+        return super().why_not_captured()
+
+    def _compute(
+        self, batch: Batch, _numbers: Numbers, *, updates_policy: bool, members: Sequence[int] | None
+    ) -> Outputs:
+        """Makes the optimisers' steps for a batch; returns the metrics and `PRIORITIES`. See `Work`.
+
+        Args:
+            batch: A batch with T = 1.
+            updates_policy: True: policy and temperature learn, too.
+            members: The critics whose smallest value is the target; None: all.
+        """
         settings = self._settings
         transitions = transitions_of(
             batch,
@@ -115,36 +157,30 @@ class Sac(OnePolicy[SacSettings]):
             normalized=self._policy.normalized,
         )
         temperature = self._log_temperature.detach().exp()
-        critic_loss, critic_norm, mean_value = self._update_critics(transitions, temperature)
-        if self._n_updates % settings.policy_update_interval == 0:
-            self._policy_terms = self._update_policy(transitions, temperature)
-        terms = self._policy_terms
-        watched = (torch.zeros_like(temperature),) * 2 if terms is None else (terms.loss, terms.grad_norm)
+        of_critics = self._update_critics(transitions, temperature, members)
+        of_policy = self._update_policy(transitions, temperature) if updates_policy else None
         with torch.no_grad():
-            self._watch.observe(critic_loss, watched[0], temperature, critic_norm, watched[1])
+            nothing = torch.zeros_like(temperature)
+            watched = (nothing, nothing) if of_policy is None else (of_policy.loss, of_policy.grad_norm)
+            self._watch.observe(of_critics.loss, watched[0], temperature, of_critics.grad_norm, watched[1])
         self._targets.follow(settings.tau)
-        self._n_updates += 1
-        metrics: Metrics = {
-            "critic_loss": critic_loss,
+        metrics: Outputs = {
+            "critic_loss": of_critics.loss,
             "temperature": temperature,
-            "mean_value": mean_value,
-            "critic_grad_norm": critic_norm,
+            "mean_value": of_critics.mean_value,
+            "critic_grad_norm": of_critics.grad_norm,
+            PRIORITIES: of_critics.priorities,
         }
-        if terms is None:
-            return metrics
-        return {
-            **metrics,
-            "policy_loss": terms.loss,
-            "entropy": terms.entropy,
-            "policy_grad_norm": terms.grad_norm,
-        }
+        return metrics if of_policy is None else {**metrics, **dict(zip(_OF_POLICY, of_policy, strict=True))}
 
-    def _update_critics(self, transitions: Transitions, temperature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Updates the critics; returns loss, gradient norm and mean value, each 0-dim."""
+    def _update_critics(
+        self, transitions: Transitions, temperature: Tensor, members: Sequence[int] | None
+    ) -> _CriticTerms:
+        """Updates the critics."""
         with torch.no_grad():
             outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key, is_normalized=True)
             soft_value = self._actions.soft_value(
-                outputs, self._targets.module, transitions.next_observation, temperature, self._target_members()
+                outputs, self._targets.module, transitions.next_observation, temperature, members
             )
             target = torch.addcmul(transitions.reward, transitions.discount, soft_value)
         values = self._actions.values(self._critics, transitions.observation, transitions.action)
@@ -152,14 +188,14 @@ class Sac(OnePolicy[SacSettings]):
             errors = values - target
             gradients = errors * transitions.weight
             loss = 0.5 * (gradients * errors).sum()
-            self._priorities = errors.abs().mean(dim=0)
+            priorities = errors.abs().mean(dim=0)
             mean_value = values.detach().mean()
         gradient = self._critic_parameters.backward([values], [gradients])
         with torch.no_grad():
             loss, mean_value = self._reduction.average(gradient, [loss, mean_value], transitions.n_learnt)
             norm = self._critic_parameters.clip_gradient("critics", self._settings.max_grad_norm)
         self._critic_optimizer.step()
-        return loss, norm, mean_value
+        return _CriticTerms(loss, norm, mean_value, priorities)
 
     def _target_members(self) -> list[int] | None:
         """Returns the critics whose smallest value is the target of this update; None: all.

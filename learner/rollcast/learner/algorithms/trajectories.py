@@ -73,7 +73,8 @@ def states_before_ends(batch: Batch, states: Tensor) -> Tensor:
     Returns:
         float32 `[B + N, S]`.
     """
-    return torch.cat([states[-1], states[batch.final_index[:, 0], batch.final_index[:, 1]]])
+    t, b = batch.final_index.unbind(dim=1)
+    return torch.cat([states[-1], states[t.clamp(max=len(states) - 1), b]])
 
 
 def sequence_starts(batch: Batch) -> SequenceStarts:
@@ -108,8 +109,11 @@ def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor
     # step, the next row belongs to the next episode, and the value of the final observation replaces it.
     v_tp1 = values[n_trajectories : n_rows + n_trajectories].view_as(batch.reward)
     if batch.final_index.shape[0]:
-        index = (batch.final_index[:, 0], batch.final_index[:, 1])
-        v_tp1 = v_tp1.index_put(index, values[n_rows + n_trajectories :])
+        # One row more, for final observations that belong nowhere.
+        room = values.new_empty(len(v_tp1) + 1, n_trajectories)
+        room[:-1] = v_tp1
+        room.index_put_(batch.final_index.unbind(dim=1), values[n_rows + n_trajectories :])
+        v_tp1 = room[:-1]
     return values[:n_rows].view_as(batch.reward), v_tp1
 
 
@@ -123,6 +127,16 @@ def shaped_rewards(reward: Tensor, clip: RewardClip, scale: float) -> Tensor:
     """
     clipped = clip_rewards(reward, clip)
     return clipped if scale == 1.0 else clipped * scale
+
+
+def shares_of_steps(batch: Batch, n_env_steps: Tensor | float) -> Tensor:
+    """Returns the weights of steps in a mean over transitions: float32 `[T, B]`, 0 where a row is no transition.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        n_env_steps: The number of its transitions; a 0-dim tensor must be at least 1.
+    """
+    return batch.valid / (n_env_steps if isinstance(n_env_steps, Tensor) else max(n_env_steps, 1))
 
 
 def weighted_variance(quantity: Tensor, weight: Tensor) -> Tensor:

@@ -28,6 +28,13 @@ class ComputingSettings(ProcessSettings):
         "the CPU where gradients are computed, which is fastest there.",
         ACTING,
     )
+    cuda_graphs: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Replay updates as CUDA graphs, so that the host launches one graph instead of hundreds of kernels. auto: on a "
+        "GPU, where the algorithm can, but not with --deterministic. If a capture fails, the log says so, and updates "
+        "run without.",
+        ACTING,
+    )
     torch_threads: NonNegativeInt = setting(
         0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING
     )

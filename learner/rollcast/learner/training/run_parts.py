@@ -24,6 +24,7 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.schedules import linear
+from rollcast.learner.devices.graphs import CudaGraph, GraphedWork
 from rollcast.learner.devices.precision import UpdateArithmetic, choose_arithmetic, set_tf32
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
@@ -363,6 +364,28 @@ def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateAr
     if device.type == "cuda":
         set_tf32(arithmetic)
     return arithmetic
+
+
+def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: torch.device) -> None:
+    """Has updates replayed as CUDA graphs, if the settings ask for it. Call it before the first update.
+
+    Raises:
+        ConfigurationError: The settings ask for what the device or the algorithm cannot.
+    """
+    if settings.cuda_graphs == "off":
+        return
+    why_not = algorithm.why_not_captured()
+    if device.type != "cuda":
+        why_not = f"the device is {device}, which has no graphs"
+    elif settings.deterministic:
+        why_not = "no run has shown yet that they give the bits that --deterministic promises"
+    if why_not is None:
+        algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
+    elif settings.cuda_graphs == "on":
+        raise ConfigurationError(
+            f"--cuda-graphs on: {why_not}; expected a GPU, and updates in which the host decides nothing; choose "
+            "--cuda-graphs auto, or off"
+        )
 
 
 def set_torch_threads(n_threads: int, n_local_actors: int) -> None:

@@ -34,6 +34,7 @@ from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.run_checks import check_actors_resume, check_on_policy, check_settings
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
+    capture_updates,
     choose_device,
     load_initial_data,
     make_algorithm,
@@ -203,6 +204,7 @@ def _make_learner(
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
+    capture_updates(settings, algorithm, device)
     if settings.resume is None and settings.initial_policy is not None:
         announce(begin_with_policy(algorithm, settings.initial_policy))
     buffers = None

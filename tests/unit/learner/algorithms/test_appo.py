@@ -151,7 +151,9 @@ def test_truncated_episode_bootstraps_from_its_final_observation():
     given = {"final_index": torch.tensor([[2, 1]]), "final_observation": final}
     value = appo._critic({"": final}).detach()[0]
     target = {
-        name: appo._prepare(on_policy_batch(appo, **{name: bools(5, 4, (2, 1))}, **given))[0].target.view(5, 4)[2, 1]
+        name: appo._prepare(on_policy_batch(appo, **{name: bools(5, 4, (2, 1))}, **given), 20)[0].target.view(5, 4)[
+            2, 1
+        ]
         for name in ("truncated", "terminated")
     }
     reward = make_batch().reward[2, 1]

@@ -71,7 +71,7 @@ def target_of(impala: Impala, batch: Batch) -> Tensor:
     """The critic's targets, by what the update itself computes."""
     columns = columns_of(batch, FLAT_SUBSTEP)
     forward = impala._forward(batch, columns)
-    return impala._returns(batch, torch.zeros_like(batch.reward), forward.values.detach()).vs
+    return impala._returns(batch, torch.zeros_like(batch.reward), forward.values.detach(), batch.n_env_steps).vs
 
 
 @pytest.mark.parametrize("t", [2, 4], ids=["inside", "in the last step"])

@@ -92,7 +92,7 @@ def test_truncated_episode_bootstraps_from_its_final_observation():
     given = {"final_index": torch.tensor([[2, 1]]), "final_observation": final}
     value = ppo._critic({"": final}).detach()[0]
     target = {
-        name: ppo._prepare(make_batch(**{name: ended}, **given))[0].target.view(5, 4)[2, 1]
+        name: ppo._prepare(make_batch(**{name: ended}, **given), 20)[0].target.view(5, 4)[2, 1]
         for name in ("truncated", "terminated")
     }
     reward = make_batch().reward[2, 1]

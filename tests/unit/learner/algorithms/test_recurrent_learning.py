@@ -73,7 +73,8 @@ def test_rows_of_an_episode_do_not_depend_on_the_episode_before(kind: str):
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
 def test_minibatches_are_whole_trajectories(kind: str):
     algorithm = made(kind)
-    steps, _ = algorithm._prepare(recurrent_batch())
+    batch = recurrent_batch()
+    steps, _ = algorithm._prepare(batch, batch.n_env_steps)
     assert steps.n_items == 4
     taken = steps.at(torch.tensor([2, 0]))
     assert taken.memory is not None

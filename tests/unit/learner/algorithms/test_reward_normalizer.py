@@ -49,7 +49,7 @@ def test_the_deviation_is_that_of_all_returns_of_transitions():
         batch = make_batch(seed=seed, terminated=terminated, truncated=truncated, valid=valid)
         ended = (terminated | truncated).numpy()
         returns.append(twin((batch.reward * valid).numpy(), ended, 0.9)[valid.numpy()])
-        normalizer.observe(batch.reward, batch)
+        normalizer.observe(batch.reward, batch, batch.n_env_steps)
     deviation = np.concatenate(returns).std()
     assert normalizer.returns.count == 4 * 17
     np.testing.assert_allclose(normalizer.factor(), 1 / deviation, rtol=1e-6)
@@ -63,7 +63,7 @@ def test_rewards_that_never_vary_stay_finite():
     assert normalizer.factor() == 1.0, "before the first batch"
     for reward in (0.0, 3.0, 3.4e38):
         batch = make_batch(reward=torch.full((5, 4), reward))
-        normalizer.observe(batch.reward, batch)
+        normalizer.observe(batch.reward, batch, batch.n_env_steps)
         assert torch.isfinite(normalizer.normalize(batch.reward)).all()
 
 
@@ -87,7 +87,7 @@ def test_scale_and_clip_stay_what_they_are(name):
     assert plain.update(make_batch(), progress=0.0)["reward_factor"] == 0.5
     algorithm = MAKERS[name](reward_clip="unit", reward_scale=0.5, normalize_rewards=True)
     batch = make_batch()
-    rewards = algorithm._shaped_rewards(batch)
+    rewards = algorithm._shaped_rewards(batch, batch.n_env_steps)
     clipped = batch.reward.clamp(-1, 1)
     deviation = discounted_returns(clipped, continues=~batch.terminated, discount=algorithm._settings.discount).std(
         correction=0

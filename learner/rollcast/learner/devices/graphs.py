@@ -1,0 +1,270 @@
+"""Replays the device's part of updates as CUDA graphs, in which the host launches one graph instead of each kernel.
+
+Never run on a GPU so far: `unit/learner/devices/test_graphs.py` shows on the CPU that an update repeats the same
+operations on the same memory whatever its batch and its numbers are, which is what a graph needs, and has tests marked
+`gpu` for the rest.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.work import DeviceWork, Outputs, Work
+
+logger = logging.getLogger(__name__)
+
+# Updates that run as they are before one is captured: torch's libraries choose their kernels in them, and optimisers
+# make their state.
+WARM_UP_UPDATES: Final = 3
+# Graphs of an algorithm in its life, each with memory of its own. More shapes than that are a batch that never settles.
+MAX_GRAPHS: Final = 8
+# Final observations for which the first graph has room.
+_LEAST_FINALS: Final = 8
+
+
+class Graph(Protocol):
+    """Work that can be replayed: a CUDA graph, or what a test puts in its place."""
+
+    def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
+        """Runs work as it is, on the stream on which it is captured later."""
+
+    def capture(self, run: Callable[[], None]) -> None:
+        """Records the kernels that `run` launches, without running them."""
+
+    def replay(self) -> None:
+        """Runs the kernels again, on the same memory."""
+
+
+class CudaGraph:
+    """A CUDA graph of one device.
+
+    Args:
+        device: The device.
+        generators: The generators from which the work draws: each replay goes on where the last one ended.
+    """
+
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
+        self._device = device
+        self._graph = torch.cuda.CUDAGraph()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        for generator in generators:
+            self._graph.register_generator_state(generator)
+
+    def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
+        """Runs work on the graph's stream, between what the current stream has and what it will get."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            outputs = run()
+        current.wait_stream(self._stream)
+        return outputs
+
+    def capture(self, run: Callable[[], None]) -> None:
+        """Captures the work; see `Graph.capture`."""
+        # The outer block restores the stream: a capture that fails leaves it on its own.
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.stream(torch.cuda.current_stream(self._device)),
+            # Other threads copy batches and policies meanwhile, which must not break the capture.
+            torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"),
+        ):
+            run()
+
+    def replay(self) -> None:
+        """Launches the graph on the current stream."""
+        self._graph.replay()
+
+
+class GraphedWork(DeviceWork):
+    """Captures the work of an update once it has warmed up, and replays it from then on.
+
+    Batches and numbers are copied into memory that stays the same. There is room for more final observations than a
+    batch has; those that are left over belong nowhere, see `Batch.final_index`. If a batch has more, or another shape,
+    or the work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If a capture fails, or shapes
+    never settle, all later updates run as they are, and the log says so once.
+
+    It belongs to the algorithm's thread.
+
+    Args:
+        make_graph: Makes a graph.
+    """
+
+    def __init__(self, make_graph: Callable[[], Graph]) -> None:
+        self._make_graph = make_graph
+        self._plans: dict[Hashable, _Plan] = {}
+        self._n_plans = 0
+        self._has_given_up = False
+
+    def run(self, work: Work, batch: Batch, numbers: Mapping[str, float], variant: Hashable = None) -> Outputs:
+        """Runs the work of an update, or replays it; see `DeviceWork.run`."""
+        if self._has_given_up or not batch.n_env_steps:
+            return work(batch, numbers)
+        plan = self._plan_for(batch, numbers, variant)
+        if plan is None:
+            return work(batch, numbers)
+        plan.load(batch, numbers)
+        if plan.n_updates < WARM_UP_UPDATES:
+            plan.n_updates += 1
+            return plan.graph.warm_up(lambda: work(plan.batch, plan.numbers))
+        if not plan.is_captured:
+            try:
+                plan.capture(work)
+            except Exception as error:  # noqa: BLE001 - whatever it is: nothing was run, and the update goes on without
+                self._give_up(f"the capture failed: {type(error).__name__}: {error}")
+                return work(batch, numbers)
+        plan.graph.replay()
+        return plan.outputs()
+
+    def forget(self) -> None:
+        """Forgets all graphs, which have the memory of optimisers that a checkpoint has replaced."""
+        self._plans.clear()
+        self._n_plans = 0
+
+    def _plan_for(self, batch: Batch, numbers: Mapping[str, float], variant: Hashable) -> "_Plan | None":
+        """Returns the plan for batches of this shape; None if there were too many."""
+        key = variant, tuple(numbers), batch.burn_in, *((name, *_shape_of(leaf)) for name, leaf in _tensors(batch))
+        plan, n_finals = self._plans.get(key), len(batch.final_index)
+        if plan is not None and len(plan.batch.final_index) >= n_finals:
+            return plan
+        if self._n_plans == MAX_GRAPHS:
+            self._give_up(f"batches came in more than {MAX_GRAPHS} shapes")
+            return None
+        self._n_plans += 1
+        plan = self._plans[key] = _Plan(self._make_graph(), batch, numbers)
+        return plan
+
+    def _give_up(self, reason: str) -> None:
+        self._has_given_up = True
+        self._plans.clear()
+        logger.warning("updates run without CUDA graphs from here on, which is slower and as right: %s", reason)
+
+
+class _Plan:
+    """The memory of updates of one shape, and their graph.
+
+    Attributes:
+        graph: Captures and replays them.
+        batch: The batch that they learn from.
+        numbers: Their numbers, float32 0-dim on the batch's device.
+        n_updates: The updates that have run as they are.
+        is_captured: True once the graph can be replayed.
+    """
+
+    def __init__(self, graph: Graph, batch: Batch, numbers: Mapping[str, float]) -> None:
+        self.graph = graph
+        self.batch = with_room(batch)
+        self.numbers = {name: torch.zeros((), device=batch.reward.device) for name in numbers}
+        self.n_updates = 0
+        self.is_captured = False
+        self._pairs = dict(_tensors(self.batch))
+        self._outputs: dict[str, Tensor | float] = {}
+        self._names: list[str] = []
+        self._values = torch.zeros(0)
+
+    def load(self, batch: Batch, numbers: Mapping[str, float]) -> None:
+        """Copies a batch and numbers into the memory of this plan. Nothing waits for the device."""
+        for name, leaf in _tensors(batch):
+            self._pairs[name].copy_(leaf, non_blocking=True)
+        n = len(batch.final_index)
+        self.batch.final_index[:, 0].fill_(len(batch.reward))
+        self.batch.final_index[:n].copy_(batch.final_index, non_blocking=True)
+        for key, columns in batch.substeps.items():
+            room = self.batch.substeps[key].final_observation
+            for path, leaf in columns.final_observation.items():
+                room[path][:n].copy_(leaf, non_blocking=True)
+        # A number is an argument of its kernel: unlike a copy, it needs no memory that must wait for the device.
+        for name, value in numbers.items():
+            self.numbers[name].fill_(value)
+
+    def capture(self, work: Work) -> None:
+        """Captures the work."""
+
+        def run() -> None:
+            self._outputs = dict(work(self.batch, self.numbers))
+            self._names = [n for n, value in self._outputs.items() if isinstance(value, Tensor) and not value.dim()]
+            self._values = torch.stack([torch.as_tensor(self._outputs[name]).float() for name in self._names])
+
+        self.graph.capture(run)
+        self.is_captured = True
+
+    def outputs(self) -> Outputs:
+        """Returns what the last replay computed, as copies: the next one writes to the same memory."""
+        copies = {
+            name: value.clone() if isinstance(value, Tensor) and value.dim() else value
+            for name, value in self._outputs.items()
+        }
+        return {**copies, **dict(zip(self._names, self._values.clone().unbind(), strict=True))}
+
+
+def with_room(batch: Batch) -> Batch:
+    """Returns memory for batches of the same shapes, with room for at least as many final observations.
+
+    Args:
+        batch: Trajectories `[T, B, ...]` with N final observations.
+
+    Returns:
+        A batch of zeros; all its final observations, a power of two of them or T * B, belong nowhere, and are copies of
+        one that the batch has.
+    """
+    n_rows = batch.reward.numel()
+    n_finals = min(n_rows, max(_LEAST_FINALS, 1 << (len(batch.final_index) - 1).bit_length()))
+    if batch.reward.shape[0] == 1 and not len(batch.final_index):
+        n_finals = 0  # transitions have none
+    index = torch.zeros(n_finals, 2, dtype=torch.int64, device=batch.reward.device)
+    index[:, 0] = len(batch.reward)
+    rest: dict[str, Any] = {
+        name: torch.zeros_like(leaf) for name in _OWN_TENSORS if (leaf := getattr(batch, name)) is not None
+    }
+    return dataclasses.replace(
+        batch,
+        substeps={key: _columns_with_room(columns, n_finals) for key, columns in batch.substeps.items()},
+        final_index=index,
+        episodes=(),
+        events=(),
+        keys=None,
+        **rest,
+    )
+
+
+# The tensors of a batch, besides those of its substeps and the final observations' places.
+_OWN_TENSORS: Final = ("reward", "terminated", "truncated", "valid", "weights", "discount")
+
+
+def _columns_with_room(columns: BatchColumns, n_finals: int) -> BatchColumns:
+    def zeros(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
+        if isinstance(value, Mapping):
+            return {path: torch.zeros_like(leaf) for path, leaf in value.items()}
+        return None if value is None else torch.zeros_like(value)
+
+    made = {field.name: zeros(getattr(columns, field.name)) for field in dataclasses.fields(columns)}
+    # Networks see those that belong nowhere, too, so they must be observations: zeros may be none of the space.
+    finals = {
+        path: columns.last_observation[path][:1].repeat(n_finals, *[1] * (leaf.dim() - 1))
+        for path, leaf in columns.final_observation.items()
+    }
+    return BatchColumns(**{**made, "final_observation": finals})  # type: ignore[arg-type]  # the fields of the class
+
+
+def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors whose shapes are those of every batch, by name: all but the final observations."""
+    for name in _OWN_TENSORS:
+        if (leaf := getattr(batch, name)) is not None:
+            yield name, leaf
+    for key, columns in batch.substeps.items():
+        for field in dataclasses.fields(columns):
+            value = getattr(columns, field.name)
+            if field.name == "final_observation" or value is None:
+                continue
+            leaves = value.items() if isinstance(value, Mapping) else [("", value)]
+            for path, leaf in leaves:
+                yield f"{key}/{field.name}/{path}", leaf
+
+
+def _shape_of(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    """Returns what must be the same for kernels to be the same."""
+    return tensor.shape, tensor.dtype
