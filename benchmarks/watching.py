@@ -225,7 +225,7 @@ def measure_report(n_reports: int = 5000) -> tuple[float, float]:
     from rollcast.actor.acting.actor_metrics import ActorMetrics
     from rollcast.learner.history.run_history import RunHistory
     from rollcast.services.rollouts.activity_codec import activity_from_proto, activity_to_proto
-    from rollcast.services.rollouts.service import parse_request
+    from rollcast.services.rollouts.receiver import parse_request
     from rollcast.services.wire.seal import seal
     from rollcast.v1 import rollout_pb2
 

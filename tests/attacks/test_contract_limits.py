@@ -53,6 +53,12 @@ def join_with(space, *, n_agents=0):
     return request
 
 
+def join_through(n_relays):
+    request = join()
+    request.via.extend(rollout_pb2.Relay(relay_id=f"r{i}", nonce=i + 1) for i in range(n_relays))
+    return request
+
+
 def nested(depth):
     space = space_pb2.Space(discrete=space_pb2.Discrete(n=2))
     for _ in range(depth):
@@ -100,6 +106,7 @@ MET = {
     ),
     "max_agents": (JOIN, [join_with(nested(0), n_agents=4097)], INVALID),
     "max_envs_per_actor": (JOIN, [join(n_envs=65537)], INVALID),
+    "max_relays_in_a_row": (JOIN, [join_through(5)], EXHAUSTED),
     "max_actor_id_length": (JOIN, [join(actor_id="a" * 129)], INVALID),
     "max_network_length": (JOIN, [join(network="n" * 513)], INVALID),
     "max_event_statistics": (STREAM, [OPENING, rollout(event_statistics=[statistic()] * 257)], INVALID),
@@ -135,8 +142,9 @@ def test_what_a_client_sends(address, limit):
 
 def test_every_limit_is_met_here():
     declared = {name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name)}
-    # what is forgotten is tried with the registry alone
-    met = {*MET, "max_remembered_actors", *(name.removeprefix("test_") for name in globals())}
+    # What is forgotten is tried with the registry alone; what relays may do, in unit/services/rollouts.
+    elsewhere = {"max_remembered_actors", "max_relays", "max_bundle_parts"}
+    met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()
 
 

@@ -65,6 +65,9 @@ class FakeStream:
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
 
+    def received(self, serialized: bytes) -> None:
+        pass
+
     def progress(self) -> StreamProgress:
         return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen + self.sink.credit)
 

@@ -72,6 +72,11 @@ TYPED = {
         "rollcast learner --address 0.0.0.0:0 --insecure --address-file learner.address",
         "rollcast actor --learner-address file:learner.address",
     ),
+    "relays": (
+        "rollcast learner --address 0.0.0.0:50051 --insecure --max-actors 1000",
+        "rollcast relay --learner-address localhost:50051 --address 0.0.0.0:50053",
+        "rollcast actor --learner-address RELAY_HOST:50053",
+    ),
     "durability": ("rollcast learner --durable --run-dir runs/mine", "rollcast learner --resume runs/mine"),
     "environments": (
         "rollcast train --env-id mpe2.simple_spread_v3",
@@ -145,10 +150,10 @@ def test_every_command_is_typed_here_or_has_a_reason():
 
 
 class Shell:
-    """A fresh shell in a folder of its own, with the examples as in a checkout, and free ports for 50051 and 9464."""
+    """A fresh shell in a folder of its own, with the examples as in a checkout, and free ports for the pages'."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.metrics_port = folder, free_port(), free_port()
+        self.folder, self.port, self.metrics_port, self.relay_port = folder, free_port(), free_port(), free_port()
         (folder / "home").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
@@ -167,6 +172,7 @@ class Shell:
         """Returns a text with the placeholders for hosts and ports replaced."""
         for host in ("LEARNER_HOST", "learner.example.org"):
             text = text.replace(f"{host}:50051", "localhost:50051")
+        text = text.replace("RELAY_HOST:50053", "localhost:50053").replace(":50053", f":{self.relay_port}")
         return text.replace(":50051", f":{self.port}").replace(":9464", f":{self.metrics_port}")
 
     def run(self, command: str, **variables: str) -> str:
@@ -296,6 +302,17 @@ def test_actor_finds_the_learner_by_its_file(shell: Shell):
         assert learner.wait(60) == 0
         actor.terminate()
         assert actor.wait(60) == 0
+
+
+def test_actors_are_learnt_from_through_a_relay_and_end_with_it(shell: Shell):
+    learn, relay, act = shown("relays")
+    with shell.running(learn, **LONG) as learner, shell.running(relay) as relaying, shell.running(act) as actor:
+        wait_until(lambda: is_training(shell.address), "training", 240)
+        with LearnerClient(shell.address) as client:
+            assert [info.via for info in client.actors()] == [("rack-1",)]
+            client.stop()
+        for process in (learner, actor, relaying):
+            assert process.wait(60) == 0
 
 
 def test_durable_run_continues_after_a_kill(shell: Shell):

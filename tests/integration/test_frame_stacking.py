@@ -34,9 +34,9 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.processes import rollcast
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED

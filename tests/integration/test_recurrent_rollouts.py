@@ -32,8 +32,8 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.rollouts.service import parse_request
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
 from tests.unit.actor.structured_environments import ScriptedEnv, alternating

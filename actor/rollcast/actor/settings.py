@@ -121,7 +121,8 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
     )
     learner_address: str = Field(
         "localhost:50051",
-        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+        description="The learner's address, or a relay's: host:port, unix:/path, or file:/path of its --address-file. "
+        "Several ways to the same learner, with commas between them, are tried in their order, also after a loss.",
     )
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",

@@ -235,7 +235,7 @@ class ListActorsResponse(_message.Message):
     def __init__(self, actors: _Optional[_Iterable[_Union[ActorInfo, _Mapping]]] = ...) -> None: ...
 
 class ActorInfo(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error", "acting_state", "applied_policy_version", "env_steps_per_second")
+    __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error", "acting_state", "applied_policy_version", "env_steps_per_second", "via")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,7 @@ class ActorInfo(_message.Message):
     ACTING_STATE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -266,7 +267,8 @@ class ActorInfo(_message.Message):
     acting_state: _rollout_pb2.ActingState
     applied_policy_version: int
     env_steps_per_second: float
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[ActorState, str]] = ..., peer: _Optional[str] = ..., n_envs: _Optional[int] = ..., rollouts: _Optional[int] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., idle_s: _Optional[float] = ..., software_version: _Optional[str] = ..., last_error: _Optional[str] = ..., acting_state: _Optional[_Union[_rollout_pb2.ActingState, str]] = ..., applied_policy_version: _Optional[int] = ..., env_steps_per_second: _Optional[float] = ...) -> None: ...
+    via: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[ActorState, str]] = ..., peer: _Optional[str] = ..., n_envs: _Optional[int] = ..., rollouts: _Optional[int] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., idle_s: _Optional[float] = ..., software_version: _Optional[str] = ..., last_error: _Optional[str] = ..., acting_state: _Optional[_Union[_rollout_pb2.ActingState, str]] = ..., applied_policy_version: _Optional[int] = ..., env_steps_per_second: _Optional[float] = ..., via: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ()

@@ -53,7 +53,7 @@ ACTING_STATE_WAITING_FOR_POLICY: ActingState
 ACTING_STATE_LOADING_POLICY: ActingState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "digest")
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "digest", "via")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class JoinRequest(_message.Message):
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     process_nonce: int
     protocol_version: int
@@ -76,7 +77,16 @@ class JoinRequest(_message.Message):
     acknowledged_sequence: int
     role: ActorRole
     digest: int
-    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., digest: _Optional[int] = ...) -> None: ...
+    via: _containers.RepeatedCompositeFieldContainer[Relay]
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., digest: _Optional[int] = ..., via: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ...) -> None: ...
+
+class Relay(_message.Message):
+    __slots__ = ("relay_id", "nonce")
+    RELAY_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    relay_id: str
+    nonce: int
+    def __init__(self, relay_id: _Optional[str] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s")

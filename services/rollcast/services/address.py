@@ -97,3 +97,20 @@ def parse_listening_address(text: str) -> Address:
             "--address-file, and clients this address"
         )
     return address
+
+
+def split_addresses(text: str) -> tuple[str, ...]:
+    """Splits several addresses with commas between them.
+
+    Raises:
+        ConfigurationError: There is none, or one is given twice, or one is malformed.
+    """
+    addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not addresses or len(set(addresses)) < len(addresses):
+        raise ConfigurationError(
+            f"learner_address is {text!r}; expected one address, or several different ones with commas between them; "
+            "correct it"
+        )
+    for address in addresses:
+        parse_address(address)
+    return addresses

@@ -34,7 +34,7 @@ class Connection(ABC):
     `join` starts the threads that a subclass names; they keep its streams.
 
     Args:
-        address: The learner, `host:port`, `unix:/path` or `file:/path`.
+        address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, see `Joining`.
         offer: The name, environments and network to join with.
         security: Certificates and token; their files are read again at every reconnect.
         connect_timeout_s: How long the first join may take, in seconds.

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.actor.connection.reconnects import Reconnects, may_be_mended_elsewhere
+from rollcast.services.address import split_addresses
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     ConfigurationError,
@@ -35,7 +36,8 @@ class Joining:
     One thread at a time calls `join`; any thread may call `offer`.
 
     Args:
-        address: The learner, `host:port`, `unix:/path` or `file:/path`.
+        address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, with commas between:
+            relays, and the learner itself. At each attempt they are tried in their order.
         offer: The actor's first offer.
         security: Certificates and token; their files are read again at every attempt.
         ending: Ends every wait.
@@ -43,6 +45,7 @@ class Joining:
 
     def __init__(self, address: str, offer: JoinOffer, *, security: ClientSecurity, ending: Ending) -> None:
         self._address = address
+        self._addresses = split_addresses(address)
         self._first_offer = offer
         self._security = security
         self._ending = ending
@@ -95,13 +98,9 @@ class Joining:
             if self._ending.is_set():
                 return None
             on_attempt()
-            client = None
             try:
-                client = self._new_client()
-                agreement = client.join(self.offer(acknowledged_sequence))
+                return self._join_any(acknowledged_sequence)
             except RollcastError as error:
-                if client is not None:
-                    client.close()
                 delay_s = reconnects.delay_after(error)
                 if time.monotonic() + delay_s > deadline:
                     raise LearnerUnreachableError(
@@ -110,28 +109,41 @@ class Joining:
                 if attempt in _LOGGED_ATTEMPTS:
                     logger.warning("waiting for the learner at %s: %s", self._address, error)
                 self._ending.wait(delay_s)
-            except BaseException:
-                if client is not None:
-                    client.close()
-                raise
-            else:
-                self._take(client, agreement)
-                return client
         raise AssertionError("counting never ends")
 
-    def _new_client(self) -> LearnerClient:
+    def _join_any(self, acknowledged_sequence: int) -> LearnerClient:
+        """Joins at the first address that takes the actor in; raises the error of the last one if none does."""
+        for address in self._addresses[:-1]:
+            try:
+                return self._join_at(address, acknowledged_sequence)
+            except RollcastError as error:
+                if self._ending.is_set() or not may_be_mended_elsewhere(error):
+                    raise
+                logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
+        return self._join_at(self._addresses[-1], acknowledged_sequence)
+
+    def _join_at(self, address: str, acknowledged_sequence: int) -> LearnerClient:
+        client = self._new_client(address)
         try:
-            return LearnerClient(self._address, security=self._security)
+            agreement = client.join(self.offer(acknowledged_sequence))
+            self._take(agreement)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _new_client(self, address: str) -> LearnerClient:
+        try:
+            return LearnerClient(address, security=self._security)
         except ConfigurationError as error:
             if self._agreement is None:
                 raise
             # The files were right at the first join: somebody is replacing them now.
             raise NotReadyError(str(error)) from error
 
-    def _take(self, client: LearnerClient, agreement: JoinAgreement) -> None:
+    def _take(self, agreement: JoinAgreement) -> None:
         before = self._agreement
         if before is not None and self._plan(before) != self._plan(agreement):
-            client.close()
             raise ProtocolMismatchError(
                 f"the learner at {self._address} came back with another plan: rollouts of {agreement.n_rollout_steps} "
                 f"steps with {agreement.policy} for incarnation {agreement.incarnation}; expected rollouts of "

@@ -3,6 +3,7 @@
 from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.services.errors import (
     LearnerUnreachableError,
+    LimitExceededError,
     MissingMessageError,
     NotReadyError,
     RollcastError,
@@ -50,6 +51,11 @@ class Reconnects:
             if not _may_be_damage(error) or self._n_damaged > _MAX_DAMAGED:
                 raise error
         return next(self._delays)
+
+
+def may_be_mended_elsewhere(error: RollcastError) -> bool:
+    """Returns whether the same learner may be reached by another way: this one has no learner, or has no room."""
+    return isinstance(error, (*_RETRYABLE, LimitExceededError)) or _may_be_damage(error)
 
 
 def _may_be_damage(error: RollcastError) -> bool:

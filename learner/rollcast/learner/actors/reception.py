@@ -186,6 +186,7 @@ class Reception:
                 replay=replay,
                 history=history,
                 evaluators=self._evaluations,
+                relays=self.intake,
                 limits=self._limits,
                 security=endpoint.security,
             )

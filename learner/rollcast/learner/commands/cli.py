@@ -21,6 +21,7 @@ commands:
   train      train with actors on this machine: start the learner and its actors, end them after training
   learner    train with the actors that connect, and serve the gRPC API
   actor      step environments for a learner on another machine
+  relay      serve actors in the name of a learner elsewhere, for racks, sites and many actors
   status     show the status of a learner
   top        show a run in the terminal while it goes on, with what each actor does
   dashboard  serve a page for browsers that shows what learners and their actors do
@@ -127,6 +128,18 @@ def _actor(arguments: list[str]) -> int:
     from rollcast.actor.acting.process import main as actor_main
 
     return actor_main(arguments, program="rollcast actor")
+
+
+def _relay(arguments: list[str]) -> int:
+    from rollcast.learner.settings.relay import RelaySettings
+
+    settings = RelaySettings.from_command_line("rollcast relay", arguments)
+    require_extra("learner", "rollcast relay", "grpc_reflection")
+    log_to_stderr(settings.log_level)
+    reuse_large_buffers()
+    from rollcast.learner.commands.relay import relay
+
+    return relay(settings)
 
 
 def _status(arguments: list[str]) -> int:
@@ -276,6 +289,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "learner": _learner,
     "actor": _actor,
+    "relay": _relay,
     "status": _status,
     "top": _top,
     "dashboard": _dashboard,

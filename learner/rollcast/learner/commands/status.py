@@ -79,9 +79,10 @@ def _show(
 
 
 def _actor_row(info: ActorInfo) -> tuple[str, ...]:
+    name = info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}"
     return (
         str(info.slot),
-        info.actor_id if info.incarnation == 1 else f"{info.actor_id} #{info.incarnation}",
+        f"{name} via {', '.join(info.via)}" if info.via else name,
         info.state.name.lower(),
         str(info.n_envs),
         f"{info.rollouts:,}",

@@ -258,6 +258,7 @@ def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
         ("state", wording.state_text(actor)),
         ("slot", f"{actor.slot}, process #{actor.incarnation}"),
         ("peer", printable(actor.peer) or UNKNOWN),
+        ("relays", printable(", ".join(actor.via)) or "none"),
         ("environments", count(actor.n_envs)),
         ("policy it uses", f"v{count(_applied(actor))}"),
         ("policy of its last rollout", f"v{count(actor.policy_version)}"),

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 
 from rollcast.learner.history.run_history import RunHistory
+from rollcast.learner.ingest.bundled import BundledIntakeStream
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import Evaluations
@@ -16,7 +17,8 @@ from rollcast.services.errors import NotReadyError, ProtocolMismatchError, Refus
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
-from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer
+from rollcast.services.rollouts.bundled_stream import Answer
+from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
 from rollcast.services.status.description import LearnerDescription
@@ -86,6 +88,11 @@ class RolloutIntake:
         self._evaluations = evaluations
         if evaluations is not None:
             evaluations.begin(self._nonce)
+
+    @property
+    def learner_nonce(self) -> int:
+        """The number of this learner's process, from which actors know it."""
+        return self._nonce
 
     @property
     def duplicate_rollouts(self) -> int:
@@ -208,8 +215,40 @@ class RolloutIntake:
             NotReadyError: The actor's old stream does not end.
         """
         del peer
+        return self._open(actor_id, incarnation, cancel, None)
+
+    def open_bundled(
+        self,
+        actor_id: str,
+        incarnation: int,
+        *,
+        relay: Relay,
+        peer: str,
+        answer: Callable[[Answer], None],
+        cancel: Callable[[], None],
+    ) -> BundledIntakeStream:
+        """Opens the stream of an actor that has joined through a relay.
+
+        Args:
+            actor_id: The actor's name.
+            incarnation: The incarnation that it was given when it joined.
+            relay: The relay that speaks for it.
+            peer: The relay's address; known since the join.
+            answer: Takes what the learner has for the stream.
+            cancel: Ends the stream; called when a newer stream replaces it.
+
+        Raises:
+            UnknownActorError: The actor has not joined, or not through this relay.
+            ActorReplacedError: Another process has joined under its name.
+            NotReadyError: The actor's old stream does not end.
+        """
+        del peer
+        stream = self._open(actor_id, incarnation, cancel, relay)
+        return BundledIntakeStream(stream, answer, has_own_thread=self._parts.takes_turns)
+
+    def _open(self, actor_id: str, incarnation: int, cancel: Callable[[], None], relay: Relay | None) -> IntakeStream:
         registry = self._parts.registry
-        record = registry.open_stream(actor_id, incarnation, cancel)
+        record = registry.open_stream(actor_id, incarnation, cancel, relay=relay)
         if not record.accepting.acquire(timeout=_TAKE_OVER_S):
             registry.close_stream(record, cancel, clean=False)
             raise NotReadyError(

@@ -16,7 +16,7 @@ _OF_RECORD: Final = same_fields(
     ActorInfo,
     but=(
         *("peer", "n_envs", "idle_s", "software_version"),
-        *("acting_state", "applied_policy_version", "env_steps_per_second"),
+        *("acting_state", "applied_policy_version", "env_steps_per_second", "via"),
     ),
 )
 
@@ -73,6 +73,7 @@ class ActorRecord:
             acting_state=None if self.activity is None else self.activity.state,
             applied_policy_version=0 if self.activity is None else self.activity.policy_version,
             env_steps_per_second=self.rate.per_second(),
+            via=tuple(relay.relay_id for relay in self.offer.via),
         )
 
 

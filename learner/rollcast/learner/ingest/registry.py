@@ -22,7 +22,7 @@ from rollcast.services.errors import (
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
 from rollcast.services.rollouts.activity import ActorActivity
-from rollcast.services.rollouts.join import JoinOffer
+from rollcast.services.rollouts.join import JoinOffer, Relay
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorInfo, ActorState
 
@@ -131,11 +131,19 @@ class ActorRegistry:
             replaced()
         return record
 
-    def open_stream(self, actor_id: str, incarnation: int, cancel: Callable[[], None]) -> ActorRecord:
+    def open_stream(
+        self, actor_id: str, incarnation: int, cancel: Callable[[], None], *, relay: Relay | None = None
+    ) -> ActorRecord:
         """Marks an actor as streaming, and ends its old stream.
 
+        Args:
+            actor_id: The actor.
+            incarnation: The number of its process.
+            cancel: Ends the new stream.
+            relay: The relay that has the stream; None: the actor itself.
+
         Raises:
-            UnknownActorError: The actor has not joined.
+            UnknownActorError: The actor has not joined, or not in the way in which the stream comes.
             ActorReplacedError: Another process has joined under its name since.
         """
         with self._lock:
@@ -148,6 +156,13 @@ class ActorRegistry:
                 raise ActorReplacedError(
                     f"actor {actor_id!r}, incarnation {incarnation}, was replaced by incarnation {record.incarnation}: "
                     "give each actor its own --actor-id, or end this process"
+                )
+            if relay != (record.offer.via[-1] if record.offer.via else None):
+                # What the last join says holds: a relay speaks only for those who have joined through it.
+                how = "itself" if relay is None else f"through relay {relay.relay_id!r}"
+                raise UnknownActorError(
+                    f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner {how} last: call Join "
+                    "there first"
                 )
             before, record.cancel_stream = record.cancel_stream, cancel
             self._set_state(record, ActorState.STREAMING)
@@ -322,4 +337,5 @@ def _arrival(record: ActorRecord) -> str:
     peer = record.offer.peer
     origin = f" from {peer}" if peer and not peer.startswith("unix:") else ""
     again = f" again, as process {record.incarnation} of this name" if record.incarnation > 1 else ""
-    return f"joined{again}{origin}: slot {record.slot}, {record.offer.n_envs} environments"
+    through = f" through relay {record.offer.via[-1].relay_id}" if record.offer.via else ""
+    return f"joined{again}{origin}{through}: slot {record.slot}, {record.offer.n_envs} environments"

@@ -82,6 +82,11 @@ class SharedParts:
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
+    def takes_turns(self) -> bool:
+        """True if passing a rollout on may last until other actors have passed theirs on, or the disk has it."""
+        return self.durable is not None or self.rule.rounds is not None
+
+    @property
     def activity_interval_s(self) -> float:
         """Seconds between two reports of an actor's time; 0: nobody wants them."""
         return 0.0 if self.memory is None else ACTIVITY_INTERVAL_S
@@ -129,6 +134,9 @@ class IntakeStream:
         record.awaiting_s = self._awaiting_s
         if parts.memory is not None:
             parts.memory.connected(self.actor_id, lambda: self.held_since)
+
+    def received(self, serialized: bytes) -> None:
+        """Does nothing: a learner passes no message on."""
 
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""

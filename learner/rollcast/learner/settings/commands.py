@@ -13,6 +13,7 @@ from rollcast.learner.settings.ls import LsSettings
 from rollcast.learner.settings.plot import PlotSettings
 from rollcast.learner.settings.recipes_command import RecipesSettings
 from rollcast.learner.settings.record import RecordSettings
+from rollcast.learner.settings.relay import RelaySettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.learner.settings.slurm import SlurmSettings
@@ -24,6 +25,7 @@ COMMAND_SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
     "train": TrainSettings,
     "learner": ServingSettings,
     "actor": ActorSettings,
+    "relay": RelaySettings,
     "status": StatusSettings,
     "top": TopSettings,
     "dashboard": DashboardSettings,

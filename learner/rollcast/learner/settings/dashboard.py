@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rollcast.services.address import parse_listening_address
+from rollcast.services.address import parse_listening_address, split_addresses
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
@@ -47,15 +47,9 @@ class DashboardSettings(ClientSecuritySettings):
         """Returns the learners' addresses.
 
         Raises:
-            ConfigurationError: There is none, or one is given twice.
+            ConfigurationError: There is none, or one is given twice, or one is malformed.
         """
-        addresses = tuple(part.strip() for part in self.learner_address.split(",") if part.strip())
-        if not addresses or len(set(addresses)) < len(addresses):
-            raise ConfigurationError(
-                f"learner_address is {self.learner_address!r}; expected one address, or several different ones with "
-                "commas between them; correct it"
-            )
-        return addresses
+        return split_addresses(self.learner_address)
 
     def names(self) -> tuple[str, ...]:
         """Returns the names under which browsers may ask."""

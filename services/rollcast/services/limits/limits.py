@@ -40,6 +40,11 @@ MAX_RECURRENT_SIZE: Final = 4096
 # Frames that a policy sees at once; each row of an update has as many.
 MAX_FRAME_STACK: Final = 64
 
+# Relays between an actor and its learner; relays of one learner at once; parts in one message of a relay.
+MAX_RELAYS_IN_A_ROW: Final = 4
+MAX_RELAYS: Final = 64
+MAX_BUNDLE_PARTS: Final = 4096
+
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384
 

@@ -1,7 +1,7 @@
 """Defines the agreement between an actor and a learner before the first rollout."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.evaluation import EvaluationPlan
@@ -15,6 +15,19 @@ class ActorRole(enum.Enum):
 
     ACT = 0
     EVALUATE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """A relay between actors and their learner.
+
+    Attributes:
+        relay_id: Its name, for people.
+        nonce: The number of its process, not 0. Only who knows it may speak for the relay's actors.
+    """
+
+    relay_id: str
+    nonce: int = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,7 @@ class JoinOffer:
     protocol_version: int = PROTOCOL_VERSION
     peer: str = ""
     role: ActorRole = ActorRole.ACT
+    via: tuple[Relay, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,17 +4,18 @@ import math
 import re
 from typing import Final
 
-from rollcast.services.errors import InvalidInputError, ProtocolMismatchError
+from rollcast.services.errors import InvalidInputError, LimitExceededError, ProtocolMismatchError
 from rollcast.services.limits.limits import (
     MAX_ACTOR_ID_LENGTH,
     MAX_ENVS_PER_ACTOR,
     MAX_INTERVAL_S,
     MAX_NETWORK_LENGTH,
+    MAX_RELAYS_IN_A_ROW,
     MIN_INTERVAL_S,
 )
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 from rollcast.services.rollouts.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
-from rollcast.services.rollouts.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer
+from rollcast.services.rollouts.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import check_action_space_supported, check_spaces_match
 from rollcast.services.wire.same_fields import same_fields
@@ -24,7 +25,7 @@ _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 # A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
 # These have the contract's names.
-_offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer", "role"))
+_offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer", "role", "via"))
 _agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs", "evaluation"))
 
 
@@ -42,6 +43,7 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
         software_version=offer.software_version,
         substeps=environment_spaces_to_proto(offer.spaces),
         role=offer.role.value,  # type: ignore[arg-type]  # the stub's enum class exists for checkers only
+        via=[relay_to_proto(relay) for relay in offer.via],
     )
 
 
@@ -57,6 +59,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         InvalidInputError: The name or the network is malformed, or there are too many environments.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
+        LimitExceededError: It has come through too many relays.
     """
     if proto.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatchError(
@@ -96,7 +99,46 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         spaces=spaces,
         peer=peer,
         role=ActorRole(proto.role),
+        via=_via(proto),
     )
+
+
+def relay_to_proto(relay: Relay) -> rollout_pb2.Relay:
+    """Encodes a relay.
+
+    Args:
+        relay: The relay.
+    """
+    return rollout_pb2.Relay(relay_id=relay.relay_id, nonce=relay.nonce)
+
+
+def relay_from_proto(proto: rollout_pb2.Relay) -> Relay:
+    """Decodes a relay.
+
+    Args:
+        proto: The message.
+
+    Raises:
+        InvalidInputError: Its name is malformed, or it has no number.
+    """
+    name = proto.relay_id
+    if not 0 < len(name) <= MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or not proto.nonce:
+        raise InvalidInputError(
+            f"a relay is called {name[:160]!r}{'' if proto.nonce else ' and has nonce 0'}; expected 1 to "
+            f"{MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] and a nonce that is not 0; rename the relay"
+        )
+    return Relay(name, proto.nonce)
+
+
+def _via(proto: rollout_pb2.JoinRequest) -> tuple[Relay, ...]:
+    if len(proto.via) > MAX_RELAYS_IN_A_ROW:
+        names = [relay.relay_id[:MAX_ACTOR_ID_LENGTH] for relay in proto.via[: MAX_RELAYS_IN_A_ROW + 1]]
+        raise LimitExceededError(
+            f"actor {proto.actor_id!r} comes through {len(proto.via)} relays, {names}; expected at most "
+            f"{MAX_RELAYS_IN_A_ROW}; give each relay the address of a learner, or of a relay nearer to it",
+            limit="max_relays_in_a_row",
+        )
+    return tuple(map(relay_from_proto, proto.via))
 
 
 def join_agreement_to_proto(agreement: JoinAgreement) -> rollout_pb2.JoinResponse:

@@ -24,6 +24,7 @@ METHOD_ROLES: Final[dict[str, Role | None]] = {
     "/rollcast.v1.RolloutService/Join": Role.ACTOR,
     "/rollcast.v1.RolloutService/StreamRollouts": Role.ACTOR,
     "/rollcast.v1.RolloutService/ReportEvaluation": Role.ACTOR,
+    "/rollcast.v1.RelayService/StreamBundles": Role.ACTOR,
     "/rollcast.v1.PolicyService/SubscribePolicy": Role.ACTOR,
     "/rollcast.v1.PolicyService/GetPolicy": Role.ACTOR,
     "/rollcast.v1.PolicyService/Act": Role.OPERATOR,

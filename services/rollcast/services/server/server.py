@@ -25,6 +25,8 @@ from rollcast.services.policies.evaluated import EvaluatedPolicies
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
 from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
+from rollcast.services.rollouts.bundle_service import BundleServicer, add_relay_service
+from rollcast.services.rollouts.bundled_stream import BundleSink
 from rollcast.services.rollouts.service import EvaluationSink, RolloutServicer, RolloutSink, add_rollout_service
 from rollcast.services.security.authorization import AuthorizationInterceptor
 from rollcast.services.security.credentials import server_credentials
@@ -39,6 +41,7 @@ from rollcast.v1 import (
     learner_pb2,
     learner_pb2_grpc,
     policy_pb2,
+    relay_pb2,
     replay_pb2,
     rollout_pb2,
 )
@@ -47,6 +50,7 @@ _log = logging.getLogger(__name__)
 
 ROLLOUT_SERVICE: Final = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 POLICY_SERVICE: Final = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
+RELAY_SERVICE: Final = relay_pb2.DESCRIPTOR.services_by_name["RelayService"].full_name
 LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService"].full_name
 HISTORY_SERVICE: Final = history_pb2.DESCRIPTOR.services_by_name["HistoryService"].full_name
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
@@ -303,6 +307,7 @@ def make_server(
     history: HistorySource | None = None,
     replay: Mapping[str, ReplaySource] | None = None,
     evaluators: Evaluators | None = None,
+    relays: BundleSink | None = None,
     limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> GrpcServer:
@@ -316,6 +321,7 @@ def make_server(
         history: Shows what the run has done; None: no HistoryService.
         replay: The replay buffers to serve, by substep key; None: no ReplayService.
         evaluators: Gives evaluators their work and takes their reports; None: the learner evaluates no policies.
+        relays: Takes what relays bring; None: no RelayService.
         limits: Limits on clients; they also decide the number of threads, which are made when needed.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
@@ -335,6 +341,9 @@ def make_server(
             LearnerServicer(control, gate, refusals, limits), server
         ),
     }
+    if relays is not None:
+        bundles = BundleServicer(relays, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes)
+        services[RELAY_SERVICE] = lambda server, _: add_relay_service(bundles, server)
     if history is not None:
         services[HISTORY_SERVICE] = lambda server, gate: history_pb2_grpc.add_HistoryServiceServicer_to_server(  # type: ignore[no-untyped-call]
             HistoryServicer(history, gate, refusals), server

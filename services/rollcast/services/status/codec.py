@@ -14,7 +14,7 @@ from rollcast.v1 import learner_pb2
 _status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation"))
 _evaluation_fields: Final = same_fields(EvaluationStatus)
 _throttled_fields: Final = same_fields(Throttled)
-_actor_fields: Final = same_fields(ActorInfo, but=("state", "acting_state"))
+_actor_fields: Final = same_fields(ActorInfo, but=("state", "acting_state", "via"))
 
 
 def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
@@ -71,7 +71,7 @@ def actor_to_proto(actor: ActorInfo) -> learner_pb2.ActorInfo:
     Args:
         actor: The actor.
     """
-    proto = learner_pb2.ActorInfo(**_actor_fields(actor))
+    proto = learner_pb2.ActorInfo(**_actor_fields(actor), via=actor.via)
     proto.state = actor.state.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
     if actor.acting_state is not None:
         proto.acting_state = actor.acting_state.value  # type: ignore[assignment]  # likewise
@@ -96,4 +96,5 @@ def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
         ) from error
     known = {acting.value: acting for acting in ActingState}
     # None if it has not said, or is of a later version and does what this one does not know.
-    return ActorInfo(state=state, acting_state=known.get(proto.acting_state), **_actor_fields(proto))
+    acting_state = known.get(proto.acting_state)
+    return ActorInfo(state=state, acting_state=acting_state, via=tuple(proto.via), **_actor_fields(proto))

@@ -99,3 +99,4 @@ class ActorInfo:
     acting_state: ActingState | None = None
     applied_policy_version: int = 0
     env_steps_per_second: float = 0.0
+    via: tuple[str, ...] = ()

@@ -114,6 +114,28 @@ def error_to_status(error: RollcastError) -> status_pb2.Status:
     return status_pb2.Status(code=code, message=encoded.decode("utf-8", "ignore"), details=[detail])
 
 
+def error_from_status(serialized: bytes, target: str) -> RollcastError:
+    """Rebuilds an error from the rich status that `error_to_status` made of it.
+
+    Args:
+        serialized: The status, serialised.
+        target: The address that it came from, for the message.
+
+    Returns:
+        An error of the class that was raised there; a plain `RollcastError` if the status does not say.
+    """
+    try:
+        status = status_pb2.Status.FromString(serialized)
+    except DecodeError as error:
+        return errors.UnreadableMessageError(
+            f"{target} sent {len(serialized)} bytes that do not parse as a google.rpc.Status ({error}); expected one; "
+            "reconnect"
+        )
+    info = _info_of(status)
+    error_class = errors.RollcastError if info is None else _CLASS_BY_NAME.get(info.reason, errors.RollcastError)
+    return error_class(status.message, limit="" if info is None else info.metadata.get(_LIMIT_KEY, ""))
+
+
 def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
     """Rebuilds the error that ended a call.
 
@@ -206,11 +228,19 @@ def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
         if key != "grpc-status-details-bin":
             continue
         try:
-            status = status_pb2.Status.FromString(value)
-            for detail in status.details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-                    return info
+            return _info_of(status_pb2.Status.FromString(value))
+        except DecodeError:
+            return None
+    return None
+
+
+def _info_of(status: status_pb2.Status) -> error_details_pb2.ErrorInfo | None:
+    """Returns our own detail of a status; None if it has none, or it does not parse."""
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        try:
+            if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+                return info
         except DecodeError:
             return None
     return None

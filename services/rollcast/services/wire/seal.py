@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import DamagedMessageError
 from rollcast.services.wire.message_body import FIXED64, MAX_FIELDS, NO_BODY, skip_field
-from rollcast.v1 import policy_pb2, rollout_pb2
+from rollcast.v1 import policy_pb2, relay_pb2, rollout_pb2
 
 _DIGEST_NUMBER: Final = 14
 # Below field 16 a tag is one byte.
@@ -23,6 +23,8 @@ for _sealed in (
     rollout_pb2.StreamRolloutsResponse,
     rollout_pb2.ReportEvaluationRequest,
     rollout_pb2.ReportEvaluationResponse,
+    relay_pb2.StreamBundlesRequest,
+    relay_pb2.StreamBundlesResponse,
     policy_pb2.GetPolicyResponse,
     policy_pb2.SubscribePolicyResponse,
 ):

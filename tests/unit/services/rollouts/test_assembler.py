@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.service import parse_request
+from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 

@@ -1,0 +1,216 @@
+"""Keeps a relay's connection to its learner, over every reconnect."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollcast.actor.connection.ending import Ending
+from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.services.client.relay import RelayClient
+from rollcast.services.errors import ConfigurationError, LearnerUnreachableError, NotReadyError, RollcastError
+from rollcast.services.rollouts.bundle_link import BundleLink
+from rollcast.services.rollouts.join import Relay
+from rollcast.services.security.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """An open connection to a learner.
+
+    Attributes:
+        client: Makes the calls.
+        bundles: Carries the rollouts.
+        learner_nonce: The number of the learner's process.
+    """
+
+    client: RelayClient
+    bundles: BundleLink
+    learner_nonce: int
+
+
+class Follower(Protocol):
+    """Follows the learner that is connected."""
+
+    def follow(self, link: OpenLink) -> None:
+        """Goes on with a learner that has just answered, before any actor can join it."""
+
+
+class LearnerLink:
+    """The connection to one learner at a time. A thread keeps it; any thread may ask for it.
+
+    Args:
+        addresses: The learner's addresses, tried in their order: `host:port`, `unix:/path` or `file:/path`.
+        relay: This relay.
+        security: Certificates and token; their files are read again at every attempt.
+        wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+        connect_timeout_s: How long the first connection may take, in seconds.
+        reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
+        follower: Follows the learner.
+        stop: Ends every wait.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        relay: Relay,
+        *,
+        security: ClientSecurity,
+        wait_s: float,
+        connect_timeout_s: float,
+        reconnect_timeout_s: float,
+        follower: Follower,
+        stop: threading.Event,
+    ) -> None:
+        self._addresses = tuple(addresses)
+        self._relay = relay
+        self._security = security
+        self._wait_s = wait_s
+        self._timeout_s = connect_timeout_s
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._follower = follower
+        self._ending = Ending(stop)
+        self._lock = threading.Lock()  # guards the four below
+        self._open: OpenLink | None = None
+        self._bundles: BundleLink | None = None
+        self._reason = "it has not answered yet"
+        self._n_bundles_before = 0
+        self._thread: threading.Thread | None = None
+        # The error that has ended the relay; None: it goes on.
+        self.error: RollcastError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is a connection, and the learner has answered on it."""
+        with self._lock:
+            return self._open is not None
+
+    @property
+    def n_bundles(self) -> int:
+        """The messages that have carried rollouts."""
+        with self._lock:
+            return self._n_bundles_before + (0 if self._bundles is None else self._bundles.n_bundles)
+
+    def start(self) -> None:
+        """Begins to connect."""
+        self._thread = threading.Thread(target=self._keep, name="rollcast-link", daemon=True)
+        self._thread.start()
+
+    def current(self) -> OpenLink:
+        """Returns the open connection.
+
+        Raises:
+            NotReadyError: There is none at this moment.
+        """
+        with self._lock:
+            if self._open is None:
+                raise NotReadyError(
+                    f"relay {self._relay.relay_id!r} has no connection to its learner at "
+                    f"{', '.join(self._addresses)}: {self._reason}; try again with backoff, or join elsewhere"
+                )
+            return self._open
+
+    def drop(self, link: OpenLink) -> None:
+        """Ends a connection, if it is still the open one; another is made.
+
+        Args:
+            link: The connection.
+        """
+        with self._lock:
+            if self._open is not link:
+                return
+            self._open = None
+        link.bundles.cancel()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the connection, once what is queued is sent. Idempotent.
+
+        Args:
+            timeout_s: The longest wait for that, in seconds.
+        """
+        self._ending.closing.set()
+        with self._lock:
+            bundles = self._bundles
+        if bundles is not None:
+            bundles.close()
+        if self._thread is None:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() and bundles is not None:
+            bundles.cancel()
+            self._thread.join(timeout_s)
+
+    def _keep(self) -> None:
+        try:
+            self._connect_again_and_again()
+        except RollcastError as error:
+            self.error = error
+        except Exception as error:
+            logger.exception("the connection to the learner failed")
+            self.error = RollcastError(f"the connection to the learner failed: {error!r}")
+            raise
+
+    def _connect_again_and_again(self) -> None:
+        reconnects = Reconnects()
+        lost_at = time.monotonic()
+        while not self._ending.is_set():
+            for address in self._addresses:
+                started = time.monotonic()
+                try:
+                    has_opened = self._run(address)
+                    error: RollcastError = NotReadyError("the learner closed the relay's stream")
+                except RollcastError as caught:
+                    error, has_opened = caught, self.is_open
+                with self._lock:
+                    self._open = None
+                    self._reason = str(error)
+                if self._ending.is_set():
+                    return
+                if has_opened:
+                    lost_at, self._timeout_s = time.monotonic(), self._reconnect_timeout_s
+                    logger.warning("lost the learner at %s: %s; reconnecting", address, error)
+                    break
+            delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - started if has_opened else 0.0)
+            if time.monotonic() + delay_s > lost_at + self._timeout_s:
+                raise LearnerUnreachableError(
+                    f"no learner at {', '.join(self._addresses)} for {self._timeout_s:.0f} s: {error}"
+                ) from error
+            self._ending.wait(delay_s)
+
+    def _run(self, address: str) -> bool:
+        """Connects, and reads the learner's answers until the connection ends; returns whether it was ever open."""
+        try:
+            client = RelayClient(address, security=self._security)
+        except ConfigurationError as error:
+            if self._timeout_s is not self._reconnect_timeout_s:
+                raise
+            # The files were right at the first connection: somebody is replacing them now.
+            raise NotReadyError(str(error)) from error
+        with client:
+            bundles = client.open_bundles(self._relay, wait_s=self._wait_s)
+            with self._lock:
+                self._bundles = bundles
+            if self._ending.is_set():
+                bundles.close()
+            opened = False
+
+            def on_open(learner_nonce: int) -> None:
+                nonlocal opened
+                opened = True
+                link = OpenLink(client, bundles, learner_nonce)
+                self._follower.follow(link)
+                with self._lock:
+                    self._open = link
+                logger.info("relaying to the learner at %s", address)
+
+            try:
+                bundles.run(on_open)
+            finally:
+                with self._lock:
+                    self._bundles = None
+                    self._n_bundles_before += bundles.n_bundles
+            return opened

@@ -1,0 +1,184 @@
+"""Passes the messages of one actor's stream on, and waits for the learner's answers."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
+from rollcast.services.rollouts.activity import ActorActivity
+from rollcast.services.rollouts.bundle_link import BundleLink
+from rollcast.services.rollouts.bundled_stream import Answer
+from rollcast.services.rollouts.join import JoinAgreement
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+# A thread that waits for the learner looks this often whether its actor is still there.
+_LOOK_S: Final = 1.0
+# Time for the learner to open the stream.
+_OPEN_TIMEOUT_S: Final = 15.0
+
+
+class RelayedStream:
+    """An actor's stream at a relay: a `BundledStream` that does not answer by itself, see `services/rollouts`.
+
+    Invariant: the actor hears of no acknowledgement or credit that did not come from the learner. A rollout is kept
+    only until its messages are on their way; its actor keeps it until it is acknowledged.
+
+    The stream's own thread uses it, but for `close`, and for the answers, which come by the link's thread.
+
+    Args:
+        bundles: Carries the messages.
+        agreement: What the learner has agreed with the actor.
+        spaces: The spaces in the order of the learner.
+        answer: Takes the learner's answers, for an actor behind another relay; None: `accept` returns them.
+        cancel: Ends the actor's stream from any thread.
+        passed_on: Called with the bytes of each rollout that is passed on.
+        closed: Called when the stream is closed.
+        want_policy: Called with the actor's name and the learner's answer, before the actor is told.
+    """
+
+    def __init__(
+        self,
+        bundles: BundleLink,
+        agreement: JoinAgreement,
+        spaces: EnvironmentSpaces,
+        *,
+        answer: Callable[[Answer], None] | None,
+        cancel: Callable[[], None],
+        passed_on: Callable[[int], None],
+        closed: Callable[[], None],
+        want_policy: Callable[[str, StreamProgress], None],
+    ) -> None:
+        self._bundles = bundles
+        self._max_message_bytes = agreement.max_message_bytes
+        self._answer = answer
+        self._cancel = cancel
+        self._passed_on = passed_on
+        self._closed = closed
+        self._want_policy = want_policy
+        self.actor_id = agreement.actor_id
+        self.incarnation = agreement.incarnation
+        self.spaces = spaces
+        self.n_rollout_steps = agreement.n_rollout_steps
+        self.n_envs = agreement.n_envs
+        self.state_size = agreement.policy.state_size
+        self.frame_stack = agreement.policy.frame_stack
+        self.activity_interval_s = agreement.activity_interval_s
+        self._messages: list[bytes] = []
+        self._refusal: RollcastError | None = None
+        self._changed = threading.Condition()  # guards the five below
+        self._progress: StreamProgress | None = None
+        self._error: RollcastError | None = None
+        # the learner answers when the stream is opened, and after each rollout
+        self._n_awaited = 1
+        self._n_answers = 0
+        self._is_waited_for = False
+        self._number = bundles.open_stream(self.actor_id, self.incarnation, self._take_answer)
+
+    def received(self, serialized: bytes) -> None:
+        """Keeps a message until it is known what it belongs to.
+
+        Raises:
+            LimitExceededError: It is too large to be passed on.
+        """
+        if len(serialized) > self._max_message_bytes:
+            raise LimitExceededError(
+                f"actor {self.actor_id!r} sent a message of {len(serialized)} bytes; expected at most "
+                f"{self._max_message_bytes}, the max_message_bytes of its agreement; send it in frames",
+                limit="max_message_bytes",
+            )
+        self._messages.append(serialized)
+
+    def progress(self) -> StreamProgress:
+        """Returns the learner's newest answer; waits for its first.
+
+        Raises:
+            NotReadyError: The learner did not answer in time.
+            RollcastError: The learner has refused the stream.
+        """
+        deadline = time.monotonic() + _OPEN_TIMEOUT_S
+        return self._await_answer(lambda: time.monotonic() < deadline)
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Passes a rollout on, and waits for the learner's answer to it.
+
+        Raises:
+            NotReadyError: The connection to the learner, or to the actor, has ended.
+            RollcastError: The learner has refused the rollout.
+        """
+        del rollout  # what was sent goes on, not what was read
+        self._pass_on()
+        return self._await_answer(is_active)
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Passes a rollout on; the learner's answer is handed on when it comes."""
+        del rollout, is_active
+        self._pass_on()
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Does nothing: the learner itself knows for how long it has waited."""
+
+    def acted(self, activity: ActorActivity) -> None:
+        """Passes a report of the actor's time on, also from the middle of a rollout."""
+        del activity
+        self._bundles.send(self._number, [self._messages.pop()])
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Passes the actor's last message on."""
+        del failure
+        self._bundles.send(self._number, [self._messages.pop()])
+
+    def rejected(self, error: RollcastError) -> None:
+        """Notes why a message was refused here, for the learner."""
+        self._refusal = error
+        self._messages.clear()
+
+    def close(self, *, clean: bool) -> None:
+        """Tells the learner that the actor's stream has ended."""
+        self._bundles.end_stream(self._number, clean=clean, refusal=self._refusal)
+        self._closed()
+
+    def _pass_on(self) -> None:
+        messages, self._messages = self._messages, []
+        with self._changed:
+            self._n_awaited += 1
+        self._bundles.send(self._number, messages)
+        self._passed_on(sum(map(len, messages)))
+
+    def _await_answer(self, is_active: Callable[[], bool]) -> StreamProgress:
+        with self._changed:
+            self._is_waited_for = True
+            try:
+                while self._n_answers < self._n_awaited and self._error is None:
+                    if not is_active():
+                        raise NotReadyError(
+                            f"the learner has not answered actor {self.actor_id!r}, which has gone or waited for too "
+                            "long; expected an answer; join again with backoff"
+                        )
+                    self._changed.wait(_LOOK_S)
+            finally:
+                self._is_waited_for = False
+            if self._n_answers < self._n_awaited and self._error is not None:
+                raise self._error
+            assert self._progress is not None, "there was an answer"
+            return self._progress
+
+    def _take_answer(self, answer: Answer) -> None:
+        """Takes an answer of the learner. Called by the link's thread."""
+        if self._answer is not None:
+            self._answer(answer)
+            return
+        if isinstance(answer, StreamProgress):
+            self._want_policy(self.actor_id, answer)
+        with self._changed:
+            if isinstance(answer, RollcastError):
+                self._error = answer
+            else:
+                self._progress = answer
+                self._n_answers += 1
+            is_idle = not self._is_waited_for
+            self._changed.notify_all()
+        if is_idle and isinstance(answer, RollcastError):
+            # Nobody asks: the actor is silent, and must hear that its stream has ended.
+            self._cancel()

@@ -1,0 +1,110 @@
+"""The settings of `rollcast relay`. Imports neither torch nor grpc."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
+
+from pydantic import AfterValidator, Field
+
+from rollcast.services.address import split_addresses
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
+from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
+from rollcast.services.metrics.settings import MetricsSettings
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.server.settings import AnnouncementSettings
+from rollcast.services.settings.settings import LogLevel
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
+
+def _checked_name(name: str) -> str:
+    """Expands a name and checks it; pydantic turns the ValueError into its own error."""
+    expanded = name.replace("{host}", socket.gethostname()).replace("{pid}", str(os.getpid()))
+    if len(expanded) > MAX_ACTOR_ID_LENGTH or not _NAME.fullmatch(expanded):
+        raise ValueError(
+            f"relay_id is {expanded[:160]!r}; expected 1 to {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-]; choose "
+            "another name"
+        )
+    return expanded
+
+
+class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings):
+    """Serves actors in the name of a learner: takes each policy once, and passes rollouts on in bundles."""
+
+    first_options: ClassVar = (
+        *("learner_address", "address", "relay_id", "max_actors", "wait_for_next_run", "connect_timeout_s"),
+        *("reconnect_timeout_s", "bundle_wait_s", "tls_ca", "token_file", "serve_tls_cert", "serve_tls_key"),
+        *("tokens_file", "insecure", "metrics_address", "log_level"),
+    )
+
+    learner_address: str = Field(
+        "localhost:50051",
+        description="The learner's address, or that of another relay: host:port, unix:/path, or file:/path of its "
+        "--address-file. Several, with commas between them, are tried in their order.",
+    )
+    address: str = Field(
+        "localhost:50053", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
+    )
+    relay_id: Annotated[str, AfterValidator(_checked_name)] = Field(
+        "{host}-{pid}",
+        description="This relay's name, which the learner shows beside its actors; {host} and {pid} are replaced by "
+        "the host's name and the process id.",
+    )
+    connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
+    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
+    wait_for_next_run: bool = Field(
+        False,
+        description="After training, wait for the learner's next run and relay for it, instead of ending with exit "
+        "code 0.",
+    )
+    bundle_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.002,
+        description="Seconds that a rollout may wait for others that travel with it in one message.",
+    )
+    serve_tls_cert: Path | None = Field(
+        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
+    )
+    serve_tls_key: Path | None = Field(
+        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
+    )
+    serve_tls_client_ca: Path | None = Field(
+        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
+    )
+    tokens_file: Path | None = Field(
+        None,
+        description="Require a token from this file of actors. Each line is ROLE:TOKEN, with the role actor, viewer or "
+        "operator. The file is read again when it changes. Default: no token required.",
+    )
+    insecure: bool = Field(
+        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
+    )
+    log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    def learner_addresses(self) -> tuple[str, ...]:
+        """Returns the learner's addresses, in the order in which they are tried.
+
+        Raises:
+            ConfigurationError: There is none, or one is given twice, or one is malformed.
+        """
+        return split_addresses(self.learner_address)
+
+    def server_security(self) -> ServerSecurity:
+        """Makes the security towards actors, and reads the files.
+
+        Raises:
+            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
+                `insecure` is not set.
+        """
+        security = ServerSecurity.from_files(
+            tls_cert=self.serve_tls_cert,
+            tls_key=self.serve_tls_key,
+            tls_client_ca=self.serve_tls_client_ca,
+            tokens_file=self.tokens_file,
+            insecure=self.insecure,
+            prefix="serve_",
+        )
+        security.check_address(self.address)
+        return security

@@ -1,0 +1,71 @@
+"""A relay's calls of its learner: values in, values out, errors from the tree."""
+
+import contextlib
+from collections.abc import Iterator
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError, RollcastError
+from rollcast.services.policies.relayed import EncodedSubscription
+from rollcast.services.rollouts.bundle_link import BundleLink
+from rollcast.services.rollouts.evaluation import EvaluationReport
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
+
+
+class RelayClient(LearnerClient):
+    """A client of a learner, for a relay, which may be closed while calls begin. Safe from many threads.
+
+    Its arguments are those of `LearnerClient`.
+    """
+
+    def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
+        """Agrees with the learner for an actor; see `LearnerClient.join`."""
+        with self._perhaps_closed():
+            return super().join(offer, timeout_s=timeout_s)
+
+    def report_evaluation(self, report: EvaluationReport) -> None:
+        """Passes an evaluator's report on; see `LearnerClient.report_evaluation`."""
+        with self._perhaps_closed():
+            super().report_evaluation(report)
+
+    def open_bundles(self, relay: Relay, *, wait_s: float = 0.0) -> BundleLink:
+        """Opens the stream for the rollouts of all actors, which has no deadline; its `run` raises its errors.
+
+        Args:
+            relay: This relay.
+            wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+        """
+        return BundleLink(self._channel, self.address, relay, wait_s=wait_s)
+
+    def subscribe_encoded(
+        self, *, evaluator_id: str = "", incarnation: int = 0, after_version: int = 0
+    ) -> EncodedSubscription:
+        """Subscribes to new policies as the bytes they are, without a deadline; iterating raises the errors.
+
+        Args:
+            evaluator_id: An evaluator's name: then only the versions that it is to evaluate come. Empty: all versions.
+            incarnation: The evaluator's incarnation.
+            after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
+
+        Raises:
+            LearnerUnreachableError: The connection was just closed.
+        """
+        with self._perhaps_closed():
+            return EncodedSubscription(
+                self._channel,
+                self.address,
+                evaluator_id=evaluator_id,
+                incarnation=incarnation,
+                after_version=after_version,
+            )
+
+    @contextlib.contextmanager
+    def _perhaps_closed(self) -> Iterator[None]:
+        try:
+            yield
+        except RollcastError:
+            raise
+        except ValueError as error:  # gRPC's, for a call on a channel that another thread has closed
+            raise LearnerUnreachableError(
+                f"the connection to {self.address} has just been closed ({error}); expected an open one; try again "
+                "with backoff"
+            ) from error

@@ -1,0 +1,326 @@
+"""Serves RelayService: the rollout streams of a relay's actors, all on one call; sees the learner through Protocols."""
+
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+import grpc
+
+from rollcast.services.errors import (
+    InvalidRolloutError,
+    LimitExceededError,
+    MissingMessageError,
+    RollcastError,
+    ThrottledError,
+)
+from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
+from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.rollouts.bundled_stream import ActorStream, Answer, BundleSink
+from rollcast.services.rollouts.join import Relay
+from rollcast.services.rollouts.join_codec import relay_from_proto
+from rollcast.services.rollouts.service import progress_to_proto
+from rollcast.services.wire.error_status import error_from_status, error_to_status
+from rollcast.services.wire.seal import damaged, parse_sealed, seal
+from rollcast.v1 import relay_pb2
+
+_log = logging.getLogger(__name__)
+
+_SERVICE: Final = "rollcast.v1.RelayService"
+# A thread that waits looks this often whether its call is still open.
+_LOOK_S: Final = 0.5
+# Answers that wait for the relay to take them; beyond that nothing more is read from it.
+_MAX_ANSWERS: Final = 2 * MAX_BUNDLE_PARTS
+# A message of answers is closed above this size; one answer more has 4 KiB at most.
+_ANSWER_BYTES: Final = 1 << 20
+_STATUS_BYTES: Final = 4 << 10
+# Time for the thread that reads a relay's messages to notice that its call has ended.
+_JOIN_TIMEOUT_S: Final = 5.0
+
+
+class BundleServicer:
+    """Serves relays. A call holds a thread of the server, which answers, and one of its own, which reads.
+
+    Args:
+        sink: The learner.
+        bytes_in_flight: Memory for the rollouts of all streams.
+        max_rollout_bytes: The largest rollout to accept.
+    """
+
+    def __init__(self, sink: BundleSink, bytes_in_flight: BytesInFlight, *, max_rollout_bytes: int) -> None:
+        self._sink = sink
+        self._bytes_in_flight = bytes_in_flight
+        self._max_rollout_bytes = max_rollout_bytes
+        self._lock = threading.Lock()  # guards the count
+        self._n_relays = 0
+
+    def stream_bundles(
+        self, requests: Iterator[relay_pb2.StreamBundlesRequest], context: grpc.ServicerContext
+    ) -> Iterator[relay_pb2.StreamBundlesResponse]:
+        """Serves rollcast.v1.RelayService.StreamBundles."""
+        first = next(requests, None)
+        if first is None:
+            return
+        if not first.HasField("open") or first.parts:
+            raise InvalidRolloutError(
+                "a relay's stream began without open, or with parts beside it; expected the relay's name alone; send "
+                "that first"
+            )
+        relay = relay_from_proto(first.open)
+        with self._place():
+            _log.info("relay %s at %s is here", relay.relay_id, context.peer())
+            bundles = _Bundles(
+                self._sink, relay, context, self._bytes_in_flight, self._max_rollout_bytes, sealed=bool(first.digest)
+            )
+            reader = threading.Thread(target=bundles.read, args=(requests,), name="rollcast-bundles", daemon=True)
+            try:
+                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.learner_nonce)
+                reader.start()
+                yield from bundles.answers()
+            finally:
+                bundles.end()
+                if reader.ident is not None:
+                    reader.join(_JOIN_TIMEOUT_S)
+                _log.info("relay %s has gone", relay.relay_id)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        with self._lock:
+            if self._n_relays >= MAX_RELAYS:
+                raise ThrottledError(
+                    f"{self._n_relays} relays are here already; expected at most {MAX_RELAYS}; let relays share one",
+                    limit="max_relays",
+                )
+            self._n_relays += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_relays -= 1
+
+
+class _Bundles:
+    """One relay's call. One thread reads, one iterates over `answers`; any thread may `answer`.
+
+    Args:
+        sink: The learner.
+        relay: The relay.
+        context: The call.
+        bytes_in_flight: Memory for the rollouts of all streams.
+        max_rollout_bytes: The largest rollout to accept.
+        sealed: Whether every message must have a digest.
+    """
+
+    def __init__(
+        self,
+        sink: BundleSink,
+        relay: Relay,
+        context: grpc.ServicerContext,
+        bytes_in_flight: BytesInFlight,
+        max_rollout_bytes: int,
+        *,
+        sealed: bool,
+    ) -> None:
+        self._sink = sink
+        self._relay = relay
+        self._context = context
+        self._bytes_in_flight = bytes_in_flight
+        self.max_rollout_bytes = max_rollout_bytes
+        self._sealed = sealed
+        self._changed = threading.Condition()  # guards all below
+        self._streams: dict[int, ActorStream] = {}
+        self._answers: deque[tuple[int, Answer]] = deque()
+        self._ended = False
+        self._error: Exception | None = None
+        # Used by the thread that reads only.
+        self._last_number = 0
+        self._half_sent: ActorStream | None = None
+        self._reader = 0
+
+    def read(self, requests: Iterator[relay_pb2.StreamBundlesRequest]) -> None:
+        """Takes the relay's messages until its call ends. A thread of its own runs it."""
+        self._reader = threading.get_ident()
+        try:
+            for request in requests:
+                self._take(request)
+                self._wake()
+                self._await_room()
+                if self._ended:
+                    return
+        except grpc.RpcError:
+            _log.debug("the stream of relay %s broke", self._relay.relay_id)
+        except Exception as error:  # noqa: BLE001  # the thread that answers raises it, for ErrorInterceptor
+            with self._changed:
+                self._error = error
+        finally:
+            if self._half_sent is not None:
+                self._half_sent.drop_half_sent()
+            self.end()
+
+    def answers(self) -> Iterator[relay_pb2.StreamBundlesResponse]:
+        """Yields the learner's answers, as many together as there are, until the call ends."""
+        while True:
+            with self._changed:
+                while not self._answers and not self._ended:
+                    self._changed.wait(_LOOK_S)
+                answers = self._take_answers()
+                if not answers:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                self._changed.notify_all()  # the thread that reads may wait for room
+            response = relay_pb2.StreamBundlesResponse()
+            for number, answer in answers:
+                part = response.parts.add(stream=number)
+                if isinstance(answer, RollcastError):
+                    part.status = error_to_status(answer).SerializeToString()
+                else:
+                    part.progress.CopyFrom(progress_to_proto(answer))
+            yield response
+
+    def answer(self, number: int, answer: Answer) -> None:
+        """Sends an answer; with those of the same message, if the thread that reads calls it."""
+        with self._changed:
+            self._answers.append((number, answer))
+            if threading.get_ident() != self._reader:
+                self._changed.notify_all()
+
+    def forget(self, number: int) -> None:
+        """Forgets a stream that has ended."""
+        with self._changed:
+            self._streams.pop(number, None)
+
+    def account(self, who: str, is_active: Callable[[], bool]) -> AbstractContextManager[StreamBytes]:
+        """Returns an account for the memory of one rollout."""
+        return self._bytes_in_flight.stream(
+            who, cancel=self._context.cancel, is_active=lambda: is_active() and self.is_active()
+        )
+
+    def is_active(self) -> bool:
+        """Returns whether the call is open; whoever asks is about to wait, so answers go out before."""
+        self._wake()
+        return not self._ended and self._context.is_active()
+
+    def end(self) -> None:
+        """Ends the call, and the streams of its actors. Idempotent."""
+        with self._changed:
+            self._ended = True
+            streams = tuple(self._streams.values())
+            self._changed.notify_all()
+        for stream in streams:
+            stream.end(clean=False)
+
+    def _wake(self) -> None:
+        with self._changed:
+            if self._answers:
+                self._changed.notify_all()
+
+    def _await_room(self) -> None:
+        with self._changed:
+            while len(self._answers) > _MAX_ANSWERS and not self._ended:
+                self._changed.wait(_LOOK_S)
+
+    def _take_answers(self) -> list[tuple[int, Answer]]:
+        """Returns the answers of the next message. Called with the lock held."""
+        taken: list[tuple[int, Answer]] = []
+        n_bytes = 0
+        while self._answers and len(taken) < MAX_BUNDLE_PARTS and n_bytes < _ANSWER_BYTES:
+            taken.append(self._answers.popleft())
+            n_bytes += _STATUS_BYTES if isinstance(taken[-1][1], RollcastError) else 0
+        return taken
+
+    def _take(self, request: relay_pb2.StreamBundlesRequest) -> None:
+        if self._sealed and not request.digest:
+            raise damaged("it has no digest, and the first of its stream had one")
+        if len(request.parts) > MAX_BUNDLE_PARTS:
+            raise LimitExceededError(
+                f"a message of relay {self._relay.relay_id!r} has {len(request.parts)} parts; expected at most "
+                f"{MAX_BUNDLE_PARTS}; send more messages",
+                limit="max_bundle_parts",
+            )
+        for part in request.parts:
+            kind = part.WhichOneof("part")
+            if kind == "message":
+                self._receive(part.stream, part.message)
+            elif kind == "open":
+                self._open(part)
+            elif kind == "ended":
+                self._end_stream(part)
+            else:
+                raise InvalidRolloutError(
+                    f"relay {self._relay.relay_id!r} sent an empty part of stream {part.stream}; expected open, a "
+                    "message or the end; install the same rollcast on both sides"
+                )
+
+    def _open(self, part: relay_pb2.UpwardPart) -> None:
+        if part.stream <= self._last_number:
+            raise InvalidRolloutError(
+                f"relay {self._relay.relay_id!r} opened stream {part.stream} after {self._last_number}; expected "
+                "numbers that rise; use each once"
+            )
+        self._last_number = part.stream
+        who = f"actor {part.open.actor_id[:128]!r} behind relay {self._relay.relay_id!r} at {self._context.peer()}"
+        stream = ActorStream(part.stream, who, self)
+        with self._changed:
+            if self._ended:
+                return
+            self._streams[part.stream] = stream
+        try:
+            opened = self._sink.open_bundled(
+                part.open.actor_id,
+                part.open.incarnation,
+                relay=self._relay,
+                peer=self._context.peer(),
+                answer=stream.answer,
+                cancel=stream.cancel,
+            )
+        except RollcastError as error:
+            stream.answer(error)
+        else:
+            stream.opened(opened)
+
+    def _receive(self, number: int, message: bytes) -> None:
+        stream = self._streams.get(number)
+        half_sent = self._half_sent
+        if half_sent is not None and half_sent is not stream:
+            half_sent.drop_half_sent()
+            half_sent.answer(
+                MissingMessageError(
+                    f"a rollout of {half_sent.who} stopped in the middle for another actor's; expected its messages "
+                    "one after the other; join again and send it again"
+                )
+            )
+        if stream is not None:
+            stream.receive(message)
+        self._half_sent = stream if stream is not None and stream.is_half_sent else None
+
+    def _end_stream(self, part: relay_pb2.UpwardPart) -> None:
+        stream = self._streams.get(part.stream)
+        if stream is None:
+            return
+        if self._half_sent is stream:
+            stream.drop_half_sent()
+            self._half_sent = None
+        if part.ended.status:
+            stream.refused(error_from_status(part.ended.status, stream.who))
+        stream.end(clean=part.ended.clean)
+
+
+def add_relay_service(servicer: BundleServicer, server: grpc.Server) -> None:
+    """Adds RelayService to a server.
+
+    Args:
+        servicer: The servicer.
+        server: The server, not yet started.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "StreamBundles": grpc.stream_stream_rpc_method_handler(
+            servicer.stream_bundles,
+            request_deserializer=functools.partial(parse_sealed, relay_pb2.StreamBundlesRequest),
+            response_serializer=lambda response: seal(response.SerializeToString()),
+        )
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))

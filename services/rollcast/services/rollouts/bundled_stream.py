@@ -1,0 +1,202 @@
+"""One actor's rollout stream among those of a relay, on the learner's side."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
+
+from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.limits.bytes_in_flight import StreamBytes
+from rollcast.services.rollouts.join import Relay
+from rollcast.services.rollouts.receiver import RolloutReceiver, RolloutStream
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+
+# What the learner has for an actor's stream: how far it is, or the error that has ended it.
+Answer: TypeAlias = StreamProgress | RollcastError
+
+
+class BundledStream(RolloutStream, Protocol):
+    """One actor's open stream behind a relay as the learner sees it."""
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Takes a rollout; its answer comes later, or before this returns. Waits only as long as all actors wait.
+
+        Args:
+            rollout: A rollout checked against the agreement. The stream must not use its arrays after its answer.
+            is_active: Returns whether the actor's stream is still open; to be called at least every second while
+                waiting.
+        """
+
+
+class BundleSink(Protocol):
+    """The learner as relays see it. Called from many threads."""
+
+    @property
+    def learner_nonce(self) -> int:
+        """The number of the learner's process, as in `JoinAgreement`.
+
+        Raises:
+            NotReadyError: It is not known: this is a relay without a learner.
+        """
+
+    def open_bundled(
+        self,
+        actor_id: str,
+        incarnation: int,
+        *,
+        relay: Relay,
+        peer: str,
+        answer: Callable[[Answer], None],
+        cancel: Callable[[], None],
+    ) -> BundledStream:
+        """Opens the stream of an actor that has joined through a relay.
+
+        Args:
+            actor_id: The actor.
+            incarnation: The number of its process.
+            relay: The relay that speaks for it.
+            peer: The relay's address, as gRPC names it.
+            answer: Called with the stream's progress: as soon as it is open, then after each rollout; or with the error
+                that ends it. From any thread, in the order of the stream.
+            cancel: Ends the stream from any thread, with an error that asks the actor to join again.
+
+        Raises:
+            UnknownActorError: The actor has not joined through this relay.
+            ActorReplacedError: A later incarnation has joined.
+            NotReadyError: The learner is stopping.
+        """
+
+
+class Bundles(Protocol):
+    """A relay's call, as the streams on it see it. Any thread may call."""
+
+    @property
+    def max_rollout_bytes(self) -> int:
+        """The largest rollout to accept."""
+
+    def answer(self, number: int, answer: Answer) -> None:
+        """Sends the relay what the learner has for a stream."""
+
+    def forget(self, number: int) -> None:
+        """Forgets a stream that has ended."""
+
+    def account(self, who: str, is_active: Callable[[], bool]) -> AbstractContextManager[StreamBytes]:
+        """Returns an account for the memory of one rollout."""
+
+    def is_active(self) -> bool:
+        """Returns whether the call is open; for who is about to wait."""
+
+
+class ActorStream:
+    """An actor's stream on a relay's call. The thread that reads uses it; any thread may `answer` and `end` it.
+
+    Args:
+        number: Its number on the call.
+        who: Actor and relay, for messages.
+        bundles: The call.
+    """
+
+    def __init__(self, number: int, who: str, bundles: Bundles) -> None:
+        self.number = number
+        self.who = who
+        self._bundles = bundles
+        self._lock = threading.Lock()  # guards the three below
+        self._ended = False
+        self._stream: BundledStream | None = None
+        # The rollouts that are not answered yet, with the memory that they hold.
+        self._held: deque[tuple[int, AbstractContextManager[StreamBytes]]] = deque()
+        self._receiver: RolloutReceiver | None = None
+        self._account: AbstractContextManager[StreamBytes] | None = None
+        self._in_flight: StreamBytes | None = None
+
+    @property
+    def is_half_sent(self) -> bool:
+        """True while a rollout has come in part."""
+        return self._account is not None
+
+    def opened(self, stream: BundledStream) -> None:
+        """Takes the learner's end of the stream, which ends at once if this has been ended meanwhile."""
+        with self._lock:
+            self._stream, ended = stream, self._ended
+        if ended:
+            stream.close(clean=False)
+            return
+        self._receiver = RolloutReceiver(
+            stream, max_rollout_bytes=self._bundles.max_rollout_bytes, hold=self._hold, sealed=False
+        )
+        self._receiver.await_message()
+
+    def receive(self, message: bytes) -> None:
+        """Takes a message of the actor; errors are answered, and end the stream."""
+        receiver, stream = self._receiver, self._stream
+        if receiver is None or stream is None or self._ended:
+            return
+        try:
+            rollout = receiver.receive(message)
+            if rollout is None:
+                return
+            account, self._account, self._in_flight = self._account, None, None
+            if account is not None:
+                with self._lock:
+                    self._held.append((rollout.sequence, account))
+            stream.submit(rollout, is_active=lambda: not self._ended and self._bundles.is_active())
+        except RollcastError as error:
+            self.drop_half_sent()
+            self.answer(error)
+
+    def answer(self, answer: Answer) -> None:
+        """Hands on what the learner has for the stream; an error, or the end of training, ends it."""
+        if self._ended:
+            return
+        error = answer if isinstance(answer, RollcastError) else None
+        acknowledged = None if isinstance(answer, RollcastError) else answer.acknowledged_sequence
+        with self._lock:
+            while acknowledged is not None and self._held and self._held[0][0] <= acknowledged:
+                self._held.popleft()[1].__exit__(None, None, None)
+            awaits_message = not self._held
+        if awaits_message and self._receiver is not None:
+            self._receiver.await_message()
+        self._bundles.answer(self.number, answer)
+        if isinstance(answer, StreamProgress) and answer.end_of_training:
+            self.end(clean=True)
+        elif error is not None:
+            self.end(clean=False)
+
+    def cancel(self) -> None:
+        """Ends the stream because another has taken its place."""
+        self.answer(
+            NotReadyError(f"another stream has taken the place of that of {self.who}; join again to take it back")
+        )
+
+    def refused(self, error: RollcastError) -> None:
+        """Notes that the relay has refused a message of the actor."""
+        if self._stream is not None:
+            self._stream.rejected(error)
+
+    def end(self, *, clean: bool) -> None:
+        """Ends the stream. Does nothing the second time."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended, stream = True, self._stream
+            held = [account for _, account in self._held]
+            self._held.clear()
+        self._bundles.forget(self.number)
+        if stream is not None:
+            stream.close(clean=clean)
+        for account in held:
+            account.__exit__(None, None, None)
+
+    def drop_half_sent(self) -> None:
+        """Gives back the memory of a rollout that has come in part. Called by the thread that reads."""
+        account, self._account, self._in_flight = self._account, None, None
+        if account is not None:
+            account.__exit__(None, None, None)
+
+    def _hold(self, n_bytes: int, /, *, completes: bool) -> None:
+        if self._in_flight is None:
+            # One account for each rollout: it is given back when that rollout is answered.
+            self._account = self._bundles.account(self.who, lambda: not self._ended)
+            self._in_flight = self._account.__enter__()
+        self._in_flight.hold(n_bytes, completes=completes)

@@ -1,0 +1,216 @@
+"""Relays as processes of their own: training through them, and their loss."""
+
+import contextlib
+import signal
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.status.status import ActorState, LearnerStatus
+from tests.chaos.acting import read_acknowledgements
+from tests.chaos.learners import QueueLearner
+from tests.chaos.processes import SupervisedActor
+from tests.processes import free_port, rollcast, running, wait_until
+from tests.zygote import ForkedProcess
+
+pytestmark = pytest.mark.slow
+
+# The learner starts beside everything else.
+START_S = 60.0
+
+
+def relay(port: int, learner_address: str, *options: object) -> tuple[object, ...]:
+    return (
+        *("learner", "relay", "--address", f"127.0.0.1:{port}", "--learner-address", learner_address),
+        *("--relay-id", f"relay-{port}", *options),
+    )
+
+
+def actor(addresses: str, *options: object) -> tuple[object, ...]:
+    return ("actor", "--learner-address", addresses, "--envs-per-actor", 8, *options)
+
+
+def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
+    return (
+        *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
+        *("--stop-return", 1e9, "--log-level", "INFO", *options),
+    )
+
+
+def status_of(client: LearnerClient) -> LearnerStatus | None:
+    try:
+        return client.status()
+    except RollcastError:
+        return None
+
+
+def has_trained(client: LearnerClient, n_updates: int = 20) -> bool:
+    status = status_of(client)
+    return status is not None and status.updates > n_updates
+
+
+def has_policy(address: str) -> bool:
+    """Returns whether a relay has its learner."""
+    try:
+        with LearnerClient(address) as client:
+            client.get_policy()
+    except RollcastError:
+        return False
+    return True
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--algorithm", "impala"),
+        ("--algorithm", "ppo", "--n-rollout-steps", 16, "--ppo.n-epochs", 1),
+        ("--algorithm", "dqn", "--replay.capacity", 5000, "--replay.samples-per-insert", 4),
+    ],
+    ids=["on_credit", "in_rounds", "replayed"],
+)
+def test_training_through_two_relays_in_a_row_ends_everywhere(options: tuple[object, ...], tmp_path: Path):
+    ports = free_port(), free_port(), free_port()
+    own, near, far = (f"127.0.0.1:{port}" for port in ports)
+    with (
+        running(*relay(ports[1], own)) as first,
+        running(*relay(ports[2], near)) as second,
+        running(*actor(far, "--actor-id", "far")) as behind_two,
+        running(*actor(near, "--actor-id", "near")) as behind_one,
+    ):
+        training = learner(ports[0], tmp_path / "run", "--total-steps", 6_000, *options)
+        done = rollcast(*training[1:], timeout_s=200)
+        assert done.returncode == 0, done.stderr
+        for process in (behind_two, behind_one, first, second):
+            assert process.wait(60) == 0, process.stdout.read()
+
+
+@pytest.mark.timeout(300)
+def test_deterministic_training_is_the_same_through_a_relay(tmp_path: Path):
+    returns = []
+    for name in ("direct", "relayed"):
+        with contextlib.ExitStack() as stack:
+            port, relay_port = free_port(), free_port()
+            addresses = f"127.0.0.1:{port}"
+            if name == "relayed":
+                stack.enter_context(running(*relay(relay_port, addresses)))
+                addresses = f"127.0.0.1:{relay_port}"
+            for i in range(2):
+                stack.enter_context(running("actor", "--learner-address", addresses, "--actor-id", f"actor-{i}"))
+            options = ("--total-steps", 6_000, "--deterministic", "--batch-size", 16, "--envs-per-actor", 8)
+            done = rollcast(*learner(port, tmp_path / name, *options)[1:], timeout_s=150)
+            assert done.returncode == 0, done.stderr
+            returns.append([line for line in done.stdout.splitlines() if line.startswith("mean return")])
+    assert returns[0] == returns[1] != []
+
+
+@pytest.mark.timeout(300)
+def test_killed_relays_lose_nothing_and_repeat_nothing(tmp_path: Path):
+    ports = free_port(), free_port()
+    with contextlib.ExitStack() as stack:
+        serving = stack.enter_context(QueueLearner(7))
+        own = f"127.0.0.1:{serving.port}"
+        relays = [stack.enter_context(running(*relay(port, own))) for port in ports]
+        wait_until(lambda: all(has_policy(f"127.0.0.1:{port}") for port in ports), "the relays", START_S)
+        # the second relay's actors have no other way back
+        ways = (f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]},{own}", f"127.0.0.1:{ports[1]}")
+        actors = []
+        for i in range(4):
+            actors.append(SupervisedActor(f"chaos-{i}", ways[i % 2], tmp_path))
+            stack.callback(actors[-1].close)
+
+        def all_go_on(what: str) -> None:
+            before = {one.actor_id: serving.ledger.count(one.actor_id) for one in actors}
+            wait_until(lambda: all(serving.ledger.count(name) > n + 6 for name, n in before.items()), what, 90)
+
+        all_go_on("all actors to be heard")
+        infos = {info.actor_id: info for info in serving.actors.actor_infos}
+        assert {infos[one.actor_id].via for one in actors} == {(f"relay-{port}",) for port in ports}
+        for turn in range(4):
+            killed = turn % 2
+            relays[killed].send_signal(signal.SIGKILL)
+            relays[killed].wait(10)
+            if killed == 1:
+                relays[1] = stack.enter_context(running(*relay(ports[1], own)))
+            all_go_on(f"all actors to go on after kill {turn}")
+            if killed == 0:
+                relays[0] = stack.enter_context(running(*relay(ports[0], own)))
+        for one in actors:
+            assert one.close(), one.log.read_text()
+        acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
+        assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
+        stack.pop_all().close()
+    for name, sequences in acknowledged.items():
+        assert sum(sequences.values()) > 24
+        serving.ledger.check_acknowledged(name, sequences)
+    assert serving.ledger.entries.all() == []
+    assert serving.failure is None
+    assert serving.actors.rejected_rollouts == 0
+
+
+def ended(process: ForkedProcess) -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(10)
+
+
+def test_a_relay_that_is_told_to_stop_ends_in_time_and_its_actors_go_on(tmp_path: Path):
+    port, relay_port = free_port(), free_port()
+    own, through = f"127.0.0.1:{port}", f"127.0.0.1:{relay_port}"
+    with (
+        running(*learner(port, tmp_path / "run")),
+        running(*relay(relay_port, own, "--metrics-address", f"127.0.0.1:{free_port()}")) as stopped,
+        LearnerClient(own) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        wait_until(lambda: has_policy(through), "the relay", START_S)
+        acting = stack.enter_context(running(*actor(f"{through},{own}", "--actor-id", "a")))
+        wait_until(lambda: has_trained(client), "training", START_S)
+        assert [info.via for info in client.actors()] == [(f"relay-{relay_port}",)]
+        assert ended(stopped) == 0, stopped.stdout.read()
+        updates = client.status().updates
+        wait_until(lambda: has_trained(client, updates + 20), "training to go on")
+        (info,) = client.actors()
+        assert (info.via, info.incarnation, info.state) == ((), 1, ActorState.STREAMING)
+        assert acting.poll() is None
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_durable_learner_goes_on_behind_a_relay(tmp_path: Path):
+    port, relay_port = free_port(), free_port()
+    own, run = f"127.0.0.1:{port}", tmp_path / "run"
+    options = ("--durable", "--resume", "auto")
+    with (
+        running(*relay(relay_port, own)) as relaying,
+        running(*actor(f"127.0.0.1:{relay_port}", "--actor-id", "a")) as acting,
+        LearnerClient(own) as client,
+    ):
+        with running(*learner(port, run, *options)) as first:
+            wait_until(lambda: has_trained(client), "the first learner to train", START_S)
+            first.send_signal(signal.SIGKILL)
+            first.wait(60)
+        with running(*learner(port, run, *options)):
+            wait_until(lambda: has_trained(client), "the second learner to train", START_S)
+            (info,) = client.actors()
+            assert (info.incarnation, info.via) == (1, (f"relay-{relay_port}",))
+            assert client.status().rejected_rollouts == 0
+            assert relaying.poll() is None
+            assert acting.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--learner-address", ","), 2, "expected one address, or several different ones"),
+        (("--relay-id", "a b"), 2, "relay_id"),
+        (("--address", "0.0.0.0:0"), 2, "--insecure"),
+        (("--address", "file:/tmp/address"), 2, "--address-file"),
+        (("--connect-timeout-s", 0.5, "--learner-address", "127.0.0.1:1"), 1, "no learner at 127.0.0.1:1"),
+    ],
+)
+def test_wrong_settings_and_missing_learners_end_a_relay_in_words(options, code: int, message: str):
+    done = rollcast("relay", "--address", "127.0.0.1:0", *options)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

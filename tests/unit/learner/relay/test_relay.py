@@ -1,0 +1,354 @@
+"""Relays over real connections, between actors' clients and a learner's intake."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.rounds import Rounds
+from rollcast.learner.relay.relay import RollcastRelay
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
+    InvalidTensorError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RefusedError,
+    RollcastError,
+    SpacesMismatchError,
+    UnauthenticatedError,
+    UnknownActorError,
+)
+from rollcast.services.limits.limits import Limits
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.rollouts.rollouts import ActorFailure, StreamProgress
+from rollcast.services.rollouts.uplink import RolloutUplink
+from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from rollcast.services.status.status import ActorState
+from tests.integration.learner_fakes import offer
+from tests.processes import free_port, wait_until
+from tests.relays import LIMITS, Learner, relaying, serve_learner
+from tests.rollouts import assert_same_rollout, make_rollout
+from tests.unit.services.rollouts.test_service import PIXELS
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    with serve_learner() as served:
+        yield served
+
+
+@pytest.fixture
+def relay(learner: Learner) -> Iterator[RollcastRelay]:
+    with relaying(learner.address) as relay:
+        yield relay
+
+
+@contextlib.contextmanager
+def streaming(address: str, actor_id: str = "a", **changes: object) -> Iterator[RolloutUplink]:
+    """Joins and opens a stream."""
+    with LearnerClient(address) as client:
+        agreement = client.join(offer(actor_id, **changes))
+        uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+        try:
+            yield uplink
+        finally:
+            uplink.cancel()
+
+
+def send(uplink: RolloutUplink, actor_id: str, n_rollouts: int) -> StreamProgress:
+    """Sends rollouts as credit comes, and returns the last answer."""
+    for sequence in range(1, n_rollouts + 1):
+        uplink.send(make_rollout(sequence, actor_id=actor_id))
+    for progress in uplink.responses():
+        if progress.acknowledged_sequence == n_rollouts:
+            return progress
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("n_relays", [1, 2])
+def test_rollouts_of_many_actors_arrive_as_they_were_sent_each_once_and_in_order(learner: Learner, n_relays: int):
+    with contextlib.ExitStack() as stack:
+        address = learner.address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address)).address
+        names = [f"actor-{i}" for i in range(8)]
+        uplinks = {name: stack.enter_context(streaming(address, name)) for name in names}
+        threads = [threading.Thread(target=send, args=(uplink, name, 10)) for name, uplink in uplinks.items()]
+        for thread in threads:
+            thread.start()
+        taken = learner.take(80)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        for name in names:
+            own = [rollout for rollout in taken if rollout.actor_id == name]
+            assert [rollout.sequence for rollout in own] == list(range(1, 11))
+            assert_same_rollout(own[9], make_rollout(10, actor_id=name))
+            assert len(learner.info(name).via) == n_relays
+
+
+def test_the_learner_gives_slots_seeds_and_incarnations(learner: Learner, relay: RollcastRelay):
+    with LearnerClient(relay.address) as through, LearnerClient(learner.address) as direct:
+        first, second = through.join(offer("a")), through.join(offer("b"))
+        assert (first.slot, second.slot) == (0, 1)
+        assert first.learner_nonce == learner.intake.learner_nonce
+        again = through.join(offer("a", process_nonce=8))
+        assert (again.slot, again.incarnation) == (0, 2)
+        assert direct.join(offer("b")).env_seed == second.env_seed
+
+
+def test_nothing_is_acknowledged_before_the_learner_has_it():
+    queue = RolloutQueue(2)
+    with serve_learner(queue=queue) as learner, relaying(learner.address) as relay, streaming(relay.address) as uplink:
+        answers = uplink.responses()
+        assert next(answers).acknowledged_sequence == 0
+        for sequence in (1, 2):
+            uplink.send(make_rollout(sequence))
+        assert next(answers).acknowledged_sequence == 1
+        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
+        assert learner.info("a").rollouts == 1
+        learner.take(1)
+        assert next(answers).acknowledged_sequence == 2
+
+
+def test_a_bad_rollout_ends_its_actors_stream_alone_and_the_learner_hears_why(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address, "good") as good, streaming(relay.address, "bad") as bad:
+        answers = good.responses()
+        next(answers)
+        bad.send(make_rollout(1, actor_id="bad", reward=np.full((3, 2), np.nan, np.float32)))
+        with pytest.raises(InvalidTensorError, match="column reward holds nan"):
+            list(bad.responses())
+        wait_until(lambda: learner.info("bad").state is ActorState.REFUSED, "the learner to know")
+        assert "column reward holds nan" in learner.info("bad").last_error
+        good.send(make_rollout(1, actor_id="good"))
+        assert next(answers).acknowledged_sequence == 1
+
+
+def test_large_rollouts_travel_in_frames(learner: Learner):
+    with serve_learner() as plain:  # the spaces of the fixture are small: large by many steps' worth of environments
+        with relaying(plain.address) as relay, streaming(relay.address, n_envs=60_000) as uplink:
+            sent = make_rollout(1, n_envs=60_000)
+            threading.Thread(target=uplink.send, args=(sent,), daemon=True).start()
+            answers = uplink.responses()
+            assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
+            assert_same_rollout(plain.take(1)[0], sent)
+
+
+def test_reports_and_failures_reach_the_learner(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        uplink.fail(ActorFailure(exception_type="ValueError", message="odd", traceback="...", env_seed=3))
+        wait_until(lambda: learner.info("a").state is ActorState.FAILED, "the failure")
+        del answers  # which holds the stream open
+        assert "ValueError: odd" in learner.info("a").last_error
+
+
+def test_an_actor_that_leaves_and_one_that_is_lost_are_told_apart(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address, "leaves") as leaves, streaming(relay.address, "lost") as lost:
+        both = leaves.responses(), lost.responses()
+        for answers in both:
+            next(answers)
+        leaves.close()
+        lost.cancel()
+        wait_until(lambda: learner.info("leaves").state is ActorState.LEFT, "the one to have left")
+        wait_until(lambda: learner.info("lost").state is ActorState.LOST, "the other to be lost")
+
+
+def test_actors_of_a_relay_that_is_gone_are_lost_and_go_on_directly(learner: Learner):
+    with LearnerClient(learner.address) as direct:
+        with relaying(learner.address) as relay, streaming(relay.address) as uplink:
+            send(uplink, "a", 3)
+        wait_until(lambda: learner.info("a").state is ActorState.LOST, "the actor to be lost")
+        agreement = direct.join(offer("a", incarnation=1, acknowledged_sequence=3))
+        assert (agreement.incarnation, agreement.acknowledged_sequence) == (1, 3)
+        assert learner.info("a").via == ()
+        uplink = direct.open_rollout_stream("a", 1)
+        # the third comes again: its acknowledgement might have been lost with the relay
+        for sequence in (3, 4):
+            uplink.send(make_rollout(sequence))
+        answers = uplink.responses()
+        assert [next(answers).acknowledged_sequence for _ in range(3)] == [3, 3, 4]
+        uplink.cancel()
+    assert [rollout.sequence for rollout in learner.take(4)] == [1, 2, 3, 4]
+    assert learner.intake.duplicate_rollouts == 1
+
+
+def test_a_learner_that_is_gone_is_told_and_its_successor_found():
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(serve_learner(f"127.0.0.1:{port}"))
+        relay = stack.enter_context(relaying(first.address))
+        with streaming(relay.address) as uplink:
+            answers = uplink.responses()
+            next(answers)
+            first.server.stop(0.0)
+            with pytest.raises((LearnerUnreachableError, NotReadyError)):
+                list(answers)
+        with LearnerClient(relay.address) as client, pytest.raises(NotReadyError, match="has no connection to its"):
+            client.join(offer())
+        second = stack.enter_context(serve_learner(f"127.0.0.1:{port}"))
+        second.source.publish(7, {"w": np.ones(3, np.float32)})
+        wait_until(lambda: relay.link.is_open, "the relay to find the second learner")
+        with LearnerClient(relay.address) as client:
+            with pytest.raises(UnknownActorError, match="call Join first"):
+                next(client.open_rollout_stream("a", 1).responses())
+            assert client.join(offer()).learner_nonce == second.intake.learner_nonce
+            assert next(iter(client.subscribe_policy()))[0] == 7
+
+
+def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: RollcastRelay):
+    with LearnerClient(relay.address) as client:
+        subscription = client.subscribe_policy()
+        policies = iter(subscription)
+        assert next(policies)[0] == 1
+        learner.source.publish(2, {"w": np.arange(3, dtype=np.float32)})
+        version, state = next(policies)
+        assert (version, state["w"].tolist()) == (2, [0, 1, 2])
+        assert relay.policies.newest() == learner.source.newest()
+        assert client.get_policy()[0] == 2
+        learner.source.end()
+        assert list(policies) == []
+        assert relay.policies.ended
+
+
+def test_a_loop_of_relays_is_refused():
+    ports = free_port(), free_port()
+    with contextlib.ExitStack() as stack:
+        for own, other in (ports, ports[::-1]):
+            stack.enter_context(relaying(f"127.0.0.1:{other}", address=f"127.0.0.1:{own}", waits=False))
+        with LearnerClient(f"127.0.0.1:{ports[0]}") as client, pytest.raises(RollcastError) as refused:
+            client.join(offer())
+        assert "has no connection to its learner" in str(refused.value) or "form a loop" in str(refused.value)
+
+
+def test_a_relay_that_finds_itself_on_the_way_says_so(learner: Learner, relay: RollcastRelay):
+    with relaying(relay.address) as outer:
+        # as if the learner's address of `relay` had been changed to that of `outer`
+        with pytest.raises(RefusedError, match=r"relays form a loop.*comes back to relay.*--learner-address"):
+            outer.intake.join(offer(via=(relay_name(outer), relay_name(relay))))
+
+
+def relay_name(relay: RollcastRelay) -> object:
+    return relay.intake._relay  # nobody else may know its number
+
+
+def test_too_many_relays_in_a_row_are_refused(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        address = learner.address
+        for _ in range(5):
+            address = stack.enter_context(relaying(address)).address
+        with LearnerClient(address) as client, pytest.raises(LimitExceededError, match="expected at most 4") as refused:
+            client.join(offer())
+        assert refused.value.limit == "max_relays_in_a_row"
+
+
+def test_a_relay_takes_in_as_many_actors_as_it_may(learner: Learner):
+    with relaying(learner.address, limits=Limits(max_actors=1)) as relay, streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        with (
+            LearnerClient(relay.address) as client,
+            pytest.raises(LimitExceededError, match="start another relay, or raise its --max-actors") as refused,
+        ):
+            client.join(offer("b"))
+        assert refused.value.limit == "max_actors"
+        del answers  # which holds the stream open
+
+
+def test_the_learners_refusal_reaches_the_actor(relay: RollcastRelay):
+    with LearnerClient(relay.address) as client:
+        with pytest.raises(SpacesMismatchError, match="the learner has Box"):
+            client.join(offer(spaces=PIXELS))
+        with pytest.raises(UnknownActorError):
+            next(client.open_rollout_stream("nobody", 1).responses())
+
+
+def test_what_only_the_learner_answers_is_refused_with_its_address(learner: Learner, relay: RollcastRelay):
+    with LearnerClient(relay.address) as client:
+        for call in (
+            client.status,
+            client.describe,
+            client.actors,
+            client.stop,
+            lambda: client.act({"": np.zeros((1, 4), np.float32)}),
+        ):
+            with pytest.raises(RefusedError, match=f"--learner-address {learner.address}"):
+                call()
+
+
+def test_a_learner_older_than_relays_is_named():
+    with serve_learner(serves_relays=False) as old, relaying(old.address, waits=False) as relay:
+        with pytest.raises(ProtocolMismatchError, match="older than relays"):
+            relay.run()
+
+
+def test_a_relay_without_a_token_is_refused_for_good(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("actor:" + "t" * 32)
+    tokens.chmod(0o600)
+    security = ServerSecurity.from_files(tokens_file=tokens)
+    with serve_learner(security=security) as learner:
+        with relaying(learner.address, waits=False) as relay, pytest.raises(UnauthenticatedError, match="--token-file"):
+            relay.run()
+        with relaying(learner.address, client_security=ClientSecurity(token="t" * 32)) as relay:
+            with streaming(relay.address) as uplink:
+                assert send(uplink, "a", 1).acknowledged_sequence == 1
+
+
+def test_a_relay_without_a_learner_gives_up_in_time():
+    address = f"127.0.0.1:{free_port()}"
+    with (
+        relaying(address, waits=False, connect_timeout_s=0.5) as relay,
+        pytest.raises(LearnerUnreachableError, match="no learner at"),
+    ):
+        relay.run()
+
+
+def test_a_relay_ends_with_training_once_its_actors_have_heard_of_it(learner: Learner, relay: RollcastRelay):
+    ended = threading.Thread(target=relay.run)
+    ended.start()
+    with streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        learner.intake.end_training()
+        uplink.send(make_rollout(1))
+        assert next(answers).end_of_training
+        learner.source.end()
+    ended.join(10)
+    assert not ended.is_alive()
+
+
+def test_actors_of_rounds_do_not_wait_for_one_another_in_a_bundle():
+    # Each rollout is acknowledged when its actor has a place in the next round, which begins when all have come.
+    n_actors = 6
+    rounds = Rounds(2 * n_actors)
+    rounds.begin(1)
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds)))
+        relay = stack.enter_context(relaying(learner.address))
+        uplinks = {f"a{i}": stack.enter_context(streaming(relay.address, f"a{i}")) for i in range(n_actors)}
+        answers = {name: uplink.responses() for name, uplink in uplinks.items()}
+        for name, own in answers.items():
+            assert next(own).min_policy_version == 1
+            uplinks[name].send(make_rollout(1, actor_id=name, policy_version=1))
+        learner.take(n_actors)
+        rounds.begin(2)
+        for own in answers.values():
+            progress = next(own)
+            assert (progress.acknowledged_sequence, progress.min_policy_version) == (1, 2)
+
+
+def test_reports_of_the_time_pass_between_the_frames_of_a_rollout(learner: Learner, relay: RollcastRelay):
+    report = ActorActivity(state=ActingState.ACTING, seconds=(0.0,) * 6, policy_version=1, policy_age_s=0.5)
+    with LearnerClient(relay.address) as client:
+        agreement = client.join(offer())
+        uplink = client.open_rollout_stream(
+            agreement.actor_id, agreement.incarnation, activity=lambda: report, activity_interval_s=0.1
+        )
+        assert send(uplink, "a", 3).acknowledged_sequence == 3
+        uplink.cancel()
+    assert LIMITS.max_actors > 1

@@ -1,0 +1,264 @@
+"""RelayService over a real connection, before a real intake, with messages that a relay would and would not send."""
+
+import contextlib
+import queue
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.relay import RelayClient
+from rollcast.services.errors import (
+    DamagedMessageError,
+    InvalidInputError,
+    InvalidRolloutError,
+    InvalidTensorError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+    ThrottledError,
+    UnknownActorError,
+    UnreadableMessageError,
+)
+from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.join import Relay
+from rollcast.services.rollouts.join_codec import relay_to_proto
+from rollcast.services.status.status import ActorState
+from rollcast.services.wire.error_status import error_from_rpc, error_from_status
+from rollcast.services.wire.seal import seal
+from rollcast.v1 import relay_pb2, rollout_pb2
+from tests.integration.learner_fakes import DEADLINE_S, offer
+from tests.processes import wait_until
+from tests.relays import Learner, serve_learner
+from tests.rollouts import make_rollout
+
+RELAY = Relay("rack", 77)
+OPEN = relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY))
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    with serve_learner() as served:
+        yield served
+
+
+class RawRelay:
+    """A relay that says what a test wants."""
+
+    def __init__(self, address: str, *first: bytes) -> None:
+        self._address = address
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        for message in first:
+            self._requests.put(message)
+        self._channel = make_channel(address)
+        call = self._channel.stream_stream(
+            "/rollcast.v1.RelayService/StreamBundles", response_deserializer=relay_pb2.StreamBundlesResponse.FromString
+        )
+        self._call = call(iter(self._requests.get, None), timeout=DEADLINE_S)
+        self._parts: list[relay_pb2.DownwardPart] = []
+
+    def __enter__(self) -> "RawRelay":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def send(self, *parts: relay_pb2.UpwardPart) -> None:
+        self._requests.put(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
+
+    def part(self) -> relay_pb2.DownwardPart:
+        """Waits for the next answer of the learner."""
+        while not self._parts:
+            self._parts.extend(next(self._call).parts)
+        return self._parts.pop(0)
+
+    def error(self) -> RollcastError:
+        """Waits for the error of the next part."""
+        part = self.part()
+        assert part.HasField("status"), part
+        return error_from_status(part.status, self._address)
+
+    def end(self) -> RollcastError:
+        """Waits for the error that ends the call."""
+        with pytest.raises(Exception) as ended:  # noqa: PT011  # gRPC's, from which ours is made
+            list(self._call)
+        return error_from_rpc(ended.value, self._address)
+
+
+@contextlib.contextmanager
+def connected(learner: Learner, *actors: str) -> Iterator[RawRelay]:
+    """Lets actors join through the relay, and opens their streams 1, 2, ..."""
+    with RelayClient(learner.address) as client, RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+        for number, name in enumerate(actors, 1):
+            client.join(offer(name, via=(RELAY,)))
+            raw.send(opening(number, name))
+            assert raw.part().progress.credit_sequence >= 1
+        yield raw
+
+
+def opening(number: int, actor_id: str, incarnation: int = 1) -> relay_pb2.UpwardPart:
+    return relay_pb2.UpwardPart(stream=number, open=rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation))
+
+
+def rollout_parts(number: int, actor_id: str, sequence: int, **fields: object) -> list[relay_pb2.UpwardPart]:
+    rollout = make_rollout(sequence, actor_id=actor_id, **fields)
+    return [relay_pb2.UpwardPart(stream=number, message=message) for message in RolloutEncoder().encode(rollout)]
+
+
+def test_rollouts_of_several_actors_in_one_message_are_answered_in_one(learner: Learner):
+    with connected(learner, "a", "b", "c") as raw:
+        raw.send(*(part for n, name in enumerate("abc", 1) for part in rollout_parts(n, name, 1)))
+        answers = [raw.part() for _ in range(3)]
+    assert [(answer.stream, answer.progress.acknowledged_sequence) for answer in answers] == [(1, 1), (2, 1), (3, 1)]
+    assert [rollout.actor_id for rollout in learner.take(3)] == ["a", "b", "c"]
+
+
+def test_one_bad_rollout_ends_its_own_stream_alone(learner: Learner):
+    with connected(learner, "a", "b") as raw:
+        bad = rollout_parts(1, "a", 1, reward=np.full((3, 2), np.inf, np.float32))
+        # the second of the bad actor comes too late for it, and is ignored
+        raw.send(*bad, *rollout_parts(1, "a", 2), *rollout_parts(2, "b", 1))
+        assert isinstance(raw.error(), InvalidTensorError)
+        assert raw.part().progress.acknowledged_sequence == 1
+        wait_until(lambda: learner.info("a").state is ActorState.REFUSED, "the registry to know")
+    assert [rollout.actor_id for rollout in learner.take(1)] == ["b"]
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff", b"", rollout_parts(1, "b", 1)[0].message])
+def test_what_is_no_message_of_the_actor_ends_its_stream_alone(learner: Learner, message: bytes):
+    with connected(learner, "a", "b") as raw:
+        raw.send(relay_pb2.UpwardPart(stream=1, message=message), *rollout_parts(2, "b", 1))
+        assert isinstance(raw.error(), UnreadableMessageError | InvalidRolloutError)
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+def test_a_rollout_of_an_actor_that_was_damaged_is_asked_for_again(learner: Learner):
+    with connected(learner, "a") as raw:
+        (part,) = rollout_parts(1, "a", 1)
+        damaged = bytearray(part.message)
+        damaged[-1] ^= 1
+        raw.send(relay_pb2.UpwardPart(stream=1, message=bytes(damaged)))
+        assert isinstance(raw.error(), DamagedMessageError)
+
+
+def test_messages_of_one_rollout_may_not_be_parted_by_anothers(learner: Learner):
+    with RelayClient(learner.address) as client, RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+        client.join(offer("large", via=(RELAY,), n_envs=60_000))
+        client.join(offer("small", via=(RELAY,)))
+        raw.send(opening(1, "large"), opening(2, "small"))
+        assert {raw.part().stream, raw.part().stream} == {1, 2}
+        header, *frames = rollout_parts(1, "large", 1, n_envs=60_000)
+        assert frames
+        raw.send(header)
+        raw.send(*rollout_parts(2, "small", 1))
+        assert isinstance(raw.error(), MissingMessageError)
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+@pytest.mark.parametrize(
+    ("relay", "actor_id", "incarnation"),
+    [
+        (Relay("rack", 78), "a", 1),
+        (Relay("shelf", 77), "a", 1),
+        (RELAY, "a", 2),
+        (RELAY, "direct", 1),
+        (RELAY, "nobody", 1),
+    ],
+)
+def test_a_relay_speaks_only_for_actors_that_have_joined_through_it(learner, relay: Relay, actor_id, incarnation: int):
+    with RelayClient(learner.address) as client, connected(learner, "a") as raw:
+        client.join(offer("direct"))
+        opened = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay)).SerializeToString()
+        with RawRelay(learner.address, opened) as other:
+            other.send(opening(1, actor_id, incarnation))
+            assert isinstance(other.error(), UnknownActorError)
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1, "the actor's own stream goes on"
+
+
+def test_an_actor_that_has_joined_through_a_relay_opens_no_stream_itself(learner: Learner):
+    with RelayClient(learner.address) as client:
+        client.join(offer("a", via=(RELAY,)))
+        with pytest.raises(UnknownActorError, match="itself last"):
+            list(client.open_rollout_stream("a", 1).responses())
+
+
+def test_a_stream_that_another_replaces_ends_with_words(learner: Learner):
+    with connected(learner, "a") as raw, RelayClient(learner.address) as client:
+        client.join(offer("a", incarnation=1))
+        uplink = client.open_rollout_stream("a", 1)
+        next(answers := uplink.responses())
+        assert isinstance(raw.error(), NotReadyError)
+        uplink.cancel()
+        del answers
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ([relay_pb2.UpwardPart(stream=1)], InvalidRolloutError),
+        ([opening(0, "a")], InvalidRolloutError),
+        ([opening(2, "a"), opening(2, "a")], InvalidRolloutError),
+        ([relay_pb2.UpwardPart(stream=9, message=b"?")] * (MAX_BUNDLE_PARTS + 1), LimitExceededError),
+    ],
+)
+def test_what_no_relay_sends_ends_the_call(learner: Learner, parts: list[relay_pb2.UpwardPart], error: type):
+    with connected(learner) as raw:
+        raw.send(*parts)
+        assert isinstance(raw.end(), error)
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        (relay_pb2.StreamBundlesRequest(parts=[opening(1, "a")]), InvalidRolloutError),
+        (relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY), parts=[opening(1, "a")]), InvalidRolloutError),
+        (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="a b", nonce=1)), InvalidInputError),
+        (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="rack")), InvalidInputError),
+    ],
+)
+def test_a_call_begins_with_the_relays_name(learner: Learner, first: relay_pb2.StreamBundlesRequest, error: type):
+    with RawRelay(learner.address, first.SerializeToString()) as raw:
+        assert isinstance(raw.end(), error)
+
+
+def test_parts_of_streams_that_are_not_open_are_ignored(learner: Learner):
+    with connected(learner, "a") as raw:
+        raw.send(
+            relay_pb2.UpwardPart(stream=5, message=b"?"), relay_pb2.UpwardPart(stream=6, ended=relay_pb2.StreamEnd())
+        )
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+def test_a_damaged_bundle_ends_the_call_and_may_be_tried_again(learner: Learner):
+    message = bytearray(seal(relay_pb2.StreamBundlesRequest(parts=[opening(1, "abc")]).SerializeToString()))
+    message[6] ^= 1
+    with RawRelay(learner.address, seal(OPEN.SerializeToString()), bytes(message)) as raw:
+        assert isinstance(raw.end(), DamagedMessageError)
+    unsealed = relay_pb2.StreamBundlesRequest(parts=[opening(1, "abc")]).SerializeToString()
+    with RawRelay(learner.address, seal(OPEN.SerializeToString()), unsealed) as raw:
+        assert isinstance(raw.end(), DamagedMessageError)
+
+
+def test_relays_beyond_the_limit_are_turned_away(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_RELAYS):
+            raw = stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString()))
+            next(raw._call)  # the learner has answered
+        with RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+            error = raw.end()
+        assert isinstance(error, ThrottledError)
+        assert error.limit == "max_relays"
+
+
+def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
+    with connected(learner, "a", "b"):
+        assert learner.registry.n_alive() == 2
+    wait_until(lambda: learner.registry.n_alive() == 0, "both to be lost")
+    assert {info.state for info in learner.registry.infos()} == {ActorState.LOST}
