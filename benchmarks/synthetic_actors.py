@@ -132,7 +132,7 @@ class SyntheticActor:
         report_at = time.monotonic() + np.random.default_rng(agreed.slot).random()
         sequence = 1
         while not self._has_ended:
-            if agreed.activity_interval_s and self._credit and time.monotonic() >= report_at:
+            if agreed.activity_interval_s and time.monotonic() >= report_at:
                 report_at = time.monotonic() + agreed.activity_interval_s
                 yield seal(rollout_pb2.StreamRolloutsRequest(activity=self._activity()).SerializeToString())
             if not await self._may_start(sequence):

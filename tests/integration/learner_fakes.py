@@ -148,8 +148,12 @@ class FakeSink:
         self.policy_version = 0
         self.acknowledged_sequence = 0
         self.activity_interval_s = 0.0
+        # where actors are sent that follow; and the offers of all
+        self.elsewhere = ""
+        self.offers: list[JoinOffer] = []
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
+        self.offers.append(offer)
         if self.join_error is not None:
             raise self.join_error
         check_spaces_match(SPACES, offer.spaces, expected_side="the learner", offered_side=f"actor {offer.actor_id!r}")
@@ -166,6 +170,8 @@ class FakeSink:
             n_envs=offer.n_envs or 2,
             activity_interval_s=self.activity_interval_s,
         )
+        if self.elsewhere and offer.follows_redirect:
+            return dataclasses.replace(agreement, learner_address=self.elsewhere)
         known = self.joined.setdefault(offer.actor_id, agreement)
         return dataclasses.replace(
             known,

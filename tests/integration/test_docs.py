@@ -96,6 +96,8 @@ TYPED = {
 NOT_TYPED = {
     "rollcast train --dashboard": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
     "rollcast dashboard ": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
+    "torchrun --nproc-per-node 2": "is typed, with a rank that is killed, in tests/integration/test_ranks.py",
+    "rollcast actor --env-id CartPole-v1 --learner-address localhost:50051": "likewise",
     "make train": "installs for minutes; tests/integration/test_train_command.py runs what it runs then",
     "make test": "is this",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",

@@ -20,7 +20,7 @@ from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.run_parts import actors_batch_size
-from rollcast.learner.training.trainer import TrainingSummary
+from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.training_run import training_run
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient

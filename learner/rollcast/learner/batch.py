@@ -63,6 +63,7 @@ class Batch:
         weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
         discount: float32 `[B]`, the discount of one step to the power of the number of steps in the transition; None:
             the discount of one step, from the algorithm's settings.
+        largest_weight: The largest importance weight before the weights were divided by it; 1 without any.
         burn_in: The number of first rows that only warm a recurrent state up; nothing is learnt from them.
     """
 
@@ -80,3 +81,4 @@ class Batch:
     weights: Tensor | None = None
     discount: Tensor | None = None
     burn_in: int = 0
+    largest_weight: float = 1.0

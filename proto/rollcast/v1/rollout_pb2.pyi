@@ -53,7 +53,7 @@ ACTING_STATE_WAITING_FOR_POLICY: ActingState
 ACTING_STATE_LOADING_POLICY: ActingState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "digest", "via")
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "follows_redirect", "digest", "via")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class JoinRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_REDIRECT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     VIA_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
@@ -76,9 +77,10 @@ class JoinRequest(_message.Message):
     incarnation: int
     acknowledged_sequence: int
     role: ActorRole
+    follows_redirect: bool
     digest: int
     via: _containers.RepeatedCompositeFieldContainer[Relay]
-    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., digest: _Optional[int] = ..., via: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ...) -> None: ...
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., follows_redirect: _Optional[bool] = ..., digest: _Optional[int] = ..., via: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ...) -> None: ...
 
 class Relay(_message.Message):
     __slots__ = ("relay_id", "nonce")
@@ -89,7 +91,7 @@ class Relay(_message.Message):
     def __init__(self, relay_id: _Optional[str] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s", "learner_address")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class JoinResponse(_message.Message):
     SUBSTEPS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    LEARNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -124,7 +127,8 @@ class JoinResponse(_message.Message):
     substeps: _containers.RepeatedCompositeFieldContainer[_space_pb2.SubstepSpaces]
     evaluation: EvaluationPlan
     activity_interval_s: float
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ...) -> None: ...
+    learner_address: str
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ..., learner_address: _Optional[str] = ...) -> None: ...
 
 class EvaluationPlan(_message.Message):
     __slots__ = ("n_episodes", "seed")

@@ -50,6 +50,10 @@ class Joining:
         self._security = security
         self._ending = ending
         self._agreement: JoinAgreement | None = None
+        # The learner that took this actor, if it was sent there; else empty.
+        self._home = ""
+        # False once a learner that it was sent to could not be reached.
+        self._follows = True
 
     @property
     def agreement(self) -> JoinAgreement:
@@ -113,24 +117,54 @@ class Joining:
 
     def _join_any(self, acknowledged_sequence: int) -> LearnerClient:
         """Joins at the first address that takes the actor in; raises the error of the last one if none does."""
-        for address in self._addresses[:-1]:
+        # A learner that is back may be elsewhere: the first ones know where.
+        *others, last = (self._home, *self._addresses) if self._home else self._addresses
+        for address in others:
             try:
                 return self._join_at(address, acknowledged_sequence)
             except RollcastError as error:
                 if self._ending.is_set() or not may_be_mended_elsewhere(error):
                     raise
                 logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
-        return self._join_at(self._addresses[-1], acknowledged_sequence)
+        return self._join_at(last, acknowledged_sequence)
 
     def _join_at(self, address: str, acknowledged_sequence: int) -> LearnerClient:
+        """Joins the learner at an address, or the one of its run that it sends this actor to."""
+        offer = self.offer(acknowledged_sequence)
+        client, elsewhere = self._ask(address, dataclasses.replace(offer, follows_redirect=self._follows))
+        if not elsewhere:
+            return client
+        client.close()
+        try:
+            client, _ = self._ask(elsewhere, offer)
+        except LearnerUnreachableError as error:
+            if self._agreement is not None:
+                # That learner knows which rollouts it has: to go elsewhere could bring one to both.
+                raise
+            logger.warning(
+                "the learner at %s sends this actor to %s, which cannot be reached: %s; it stays with that at %s",
+                address,
+                elsewhere,
+                error,
+                address,
+            )
+            self._follows = False
+            return self._ask(address, offer)[0]
+        logger.info("the learner at %s has sent this actor to %s", address, elsewhere)
+        self._home = elsewhere
+        return client
+
+    def _ask(self, address: str, offer: JoinOffer) -> tuple[LearnerClient, str]:
+        """Joins the learner at an address; returns the client, and where the actor is sent instead if it is."""
         client = self._new_client(address)
         try:
-            agreement = client.join(self.offer(acknowledged_sequence))
-            self._take(agreement)
+            agreement = client.join(offer)
+            if not agreement.learner_address:
+                self._take(agreement)
         except BaseException:
             client.close()
             raise
-        return client
+        return client, agreement.learner_address
 
     def _new_client(self, address: str) -> LearnerClient:
         try:

@@ -1,5 +1,6 @@
 """Defines the interface of all kinds of distributed actors."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,8 @@ class DistributedActors(ABC):
         batch_size: Likewise.
         collect_timeout_s: Likewise.
         waiting: Says what the trainer's thread waits for.
+        wait_until: The time, by `time.monotonic`, at which `next_slice` and `collect_outputs` give up; what has come is
+            kept for the next call. Infinity by default.
         interrupted: True once `interrupt` was called.
         is_in_a_hurry: True once `hurry` was called.
         batch_names: The trajectories in the last batch of `collect_outputs`.
@@ -87,6 +90,8 @@ class DistributedActors(ABC):
         self.batch_size = batch_size
         self.collect_timeout_s = collect_timeout_s
         self.waiting = WaitMonitor()
+        # When `next_slice` gives up with a NotReadyError. Only a rank among several has such a time.
+        self.wait_until = math.inf
         # Plain flags, so that a signal handler may set them.
         self.interrupted = False
         self.is_in_a_hurry = False
@@ -169,6 +174,11 @@ class DistributedActors(ABC):
         Call it before `stop`; a signal handler may. Actors that were started here end with `stop` all the same.
         """
 
+    @property
+    def leaves_waiting(self) -> bool:
+        """True once `leave_waiting` was called, by kinds whose actors wait then."""
+        return False
+
     def hurry(self) -> None:
         """Makes `stop` end actors that are still at work without a wait. A signal handler may call it."""
         self.is_in_a_hurry = True
@@ -180,6 +190,11 @@ class DistributedActors(ABC):
         Args:
             state_dict: The policy's parameters and buffers; never the critic's.
         """
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """The addresses at which actors dial in, once started; none for kinds that do not listen."""
+        return ()
 
     @property
     @abstractmethod
@@ -270,6 +285,7 @@ class DistributedActors(ABC):
 
         Raises:
             CollectTimeoutError: No trajectory came by the deadline.
+            NotReadyError: None came until `wait_until`.
             ActorFailedError: The actors cannot go on.
             CollectInterruptedError: `interrupt` was called.
         """

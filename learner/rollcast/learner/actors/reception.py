@@ -11,6 +11,7 @@ from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
+from rollcast.learner.ingest.homes import ONE_HOME, ActorHomes
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.rounds import Rounds
@@ -88,6 +89,7 @@ class Reception:
         evaluations: See `ServingOptions`.
         earlier: The state that an earlier learner of the run has left.
         memory: See `ServingOptions`.
+        homes: Likewise.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Reception:
         evaluations: Evaluations | None,
         earlier: EarlierLearner,
         memory: RunHistory | None = None,
+        homes: ActorHomes = ONE_HOME,
     ) -> None:
         self.is_open = True
         self._limits = limits
@@ -117,6 +120,7 @@ class Reception:
             join_lease_s=limits.join_lease_s,
             reserved_names=work.names,
             note=forget_event if memory is None else memory.note,
+            homes=homes,
         )
         self.registry.load_state(earlier.actors)
         self.publisher = publisher = PolicyPublisher(
@@ -150,6 +154,7 @@ class Reception:
             evaluations=evaluations,
             max_rollout_bytes=limits.max_rollout_bytes,
             memory=memory,
+            homes=homes,
         )
 
     @property

@@ -46,6 +46,11 @@ class RemoteDistributedActors(ServedDistributedActors):
             bounded_staleness=False,
         )
 
+    @property
+    def leaves_waiting(self) -> bool:
+        """True once `leave_waiting` was called."""
+        return self._training_goes_on
+
     def leave_waiting(self) -> None:
         """Lets `stop` break the streams with UNAVAILABLE instead of ending them: the actors reconnect with backoff."""
         self._training_goes_on = True

@@ -22,7 +22,7 @@ from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName,
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
-from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
+from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError, NotReadyError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.recording_codec import RecordingHeader
@@ -153,6 +153,7 @@ class ServedDistributedActors(DistributedActors):
             evaluations=self._serving.evaluations,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
             memory=self._serving.memory,
+            homes=self._serving.homes,
         )
         order = SlotOrder(self._n_in_step, reception.registry.slot_of) if self._n_in_step else None
         self._arrivals = Arrivals(self._queue, order=order, durable=durable)
@@ -350,9 +351,12 @@ class ServedDistributedActors(DistributedActors):
         with self.waiting.waiting_for("rollouts"):
             while True:
                 self._look_after()
-                piece = self._fresh(self._arrivals.get(max_trajectories, _LOOK_S, enough=enough))
+                look_s = max(0.0, min(_LOOK_S, self.wait_until - time.monotonic()))
+                piece = self._fresh(self._arrivals.get(max_trajectories, look_s, enough=enough))
                 if piece is not None:
                     return piece
+                if time.monotonic() >= self.wait_until:
+                    raise NotReadyError("no rollout has come by now; expected one later; ask again")
                 if time.monotonic() < explain_at:
                     # A stale rollout came: asking all actors again would cost more than the rollout.
                     continue

@@ -7,6 +7,7 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.ingest.homes import ONE_HOME, ActorHomes
 from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.rendezvous import Announcement
@@ -47,6 +48,7 @@ class ServingOptions:
         announcement: The file in which the server says other machines where it is; None: none. For one address only.
         evaluations: Gives evaluators their work and takes their reports; local processes come with one evaluator more
             then. None: no policy is evaluated, and no evaluator may join.
+        homes: Says which actors another learner of the run takes, if it has several.
     """
 
     addresses: tuple[str, ...] = ()
@@ -67,3 +69,4 @@ class ServingOptions:
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None
+    homes: ActorHomes = ONE_HOME

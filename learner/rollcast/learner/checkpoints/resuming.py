@@ -124,6 +124,18 @@ def _written(run: Path) -> float:
     return (run / "settings.yaml").stat().st_mtime
 
 
+def compared_settings(settings: BaseModel) -> dict[str, Any]:
+    """Returns the settings that must be equal at all ranks of a run, by their options, in JSON's types.
+
+    These are the ones that a resumed run may not change freely: what is learnt, and how.
+    """
+    return {
+        "--" + ".".join(path).replace("_", "-"): value
+        for path, value, rule in _leaves(settings)
+        if rule is not FREE or path[0] == "ranks"
+    }
+
+
 def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
     """Picks the values that identify a run: those that say what is learnt, and how."""
     return {path: _at(values, path) for path, _, rule in _leaves(settings) if rule not in (FREE, ACTING)}

@@ -67,7 +67,7 @@ class CheckpointStore:
         )
 
     def stage(self, n_updates: int) -> Path:
-        """Makes an empty folder for the files of a checkpoint; end it with `commit` or `shutil.rmtree`."""
+        """Makes an empty folder for the files of a checkpoint; end it with `commit` or `abandon`."""
         staged = self._path / f".{n_updates:08d}.tmp"
         staged.mkdir()
         return staged
@@ -109,6 +109,16 @@ class CheckpointStore:
         shutil.rmtree(replaced, ignore_errors=True)
         self._prune()
         return final
+
+    def abandon(self, staged: Path, error: BaseException) -> None:
+        """Removes a folder that `stage` made, and that could not be filled.
+
+        Args:
+            staged: The folder.
+            error: The reason.
+        """
+        del error
+        shutil.rmtree(staged, ignore_errors=True)
 
     def remove_after(self, checkpoint: Path) -> None:
         """Removes checkpoints of more updates than this one: a run resumed from it makes them anew."""

@@ -96,9 +96,11 @@ def _prepare(program: str, log_level: str) -> None:
 
 
 def _train(arguments: list[str]) -> int:
+    from rollcast.learner.ranks.place import refuse_ranks
     from rollcast.learner.settings.train import TrainSettings
 
     settings = TrainSettings.from_command_line("rollcast train", arguments)
+    refuse_ranks(os.environ, "rollcast train")
     _prepare("rollcast train", settings.log_level)
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from rollcast.learner.actors.forkserver import start_forkserver
@@ -113,15 +115,20 @@ def _train(arguments: list[str]) -> int:
 
 
 def _learner(arguments: list[str]) -> int:
+    from rollcast.learner.ranks.place import rank_place
     from rollcast.learner.settings.learner import ServingSettings
 
     settings = ServingSettings.from_command_line("rollcast learner", arguments)
+    place = rank_place(os.environ)
+    if place is not None:
+        # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     _prepare("rollcast learner", settings.log_level)
     from rich.console import Console
 
     from rollcast.learner.commands.learner import learner
 
-    return learner(settings, Console())
+    return learner(settings, Console(), place)
 
 
 def _actor(arguments: list[str]) -> int:

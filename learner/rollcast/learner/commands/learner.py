@@ -9,21 +9,47 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.ingest.first_actor import spaces_of_first_actor
+from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.ranks.run import RunRanks, joined_ranks
 from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.training.rank_parts import check_rank_settings, device_of_rank, settings_of_rank
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
 
-def learner(settings: ServingSettings, console: Console) -> int:
+def learner(settings: ServingSettings, console: Console, place: RankPlace | None = None) -> int:
     """Trains until the end and returns the exit code.
+
+    Args:
+        settings: The settings.
+        console: The console for the view and the summary.
+        place: The place of this process among several ranks; None: it is alone.
 
     Raises:
         RollcastError: If training cannot start or go on.
     """
-    security = settings.server_security()
+    # Refuses wrong certificates and tokens before anything is made.
+    settings.server_security()
+    if place is None:
+        return _learn(settings, console)
+    check_rank_settings(settings, place)
+    with joined_ranks(
+        place,
+        compared_settings(settings),
+        device=device_of_rank(settings.device, place),
+        backend=settings.ranks.backend,
+        timeout_s=settings.ranks.timeout_s,
+        data_timeout_s=settings.ranks.data_timeout_s,
+        check_updates=settings.ranks.check_updates,
+    ) as ranks:
+        return _learn(settings_of_rank(settings, place.rank), console, ranks)
+
+
+def _learn(settings: ServingSettings, console: Console, ranks: RunRanks | None = None) -> int:
     if settings.spaces_from == "environment":
         spaces = probe_spaces(settings.env_factory(), travel=True)
     else:
@@ -31,7 +57,7 @@ def learner(settings: ServingSettings, console: Console) -> int:
             settings.address,
             limits=settings.server_limits(),
             timeout_s=settings.collect_timeout_s,
-            security=security,
+            security=settings.server_security(),
             announcement=settings.announcement(),
         )
 
@@ -47,5 +73,12 @@ def learner(settings: ServingSettings, console: Console) -> int:
         )
 
     announce = partial(print_line, console.file)
-    with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce) as run:
-        return run_and_report(run, settings, console, serves=settings.when_finished == "serve")
+    with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce, ranks=ranks) as run:
+        return run_and_report(
+            run,
+            settings,
+            console,
+            serves=settings.when_finished == "serve",
+            # Rank 0 shows the run.
+            is_shown=ranks is None or ranks.rank == 0,
+        )

@@ -10,13 +10,15 @@ from rich.console import Console
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.settings.learning import LearnerSettings
-from rollcast.learner.training.trainer import TrainingSummary
+from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.training_run import TrainingRun
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.process.installation import typed_again
 
 
-def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False) -> int:
+def run_and_report(
+    run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False, is_shown: bool = True
+) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
     Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
@@ -26,6 +28,7 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
         settings: The settings of the run.
         console: The console for the view and the summary.
         serves: True: after training, serve the last policy until the run is stopped.
+        is_shown: False: without the view and the summary, which another rank shows.
     """
     view = ConsoleView(
         run.control.status,
@@ -40,7 +43,7 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
     def report(summary: TrainingSummary) -> None:
         nonlocal reported
         shown.close()
-        if not reported:
+        if not reported and is_shown:
             print_summary(
                 console.file, summary, run, typed_again(settings.env_id, settings.network, settings.algorithm)
             )
@@ -68,7 +71,8 @@ def run_and_report(run: TrainingRun, settings: LearnerSettings, console: Console
     ):
         # again, because the second Ctrl-C may have interrupted the first stop
         at_the_end.callback(run.actors.stop)
-        shown.enter_context(view)
+        if is_shown:
+            shown.enter_context(view)
         report(run.train(serve if serves else None))
     return 130 if signal.SIGINT in received else 0
 

@@ -1,5 +1,6 @@
 """Makes batches from replay buffers, for off-policy algorithms."""
 
+import dataclasses
 import math
 import time
 from collections import deque
@@ -277,6 +278,8 @@ class ReplayedExperience(ExperienceSource):
                 # A limiter never refuses both sides, but other callers may have drawn the batch that was meant for us.
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
+                if time.monotonic() >= self.actors.wait_until:
+                    raise NotReadyError("the replay buffer gives no batch by now; expected one later; ask again")
                 now, before, n_inserted = time.monotonic(), n_inserted, self._n_inserted()
                 if n_inserted != before:
                     progressed = now
@@ -313,7 +316,10 @@ class ReplayedExperience(ExperienceSource):
                 self._copier = make_copier(learner_device)
                 self._batcher = SampleBatcher(self._copier)
             assert self._batcher is not None
-            return self._batcher.make(sample)
+            batch = self._batcher.make(sample)
+            if self._beta is not None:
+                batch = dataclasses.replace(batch, largest_weight=buffer.info().largest_weight)
+            return batch
         what = "; ".join(self._named(key, reason) for key, reason in reasons.items())
         self.actors.waiting.explain(f"the replay buffer: {what}")
         return None

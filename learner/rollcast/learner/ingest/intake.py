@@ -10,6 +10,7 @@ from rollcast.learner.ingest.bundled import BundledIntakeStream
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.ingest.homes import ONE_HOME, ActorHomes
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.stream import IntakeStream, SharedParts
@@ -18,6 +19,7 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.rollouts.bundled_stream import Answer
+from rollcast.services.rollouts.evaluation import EvaluationPlan
 from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
@@ -50,6 +52,7 @@ class RolloutIntake:
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
         memory: Remembers what the actors do; None: nobody does.
+        homes: Says which actors another learner of the run takes.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class RolloutIntake:
         evaluations: Evaluations | None = None,
         max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
         memory: RunHistory | None = None,
+        homes: ActorHomes = ONE_HOME,
     ) -> None:
+        self._homes = homes
         self._parts = SharedParts(
             registry=registry,
             destination=destination,
@@ -118,6 +123,7 @@ class RolloutIntake:
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
             RefusedError: It is an evaluator, and this run evaluates no policies.
+            NotReadyError: Another rank takes it, and does not serve yet.
         """
         parts = self._parts
         if parts.ended.is_set():
@@ -127,6 +133,14 @@ class RolloutIntake:
         self._check_network(offer)
         check_spaces_match(parts.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer))
         has_own_order = leaf_order(offer.spaces) != leaf_order(parts.spaces)
+        # What comes by a relay stays on its way.
+        if (
+            offer.follows_redirect
+            and not offer.via
+            and (elsewhere := self._homes.elsewhere(offer, parts.registry.n_taken()))
+        ):
+            logger.info("%s is sent to the learner at %s", _actor(offer), elsewhere)
+            return self._redirect(offer, elsewhere)
         if offer.role is ActorRole.EVALUATE:
             return self._join_evaluator(offer, parts.spaces if has_own_order else None)
         offer = dataclasses.replace(
@@ -157,6 +171,23 @@ class RolloutIntake:
             policy_version=parts.rule.policy_version(),
             activity_interval_s=parts.activity_interval_s,
             spaces=parts.spaces if has_own_order else None,
+        )
+
+    def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:
+        """Returns the answer to an actor that another learner of this run wants; nothing is agreed."""
+        return JoinAgreement(
+            actor_id=offer.actor_id or "elsewhere",
+            slot=0,
+            incarnation=1,
+            acknowledged_sequence=0,
+            n_rollout_steps=self._parts.n_rollout_steps,
+            env_seed=0,
+            agent_seed=0,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs or self._envs_per_actor,
+            evaluation=EvaluationPlan(n_episodes=1, seed=0) if offer.role is ActorRole.EVALUATE else None,
+            learner_address=address,
         )
 
     def _join_evaluator(self, offer: JoinOffer, spaces: EnvironmentSpaces | None) -> JoinAgreement:

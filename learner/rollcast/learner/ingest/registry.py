@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.ingest.homes import ONE_HOME, ActorHomes
 from rollcast.learner.ingest.records import ActorRecord, EarlierActor
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -47,6 +48,7 @@ class ActorRegistry:
         reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
             actors get the slots after these, in the order in which they join.
         note: Notes what happens to the actors.
+        homes: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class ActorRegistry:
         join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
         reserved_names: Sequence[str] = (),
         note: NoteEvent = forget_event,
+        homes: ActorHomes = ONE_HOME,
     ) -> None:
         self._note = note
+        self._homes = homes
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
-        self._reserved_slots = {name: slot for slot, name in enumerate(reserved_names)}
+        self._reserved_slots = {name: self._slot(i) for i, name in enumerate(reserved_names)}
         self._lock = threading.Lock()  # guards the records, and the two below
         self._records: dict[str, ActorRecord] = {}
         # The names of those in `_records` that have an open stream.
@@ -127,6 +131,7 @@ class ActorRegistry:
             self._streaming.discard(actor_id)
             self._earlier.pop(actor_id, None)
             replaced = None if known is None else known.cancel_stream
+        self._homes.took(actor_id)
         if replaced is not None:
             replaced()
         return record
@@ -232,6 +237,8 @@ class ActorRegistry:
             name: EarlierActor(**{**actor, "replaced_nonces": tuple(actor["replaced_nonces"])})
             for name, actor in state.items()
         }
+        for name in self._earlier:
+            self._homes.took(name)
 
     def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
         """Notes the reason why an actor ended."""
@@ -322,12 +329,24 @@ class ActorRegistry:
         if actor_id in reserved:
             return reserved[actor_id]
         taken = {actor.slot for actors in (self._records, self._earlier) for actor in actors.values()}
-        return next(slot for slot in itertools.count(len(reserved)) if slot not in taken)
+        slots = (self._slot(i) for i in itertools.count(len(reserved)))
+        return next(slot for slot in slots if slot not in taken)
+
+    def _slot(self, i: int) -> int:
+        """Returns the i-th of the slots that this learner hands out: every W-th, so that no two ranks share one."""
+        return self._homes.rank + i * self._homes.n_ranks
 
     def _free_name(self) -> str:
-        while (name := f"actor-{secrets.token_hex(3)}") in self._records.keys() | self._earlier.keys():
+        # With more digits than one learner needs, because those of one run do not ask each other.
+        n_bytes = 3 if self._homes.n_ranks == 1 else 6
+        while (name := f"actor-{secrets.token_hex(n_bytes)}") in self._records.keys() | self._earlier.keys():
             pass
         return name
+
+    def n_taken(self) -> int:
+        """Returns how many actors are here, those included that have joined and opened no stream yet."""
+        with self._lock:
+            return sum(record.is_alive for record in self._records.values())
 
 
 def _arrival(record: ActorRecord) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,10 @@ from rollcast.learner.ranks.place import RankPlace
 from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
 from rollcast.services.version import software_version
 
-logger = logging.getLogger(__name__)
-
 # A rank tells the others so often where it is. It is gone for them after two such times without news.
 _BEAT_S: Final = 1.0
-# A key is waited for in steps of so long, between which a signal is noticed.
-_LOOK_S: Final = 0.5
+# A text that is waited for is looked for so often.
+_LOOK_S: Final = 0.05
 
 Backend = Literal["auto", "gloo", "nccl"]
 
@@ -66,6 +63,8 @@ class RankGroup:
         self._n_operations = 0
         self._doing = "starting"
         self._ended = threading.Event()
+        # Why the store is gone; empty: it is there.
+        self._store_lost = ""
         # A connection of its own: a call that waits keeps the others of its connection waiting.
         self._beats = threading.Thread(target=self._beat, args=(self._connect(),), name="rollcast-ranks", daemon=True)
         self._beats.start()
@@ -162,14 +161,23 @@ class RankGroup:
         with self._operation(what):
             distributed.broadcast(values, src=0)
 
-    def tell(self, name: str, text: str) -> None:
-        """Leaves a text for the other ranks. Any thread may call.
+    def note(self, key: str, text: str) -> None:
+        """Notes a text for all ranks, in place of the one before. Any thread may call.
 
         Raises:
             RankLostError: The store is gone, with the process that served it.
         """
-        with self._store_errors(f"telling {name}"):
-            self._store.set(f"{name}/{self.rank}", text)
+        with self._store_errors(f"noting {key}"):
+            self._store.set(key, text)
+
+    def noted(self, key: str) -> str | None:
+        """Returns the text that a rank has noted; None: none has. Any thread may call; see `note`."""
+        with self._store_errors(f"reading {key}"):
+            return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def tell(self, name: str, text: str) -> None:
+        """Leaves a text of this rank for the others; see `note`."""
+        self.note(f"{name}/{self.rank}", text)
 
     def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
         """Waits for the text that a rank leaves, and returns it. Any thread may call.
@@ -185,18 +193,15 @@ class RankGroup:
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
-        key = f"{name}/{rank}"
-        with self._store_errors(what):
-            while not self._store.check([key]):
-                if time.monotonic() > deadline:
-                    raise RankLostError(
-                        f"rank {self.rank} of {self.n_ranks} waited {timeout_s:g} s for {what}, and rank {rank} has "
-                        f"not come; expected all ranks to be started; look at the log of rank {rank}, or raise "
-                        "--ranks.timeout-s"
-                    )
-                self._ended.wait(_LOOK_S / 10)
-            text: bytes = self._store.get(key)
-        return text.decode()
+        while (text := self.noted(f"{name}/{rank}")) is None:
+            if time.monotonic() > deadline:
+                raise RankLostError(
+                    f"rank {self.rank} of {self.n_ranks} waited {timeout_s:g} s for {what}, and rank {rank} has not "
+                    f"come; expected all ranks to be started; look at the log of rank {rank}, or raise "
+                    "--ranks.timeout-s"
+                )
+            self._ended.wait(_LOOK_S)
+        return text
 
     def _connect(self) -> Store:
         place = self._place
@@ -219,6 +224,9 @@ class RankGroup:
 
     @contextlib.contextmanager
     def _operation(self, what: str) -> Iterator[None]:
+        if self._store_lost:
+            # Now, not when the next checkpoint needs it.
+            raise RankLostError(self._without_store(f"before {what}", self._store_lost))
         before, self._doing = self._doing, what
         self._n_operations += 1
         began = time.monotonic()
@@ -234,10 +242,13 @@ class RankGroup:
         try:
             yield
         except RuntimeError as error:
-            raise RankLostError(
-                f"rank {self.rank} of {self.n_ranks} has lost the store of the ranks while {what}; expected rank 0 or "
-                f"torchrun to serve it until the end; look at the log of rank 0: {_first_line(error)}"
-            ) from error
+            raise RankLostError(self._without_store(f"while {what}", _first_line(error))) from error
+
+    def _without_store(self, when: str, why: str) -> str:
+        return (
+            f"rank {self.rank} of {self.n_ranks} has lost the store of the ranks {when}; expected torchrun or rank 0 "
+            f"to serve it until the end; look at the log of the one, or of the other: {why}"
+        )
 
     def _lost(self, what: str, waited_s: float, error: RuntimeError) -> str:
         """Describes, in words, which rank an operation has waited for."""
@@ -246,10 +257,7 @@ class RankGroup:
             threading.Event().wait(2 * _BEAT_S)
             now = {rank: self._last_word(rank) for rank in before}
         except RuntimeError:
-            return (
-                f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}, and rank 0 is gone, with the "
-                f"store of the ranks; expected it to train on; look at its log: {_first_line(error)}"
-            )
+            return self._without_store(f"after {waited_s:.1f} s of {what}", _first_line(error))
         found = []
         for rank, (n_operations, doing, beat) in now.items():
             if beat == before[rank][2]:
@@ -278,7 +286,7 @@ class RankGroup:
             try:
                 store.set(f"beat/{self.rank}", json.dumps([self._n_operations, self._doing, beat]))
             except RuntimeError as error:
-                logger.debug("the store of the ranks is gone: %s", error)
+                self._store_lost = _first_line(error)
                 return
             self._ended.wait(_BEAT_S)
 

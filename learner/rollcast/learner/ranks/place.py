@@ -17,6 +17,7 @@ class RankPlace:
         rank: Its number, from 0.
         n_ranks: W, at least 2.
         n_local_ranks: The ranks on this machine, which share its cores.
+        local_rank: Its number among these.
         host: The host of the store through which the ranks find each other.
         port: The store's port.
         attempt: The number of times that torchrun has started the ranks again.
@@ -26,6 +27,7 @@ class RankPlace:
     rank: int
     n_ranks: int
     n_local_ranks: int
+    local_rank: int
     host: str
     port: int
     attempt: int = 0
@@ -64,6 +66,7 @@ def rank_place(variables: Mapping[str, str]) -> RankPlace | None:
         rank=rank,
         n_ranks=n_ranks,
         n_local_ranks=_number(variables, "LOCAL_WORLD_SIZE", 1, n_ranks) if "LOCAL_WORLD_SIZE" in variables else 1,
+        local_rank=_number(variables, "LOCAL_RANK", 0, None) if "LOCAL_RANK" in variables else 0,
         host=host,
         port=_number(variables, "MASTER_PORT", 1, 65535),
         attempt=_number(variables, "TORCHELASTIC_RESTART_COUNT", 0, None)
@@ -71,6 +74,24 @@ def rank_place(variables: Mapping[str, str]) -> RankPlace | None:
         else 0,
         hosts_store=rank == 0 and variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )
+
+
+def refuse_ranks(variables: Mapping[str, str], program: str) -> None:
+    """Refuses to be one of several ranks.
+
+    Args:
+        variables: See `rank_place`.
+        program: The command that is alone.
+
+    Raises:
+        ConfigurationError: The variables name several ranks.
+    """
+    place = rank_place(variables)
+    if place is not None:
+        raise ConfigurationError(
+            f"this process was started as rank {place.rank} of {place.n_ranks}, and {program} starts its own actors; "
+            "expected rollcast learner under torchrun, to which actors dial in; start that, and the actors beside it"
+        )
 
 
 def _number(variables: Mapping[str, str], name: str, least: int, most: int | None) -> int:

@@ -286,7 +286,7 @@ class ReplayBuffer:
             times = self._times_sampled
             slots = self._sampler.sample(batch_size, None if times is None else times.left)
             sample = self._store.gather(slots, room, self._rng)
-            weights = self._sampler.weights(slots)
+            weights = self._sampler.weights(slots, self._store.size)
             if weights is not None:
                 sample.weights[:] = weights
             if times is not None:
@@ -353,8 +353,7 @@ class ReplayBuffer:
             self._store.clear()
             self._sampler.clear()
             self._limiter.reset()
-            self._ignored_updates = 0
-            self._has_displaced = False
+            self._ignored_updates, self._has_displaced = 0, False
 
     def info(self) -> BufferInfo:
         """Returns the state of the buffer now."""
@@ -367,6 +366,7 @@ class ReplayBuffer:
                 inserted=limiter.inserts,
                 sampled=limiter.samples,
                 ignored_updates=self._ignored_updates,
+                largest_weight=self._sampler.largest_weight,
                 limiter=limiter,
             )
 

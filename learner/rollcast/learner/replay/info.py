@@ -43,6 +43,7 @@ class BufferInfo:
         inserted: Entries inserted since the start or the last reset.
         sampled: Entries drawn since then.
         ignored_updates: Priorities that came since then for entries that were gone.
+        largest_weight: The largest importance weight of the last batch, before all were divided by it; 1 without.
         limiter: The state of its rate limiter, with the callers that wait.
     """
 
@@ -52,4 +53,5 @@ class BufferInfo:
     inserted: int
     sampled: int
     ignored_updates: int
+    largest_weight: float
     limiter: LimiterInfo

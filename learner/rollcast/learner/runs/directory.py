@@ -50,6 +50,14 @@ class RunDirectory:
         self.tensorboard_path: Final = path / "tensorboard"
         self.log_path: Final = path / "log"
 
+    def log_path_of(self, rank: int) -> Path:
+        """Returns the folder of a rank's write-ahead log, and makes the one above it; rank 0's is `log_path`."""
+        if rank == 0:
+            return self.log_path
+        of_rank = self.path / "ranks" / str(rank)
+        of_rank.mkdir(parents=True, exist_ok=True)
+        return of_rank / self.log_path.name
+
     @classmethod
     def create(cls, root: Path, name: str) -> "RunDirectory":
         """Makes the directory of a new run.

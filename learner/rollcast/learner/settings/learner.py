@@ -2,7 +2,10 @@
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
+from rollcast.learner.settings.ranks import RankSettings
 from rollcast.services.settings.resume_rules import FREE
 from rollcast.services.settings.setting import setting
 
@@ -30,4 +33,7 @@ class ServingSettings(LearnerSettings):
         "Action when training ends. exit: end with exit code 0; serve: serve the last policy until the learner "
         "is stopped. With serve, --resume auto also resumes a finished run and serves its policy again.",
         FREE,
+    )
+    ranks: RankSettings = Field(
+        default_factory=RankSettings, description="Several learners of one run, started by torchrun."
     )

@@ -1,12 +1,12 @@
 """Writes the checkpoints of training, and reads them back."""
 
+import contextlib
 import json
 import logging
 import math
-import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,13 +17,15 @@ import torch
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
 from rollcast.learner.checkpoints.pace import Pace
+from rollcast.learner.checkpoints.parts import part_of
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.devices.generators import global_generators_state, restore_global_generators
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.ranks.homes import part_rank
 from rollcast.learner.waiting import WaitMonitor
-from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.errors import ConfigurationError, NotReadyError, RankLostError, RollcastError
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.version import software_version
 
@@ -33,6 +35,8 @@ _STATE_FILE: Final = "training.json"
 _THREAD: Final = "rollcast-checkpoint"
 # The share of its time that the writing thread works, unless something waits for it: the rest belongs to the trainer.
 SHARE: Final = 0.05
+# Likewise, if another rank waits for it.
+_SHARE_OF_PARTS: Final = 0.5
 # A wait for a checkpoint is reported so often.
 _LOOK_S: Final = 1.0
 
@@ -79,6 +83,9 @@ class TrainingCheckpoints:
         experience: The source of its batches.
         progress: The progress of training.
         note: Notes each checkpoint, and each that could not be written.
+        rank: The number of this rank. Those after rank 0 write only what is their own, into a folder `rankN` of the
+            checkpoint: the buffers, the counters and the actors.
+        n_ranks: The number of ranks that write it.
     """
 
     def __init__(
@@ -88,7 +95,14 @@ class TrainingCheckpoints:
         experience: ExperienceSource,
         progress: TrainingProgress,
         note: NoteEvent = forget_event,
+        *,
+        rank: int = 0,
+        n_ranks: int = 1,
     ) -> None:
+        self._rank = rank
+        self._n_ranks = n_ranks
+        # Rank 0 waits for the others.
+        self._share = SHARE if rank == 0 else _SHARE_OF_PARTS
         self._note = note
         self._store = store
         self._algorithm = algorithm
@@ -157,11 +171,13 @@ class TrainingCheckpoints:
             try:
                 # The algorithm, too: what moves changes the moments of its policy.
                 with self._experience.moving:
-                    self._algorithm.save(staged)
+                    if self._rank == 0:
+                        self._algorithm.save(staged)
                     # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
                 state: dict[str, Any] = {
+                    "n_ranks": self._n_ranks,
                     "progress": self._progress.state(),
                     "actors": actors,
                     "best_return": best_return if math.isfinite(best_return) else None,
@@ -172,11 +188,11 @@ class TrainingCheckpoints:
                     state["evaluation"] = dict(evaluation)
                 # The actors' values may be numpy scalars.
                 text = json.dumps(state, indent=1, default=lambda value: value.item())
-            except BaseException:
-                shutil.rmtree(staged)
+            except BaseException as error:
+                self._store.abandon(staged, error)
                 raise
             written: Future[Path] = Future()
-            pace = self._pace = Pace(SHARE)
+            pace = self._pace = Pace(self._share)
 
             def write() -> Path:
                 # First, in any case: until this has run the buffers keep copies of overwritten rows.
@@ -190,7 +206,7 @@ class TrainingCheckpoints:
 
             # A daemon, so that the process can end although the disk hangs; the checkpoint before is kept.
             thread = threading.Thread(
-                target=_run, args=(write, written, staged, info, self._note), name=_THREAD, daemon=True
+                target=_run, args=(write, written, self._store, staged, info, self._note), name=_THREAD, daemon=True
             )
             self._written, self._began_at = written, time.monotonic()
             self._what = f"the checkpoint after {info.n_updates} updates"
@@ -243,7 +259,7 @@ class TrainingCheckpoints:
         """Restores a checkpoint, and removes later ones. Call it before training starts.
 
         Args:
-            directory: A checkpoint that `CheckpointStore.newest` has found whole.
+            directory: A checkpoint that `CheckpointStore.newest` has found whole: the folder of all ranks.
 
         Returns:
             What the checkpoint has of the best policy.
@@ -253,16 +269,24 @@ class TrainingCheckpoints:
         """
         with read_as_vouched_for(directory):
             restored = self._read(directory)
-        self._previous = directory
+        self._previous = part_of(directory, self._rank)
         self._store.remove_after(directory)
         return restored
 
     def _read(self, directory: Path) -> RestoredBest:
         state = _read_state(directory)
+        n_ranks = state.get("n_ranks", 1)
         self._algorithm.load(directory)
-        self._experience.load(directory)
         actors = self._experience.actors
-        actors.load_state(state["actors"])
+        if n_ranks == self._n_ranks:
+            own = part_of(directory, self._rank)
+            state = _read_state(own)
+            self._experience.load(own)
+            actors.load_state(state["actors"])
+        else:
+            self._check_redistribution(directory, state, n_ranks)
+            parts = [_read_state(part_of(directory, rank)) for rank in range(n_ranks)]
+            actors.load_state({**state["actors"], "actors": self._own_actors(parts)})
         actors.get_epoch_stats_aggregator().load_state(state["statistics"])
         self._progress.load_state(state["progress"])
         # Older checkpoints have none: their generators begin again with the run's seed.
@@ -270,9 +294,35 @@ class TrainingCheckpoints:
         best_return = -math.inf if state["best_return"] is None else float(state["best_return"])
         return RestoredBest(best_return, state.get("evaluation"))
 
+    def _check_redistribution(self, directory: Path, state: Mapping[str, Any], n_ranks: int) -> None:
+        """Refuses the checkpoint of another number of ranks if its parts cannot be divided anew."""
+        kept = "replay buffers" if self._experience.replay_status() is not None else ""
+        if "log" in state["actors"]:
+            kept = "a log of durable rollouts"
+        if kept:
+            raise ConfigurationError(
+                f"{directory} was written by {n_ranks} rank{'s' if n_ranks > 1 else ''}, each of which has {kept} of "
+                f"its own, and this run has {self._n_ranks}; expected as many; resume it with {n_ranks}, or begin "
+                "another run with its policy (--initial-policy)"
+            )
+
+    def _own_actors(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Returns the actors of all parts that belong to this rank now."""
+        return {
+            name: actor
+            for part in parts
+            for name, actor in part["actors"].get("actors", {}).items()
+            if part_rank(name, self._n_ranks) == self._rank
+        }
+
 
 def _run(
-    write: Callable[[], Path], written: "Future[Path]", staged: Path, info: CheckpointInfo, note: NoteEvent
+    write: Callable[[], Path],
+    written: "Future[Path]",
+    store: CheckpointStore,
+    staged: Path,
+    info: CheckpointInfo,
+    note: NoteEvent,
 ) -> None:
     """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
     try:
@@ -281,7 +331,9 @@ def _run(
         what = "the checkpoint after %d updates is not written: %s; the one before is kept"
         logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
         note(EventSeverity.ERROR, what % (info.n_updates, error))
-        shutil.rmtree(staged, ignore_errors=True)
+        # Another rank may be gone, with what connects the ranks.
+        with contextlib.suppress(RankLostError):
+            store.abandon(staged, error)
         written.set_exception(error)
     except BaseException as error:
         written.set_exception(error)

@@ -49,6 +49,8 @@ class TrainingControl:
         batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
         facts: More properties of the run, for those who watch it; the control adds its own.
         max_policy_lag: The largest lag that the run allows; None: it has no limit.
+        pauses_by_rounds: True: `update_turn` lets the trainer go on during a pause, because several ranks agree on it.
+        pauses_at: Says, in words, where training can be paused; empty: here.
 
     Attributes:
         algorithm: See Args.
@@ -64,7 +66,11 @@ class TrainingControl:
         batch_size: int = 0,
         facts: RunFacts | None = None,
         max_policy_lag: int | None = None,
+        pauses_by_rounds: bool = False,
+        pauses_at: str = "",
     ) -> None:
+        self._pauses_by_rounds = pauses_by_rounds
+        self._pauses_at = pauses_at
         self.algorithm = algorithm
         self.memory = RunHistory(max_policy_lag=max_policy_lag)
         self._facts = dataclasses.replace(
@@ -112,7 +118,7 @@ class TrainingControl:
     def update_turn(self) -> Iterator[None]:
         """Gives the trainer its turn: waits while training is paused or an operator's action runs."""
         with self._changed:
-            while (self._paused or self._n_actions) and not self.stop_requested:
+            while ((self._paused and not self._pauses_by_rounds) or self._n_actions) and not self.stop_requested:
                 self.memory.activity.enter(LearnerActivity.PAUSED)
                 self._changed.wait(_PAUSE_LOOK_S)
             self._updating = True
@@ -142,8 +148,9 @@ class TrainingControl:
         """Stops updates until `resume`; returns once none is running.
 
         Raises:
-            RefusedError: Training has ended.
+            RefusedError: Training has ended, or another rank pauses it.
         """
+        self._refuse_elsewhere()
         with self._changed:
             if self._phase in (Phase.STOPPING, Phase.FINISHED):
                 raise RefusedError(f"training is {self._phase.name.lower()}: there is nothing to pause")
@@ -154,12 +161,28 @@ class TrainingControl:
             pass
 
     def resume(self) -> None:
-        """Ends a pause."""
+        """Ends a pause.
+
+        Raises:
+            RefusedError: Another rank pauses training.
+        """
+        self._refuse_elsewhere()
         with self._changed:
             was_paused, self._paused = self._paused, False
             self._changed.notify_all()
         if was_paused:
             self.memory.note(EventSeverity.INFO, "an operator has resumed training")
+
+    @property
+    def is_paused(self) -> bool:
+        """True while an operator has paused training."""
+        return self._paused
+
+    def _refuse_elsewhere(self) -> None:
+        if self._pauses_at:
+            raise RefusedError(
+                f"training cannot be paused or resumed here; expected a call to {self._pauses_at}; ask there"
+            )
 
     def save_checkpoint(self) -> tuple[str, int]:
         """Writes a checkpoint of a moment between two updates, while training goes on.

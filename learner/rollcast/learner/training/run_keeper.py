@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.checkpoints.parts import FirstStore, Messages
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
@@ -45,6 +46,8 @@ class RunKeeper:
         schedule: Says when checkpoints are due.
         evaluation: Chooses the best policy; None: the mean return of training does.
         note: Notes the checkpoints that are written.
+        messages: Connects the ranks that write each checkpoint together; None: there is one.
+        ask_ranks: Asks all ranks for the checkpoint that is due; None: there is one.
     """
 
     def __init__(
@@ -56,16 +59,22 @@ class RunKeeper:
         schedule: TrainingSchedule,
         evaluation: TrainingEvaluation | None = None,
         note: NoteEvent = forget_event,
+        *,
+        messages: Messages | None = None,
+        ask_ranks: Callable[[], None] | None = None,
     ) -> None:
+        self._ask_ranks = ask_ranks
         self._run = run
         self._algorithm = algorithm
         self._actors = experience.actors
         self._moving = experience.moving
         self._progress = progress
         self._schedule = schedule
-        store = CheckpointStore(run.checkpoints_path, keep=schedule.keep_checkpoints)
+        path, keep = run.checkpoints_path, schedule.keep_checkpoints
+        store = CheckpointStore(path, keep=keep) if messages is None else FirstStore(path, keep=keep, messages=messages)
         store.tidy()
-        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note)
+        n_ranks = 1 if messages is None else messages.n_ranks
+        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note, n_ranks=n_ranks)
         self._evaluation = evaluation
         self._best = BestPolicy(progress, self._policy)
         # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.
@@ -107,6 +116,10 @@ class RunKeeper:
         if not self._checkpoint_is_due(now):
             return False
         self._next_checkpoint = now + self._schedule.checkpoint_interval_s
+        if self._ask_ranks is not None:
+            if not self._checkpoints.is_writing:
+                self._ask_ranks()
+            return False
         with _training_goes_on(f"the checkpoint after {self._algorithm.n_updates} updates"):
             self._save_checkpoint()
         return True
@@ -155,6 +168,17 @@ class RunKeeper:
         with between_updates(), self._moving:
             written, version = self._begin_or_refuse(), self._actors.policy_version
         return self._checkpoints.wait(written, WRITE_TIMEOUT_S), version
+
+    def begin_agreed(self) -> "Future[Path]":
+        """Begins a checkpoint on which all ranks have agreed. Only the trainer's thread may call it.
+
+        Raises:
+            OSError: It cannot be begun.
+            NotReadyError: The one before is still being written.
+        """
+        self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
+        self.note_statistics()
+        return self._begin_or_refuse()
 
     def _checkpoint_is_due(self, now: float) -> bool:
         every = self._schedule.checkpoint_interval_updates

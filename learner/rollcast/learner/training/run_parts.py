@@ -31,7 +31,9 @@ from rollcast.learner.experience.experience import ExperienceSource, FreshExperi
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
 from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.ingest.homes import ONE_HOME
 from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
+from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
@@ -218,6 +220,7 @@ def serving_options(
     algorithm: Algorithm,
     buffers: SubstepBuffers | None,
     run: RunDirectory,
+    ranks: RunRanks | None = None,
 ) -> ServingOptions:
     """Returns the options with which the actors of a run are served.
 
@@ -227,6 +230,7 @@ def serving_options(
         algorithm: The algorithm whose policy the actors play.
         buffers: The replay buffers, which are served, too; None if there are none.
         run: The run's folder, which has the write-ahead log.
+        ranks: The ranks of the run; None: there is one.
 
     Raises:
         ConfigurationError: The files of certificates and tokens cannot be used.
@@ -239,7 +243,9 @@ def serving_options(
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
         durable = DurableRollouts(
-            run.log_path, max_bytes=settings.durable_max_bytes, ask_for_checkpoint=control.save_checkpoint
+            run.log_path_of(0 if ranks is None else ranks.rank),
+            max_bytes=settings.durable_max_bytes,
+            ask_for_checkpoint=control.save_checkpoint,
         )
     return ServingOptions(
         addresses=(settings.address,),
@@ -258,6 +264,7 @@ def serving_options(
         replay=replay,
         durable=durable,
         evaluations=evaluations,
+        homes=ONE_HOME if ranks is None else ranks.homes,
     )
 
 

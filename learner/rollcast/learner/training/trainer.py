@@ -1,11 +1,10 @@
 """Runs the training loop: collects, updates, broadcasts, writes metrics, saves."""
 
-import dataclasses
-import json
+import contextlib
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,53 +17,25 @@ from rollcast.learner.algorithms.defaults import short_name
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.agreed_checkpoints import AgreedCheckpoints
+from rollcast.learner.training.control import SaveCheckpoint, TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.events import TrainingEvents
+from rollcast.learner.training.part_keeper import PartKeeper
+from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
+from rollcast.learner.training.summary import TrainingSummary, of_progress
 from rollcast.learner.writers import MetricsWriter, metric_names, write_all
-from rollcast.services.errors import CollectInterruptedError
+from rollcast.services.errors import CollectInterruptedError, RankLostError, TrainingEndedError
 from rollcast.services.history.history import EventSeverity, LearnerActivity
 from rollcast.services.status.status import Phase
-from rollcast.services.wire.same_fields import same_fields
 
 logger = logging.getLogger(__name__)
 
 # The time that the evaluations under way may take when training has run out of steps, and between two looks at them.
 _LAST_EVALUATIONS_S: Final = 60.0
 _LOOK_S: Final = 0.05
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSummary:
-    """The outcome of a training run, as `--summary-json` writes it."""
-
-    env_steps: int
-    seconds: float
-    env_steps_per_second: float
-    updates: int
-    mean_return: float | None
-    solved: bool
-    policy_version: int
-    policy_lag_mean: float
-    policy_lag_max: int
-    evaluations: int = 0
-    eval_mean_return: float | None = None
-    best_eval_mean_return: float | None = None
-
-    def write_json(self, path: Path) -> None:
-        """Writes the summary to a file."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
-
-
-_OF_PROGRESS: Final = same_fields(
-    TrainingSummary,
-    but=(
-        *("env_steps_per_second", "solved", "policy_version"),
-        *("evaluations", "eval_mean_return", "best_eval_mean_return"),
-    ),
-)
 
 
 class Trainer:
@@ -79,6 +50,7 @@ class Trainer:
         arithmetic: The arithmetic of networks in updates.
         run: Keeps policies and checkpoints; None keeps none.
         writers: Write the metrics; the caller closes them.
+        ranks: Connects it with the trainers of other ranks; None: there are none.
     """
 
     def __init__(
@@ -92,6 +64,7 @@ class Trainer:
         arithmetic: NetworkArithmetic = DEFAULT_ARITHMETIC,
         run: RunDirectory | None = None,
         writers: Sequence[MetricsWriter] = (),
+        ranks: TrainerOfRank | None = None,
     ) -> None:
         self._experience = experience
         self._actors = experience.actors
@@ -108,20 +81,48 @@ class Trainer:
             self._evaluation = TrainingEvaluation(
                 self._actors, self._progress, schedule.evaluation, algorithm.policy, memory=self._memory
             )
-        self._keeper = None
-        if run is not None:
-            self._keeper = RunKeeper(
-                run, algorithm, experience, self._progress, schedule, self._evaluation, note=self._memory.note
-            )
+        self._ranks = ranks
+        self._keeper = self._make_keeper(run)
         self._solved = self._has_ended = False
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
+        save: SaveCheckpoint | None = None
+        if ranks is not None and self._keeper is not None:
+            agreed = AgreedCheckpoints(self._keeper, ranks.ask_for_checkpoint, lambda: self._actors.policy_version)
+            save, ranks.wishes.on_checkpoint = agreed.save, agreed.take
+        elif isinstance(self._keeper, RunKeeper):
+            save = self._keeper.save_for_operator
         control.attach(
             experience,
             self._progress,
-            None if self._keeper is None else self._keeper.save_for_operator,
+            save,
             None if self._evaluation is None else self._evaluation.status,
+        )
+
+    def _make_keeper(self, run: RunDirectory | None) -> RunKeeper | PartKeeper | None:
+        experience, ranks = self._experience, self._ranks
+        if run is None:
+            return None
+        if ranks is not None and not ranks.is_first:
+            return PartKeeper(
+                run,
+                self._algorithm,
+                experience,
+                self._progress,
+                ranks.ranks.group,
+                timeout_s=self._schedule.stop_timeout_s,
+            )
+        return RunKeeper(
+            run,
+            self._algorithm,
+            experience,
+            self._progress,
+            self._schedule,
+            self._evaluation,
+            note=self._memory.note,
+            messages=None if ranks is None else ranks.ranks.group,
+            ask_ranks=None if ranks is None else ranks.ask_for_checkpoint,
         )
 
     def resume(self, checkpoint: Path) -> None:
@@ -147,14 +148,15 @@ class Trainer:
         """
         control = self._control
         # True for a run that is resumed after its end.
-        was_done = self.is_done()
+        was_done = self.is_done() if self._ranks is None else self._ranks.agree_at_start(self.is_done())
         if was_done and (serve is None or not self._has_ended):
             # No actor need be started.
+            self._finish_with_ranks()
             control.enter(Phase.FINISHED)
             return self._summary()
         is_saved = was_done
         try:
-            with self._experience:
+            with self._experience, self._waiting_actors():
                 if not was_done:
                     control.enter(Phase.TRAINING)
                     self._train_to_the_end()
@@ -169,6 +171,10 @@ class Trainer:
                     serve(self._summary())
         except CollectInterruptedError:
             logger.info("training was stopped")
+        except RankLostError:
+            # The other ranks are ending, too: nothing can be agreed on any more, and the checkpoint before counts.
+            is_saved = True
+            raise
         finally:
             control.enter(Phase.STOPPING)
             # A second Ctrl-C does not wait for the disk.
@@ -178,6 +184,15 @@ class Trainer:
             self._save_last_checkpoint()
         control.enter(Phase.FINISHED)
         return self._summary()
+
+    @contextlib.contextmanager
+    def _waiting_actors(self) -> Iterator[None]:
+        """Lets the actors wait for the next learner if a rank was lost."""
+        try:
+            yield
+        except RankLostError:
+            self._actors.leave_waiting()
+            raise
 
     def statistics(self) -> Mapping[str, float]:
         """Returns the statistics of the environments' own events in the last record, by `"event/name[group]"`.
@@ -189,6 +204,9 @@ class Trainer:
     def is_done(self) -> bool:
         """Returns whether there is a reason to stop: the steps, the return, or a request."""
         evaluation, target = self._evaluation, self._schedule.stop_return
+        if self._ranks is not None and not self._ranks.is_first:
+            # Rank 0 decides by its episodes.
+            target = None
         mean_return = self._progress.recent_mean_return()
         if evaluation is not None and evaluation.schedule.decides:
             mean_return = evaluation.mean_return
@@ -215,10 +233,15 @@ class Trainer:
         """Runs the loop until there is a reason to stop."""
         source, algorithm, progress = self._experience, self._algorithm, self._progress
         activity = self._memory.activity
-        while not self.is_done():
+        while self._goes_on():
             activity.enter(LearnerActivity.WAITING)
             fraction = min(1.0, progress.env_steps / self._schedule.total_steps)
-            experience = source.next(self._device, progress=fraction)
+            try:
+                experience = source.next(self._device, progress=fraction)
+            except TrainingEndedError:
+                # All ranks have agreed on it.
+                self._has_ended = True
+                return
             began = time.perf_counter()
             with self._control.update_turn():
                 activity.enter(LearnerActivity.UPDATING)
@@ -235,6 +258,15 @@ class Trainer:
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
             self._keep(metrics)
+
+    def _goes_on(self) -> bool:
+        """Returns whether to train on. Of several ranks each goes on until all have agreed to end, in `next`."""
+        is_done = self.is_done()
+        if self._ranks is None:
+            return not is_done
+        # Rank 0's word counts; the others learn on until then.
+        self._ranks.wishes.ends = self._has_ended and self._ranks.is_first
+        return True
 
     def _await_evaluations(self) -> None:
         """Waits for the evaluations that are under way when training has run out of steps."""
@@ -306,6 +338,12 @@ class Trainer:
         # With checkpoints by updates, one more in between would change the updates that follow it.
         if self._keeper is not None and (self._schedule.checkpoint_interval_updates is None or self._has_ended):
             self._keeper.save_last_checkpoint(has_ended=self._has_ended, timeout_s=self._save_timeout_s() / 2)
+        self._finish_with_ranks()
+
+    def _finish_with_ranks(self) -> None:
+        """Waits until the other ranks have come as far: rank 0 may serve what connects them."""
+        if self._ranks is not None:
+            self._ranks.finish()
 
     def _save_timeout_s(self) -> float:
         """Returns how long saving may take; less for a run that was stopped, whose operator waits."""
@@ -352,7 +390,7 @@ class Trainer:
         if evaluated is not None and not evaluated.evaluations:
             evaluated = None
         return TrainingSummary(
-            **_OF_PROGRESS(now),
+            **of_progress(now),
             env_steps_per_second=now.env_steps / now.seconds,
             solved=self._solved,
             policy_version=self._actors.policy_version,

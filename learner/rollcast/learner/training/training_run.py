@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,10 +21,13 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.checkpoints.parts import part_of
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
+from rollcast.learner.experience.ranked import RankWishes
+from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
@@ -31,6 +35,8 @@ from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.history_sampler import HistorySampler
 from rollcast.learner.training.initial_policy import begin_with_policy
+from rollcast.learner.training.rank_parts import ranked_experience, share_cores, tell_run, told_run
+from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_checks import check_actors_resume, check_on_policy, check_settings
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
@@ -46,7 +52,8 @@ from rollcast.learner.training.run_parts import (
     set_torch_threads,
 )
 from rollcast.learner.training.stall_watchdog import StallWatchdog
-from rollcast.learner.training.trainer import Trainer, TrainingSummary
+from rollcast.learner.training.summary import TrainingSummary
+from rollcast.learner.training.trainer import Trainer
 from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, PrometheusWriter, TensorBoardWriter, TrackerWriter
 from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
 from rollcast.services.errors import AddressInUseError
@@ -127,6 +134,7 @@ def training_run(
     *,
     n_local_actors: int,
     announce: Callable[[str], None] = logger.info,
+    ranks: RunRanks | None = None,
 ) -> Iterator[TrainingRun]:
     """Makes everything that a run needs, and closes it at the end.
 
@@ -137,6 +145,7 @@ def training_run(
         n_local_actors: The actor processes that share this machine's cores with the learner.
         announce: Called with lines for people: a hint about raw frames of Atari, the size of the replay buffer before
             it is allocated, the demonstrations that fill it, and the run that is resumed.
+        ranks: The ranks of the run, of which this is one; None: this learner is alone.
 
     Raises:
         ConfigurationError: The settings are not possible; nothing is left behind.
@@ -146,32 +155,38 @@ def training_run(
     check_settings(settings)
     if hint := raw_frames_hint(spaces):
         announce(hint)
+    is_first = ranks is None or ranks.rank == 0
     with ExitStack() as stack:
-        device = _prepare_arithmetic(settings, n_local_actors, stack)
-        learner = _make_learner(settings, spaces, device, announce)
-        folder = _open_folder(settings, learner, stack, announce)
+        device = _prepare_arithmetic(settings, n_local_actors, stack, ranks)
+        learner = _make_learner(settings, spaces, device, announce, ranks)
+        folder = _open_folder(settings, learner, stack, announce, ranks)
         control = TrainingControl(
             algorithm=settings.algorithm,
             run_dir=folder.directory.path,
             batch_size=settings.batch_size,
             facts=RunFacts(env_id=settings.env_id, seed=settings.seed, stop_return=_stop_return(settings)),
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
+            pauses_by_rounds=ranks is not None,
+            pauses_at="" if is_first else "the learner of rank 0",
         )
-        serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory)
+        serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory, ranks)
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
-        writers = _open_writers(folder, stack)
+        writers = _open_writers(folder, stack) if is_first else ()
         if settings.track is not None:
             writers = (*writers, stack.enter_context(_tracker(settings.track, settings, folder.directory)))
         prometheus = PrometheusWriter(control.status, control.actors)
         if settings.metrics_address is not None:
             writers = (*writers, prometheus)
-        run = _make_run(settings, learner, actors, control, folder.directory, writers)
+        run = _make_run(settings, learner, actors, control, folder.directory, writers, ranks)
         if folder.checkpoint is not None:
             run.trainer.resume(folder.checkpoint[0])
+            if ranks is not None:
+                # Again: a checkpoint has the generators of rank 0.
+                learner.algorithm.join_ranks(ranks.reduction)
         if not settings.durable:
-            _refuse_forgotten_log(settings, learner, folder)
+            _refuse_forgotten_log(settings, learner, folder, 0 if ranks is None else ranks.rank)
         try:
             if settings.metrics_address is not None:
                 server = stack.enter_context(MetricsServer(settings.metrics_address, prometheus.collect))
@@ -184,13 +199,17 @@ def training_run(
             raise
 
 
-def _prepare_arithmetic(settings: LearnerSettings, n_local_actors: int, stack: ExitStack) -> torch.device:
+def _prepare_arithmetic(
+    settings: LearnerSettings, n_local_actors: int, stack: ExitStack, ranks: RunRanks | None
+) -> torch.device:
     """Sets threads, rounding and torch's generators, before anything is computed; returns the learner's device."""
-    device = choose_device(settings.device)
+    device = choose_device(settings.device) if ranks is None else ranks.device
     fix_rounding()
     if settings.deterministic:
         limit_threads(1)
         stack.enter_context(deterministic_arithmetic(device))
+    elif ranks is not None:
+        set_torch_threads(share_cores(settings, ranks.place, len(os.sched_getaffinity(0))), 0)
     else:
         set_torch_threads(settings.torch_threads, n_local_actors)
     seed_global_generators(device, settings.seed)
@@ -198,15 +217,23 @@ def _prepare_arithmetic(settings: LearnerSettings, n_local_actors: int, stack: E
 
 
 def _make_learner(
-    settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device, announce: Callable[[str], None]
+    settings: LearnerSettings,
+    spaces: EnvironmentSpaces,
+    device: torch.device,
+    announce: Callable[[str], None],
+    ranks: RunRanks | None,
 ) -> _Learner:
     """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
-    capture_updates(settings, algorithm, device)
+    if ranks is None:
+        # No run has shown yet that a graph can hold operations of all ranks.
+        capture_updates(settings, algorithm, device)
     if settings.resume is None and settings.initial_policy is not None:
         announce(begin_with_policy(algorithm, settings.initial_policy))
+    if ranks is not None:
+        algorithm.join_ranks(ranks.reduction)
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
@@ -214,13 +241,22 @@ def _make_learner(
 
 
 def _open_folder(
-    settings: LearnerSettings, learner: _Learner, stack: ExitStack, announce: Callable[[str], None]
+    settings: LearnerSettings,
+    learner: _Learner,
+    stack: ExitStack,
+    announce: Callable[[str], None],
+    ranks: RunRanks | None,
 ) -> _Folder:
     """Creates the folder of a new run, or finds the checkpoint of a resumed one; locks it and writes the settings.
 
     A run without a checkpoint begins with demonstrations, if there are any. They are loaded before a new folder is
     created, so that a damaged file leaves nothing behind.
     """
+    if ranks is not None and ranks.rank:
+        directory, checkpoint = told_run(ranks)
+        if checkpoint is None:
+            load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
+        return _Folder(directory, checkpoint, is_new=False)
     if settings.resume is not None:
         directory, checkpoint = find_checkpoint(settings, stack, announce)
         if checkpoint is None:
@@ -229,6 +265,8 @@ def _open_folder(
         load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
         directory, checkpoint = create_run(settings, stack), None
     write_settings(settings, directory, 0 if checkpoint is None else checkpoint[1].env_steps, announce)
+    if ranks is not None:
+        tell_run(ranks, directory, checkpoint)
     return _Folder(directory, checkpoint, is_new=settings.resume is None)
 
 
@@ -272,11 +310,17 @@ def _make_run(
     control: TrainingControl,
     directory: RunDirectory,
     writers: tuple[MetricsWriter, ...],
+    ranks: RunRanks | None,
 ) -> TrainingRun:
     stop_return = _stop_return(settings)
     schedule = make_schedule(settings, stop_return)
+    experience = make_experience(settings, actors, learner.algorithm, learner.buffers)
+    of_rank = None
+    if ranks is not None:
+        of_rank = TrainerOfRank(RankWishes(), ranks)
+        experience = ranked_experience(settings, experience, learner.algorithm, control, ranks, of_rank.wishes)
     trainer = Trainer(
-        make_experience(settings, actors, learner.algorithm, learner.buffers),
+        experience,
         learner.algorithm,
         control,
         schedule,
@@ -284,6 +328,7 @@ def _make_run(
         arithmetic=learner.arithmetic.networks,
         run=directory,
         writers=writers,
+        ranks=of_rank,
     )
     return TrainingRun(
         trainer=trainer,
@@ -299,15 +344,16 @@ def _stop_return(settings: LearnerSettings) -> float | None:
     return settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
 
 
-def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder) -> None:
+def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder, rank: int) -> None:
     """Removes the log of a run that goes on without one; refuses if it has rollouts that no checkpoint has."""
     header = RecordingHeader(
         spaces=learner.algorithm.policy.spaces,
         n_rollout_steps=settings.n_rollout_steps,
         n_envs=settings.envs_per_actor,
     )
-    log_state = None if folder.checkpoint is None else read_log_state(folder.checkpoint[0])
-    refuse_leftovers(folder.directory.log_path, header, log_state)
+    part = None if folder.checkpoint is None else part_of(folder.checkpoint[0], rank)
+    log_state = read_log_state(part) if part is not None and part.is_dir() else None
+    refuse_leftovers(folder.directory.log_path_of(rank), header, log_state)
 
 
 def reward_threshold(env_id: str) -> float | None:

@@ -46,6 +46,7 @@ class JoinOffer:
     peer: str = ""
     role: ActorRole = ActorRole.ACT
     via: tuple[Relay, ...] = ()
+    follows_redirect: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +71,5 @@ class JoinAgreement:
     spaces: EnvironmentSpaces | None = None
     # An evaluator's work; None for other roles.
     evaluation: EvaluationPlan | None = None
+    # The learner of the same run that wants the actor; then nothing else counts. Empty: this one takes it.
+    learner_address: str = ""

@@ -4,7 +4,8 @@ import math
 import re
 from typing import Final
 
-from rollcast.services.errors import InvalidInputError, LimitExceededError, ProtocolMismatchError
+from rollcast.services.address import parse_address
+from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, ProtocolMismatchError
 from rollcast.services.limits.limits import (
     MAX_ACTOR_ID_LENGTH,
     MAX_ENVS_PER_ACTOR,
@@ -24,6 +25,8 @@ from rollcast.v1 import rollout_pb2
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 # A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
+# A host's name has at most 253, a unix socket's path 107.
+_MAX_ADDRESS_LENGTH: Final = 300
 # These have the contract's names.
 _offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer", "role", "via"))
 _agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs", "evaluation"))
@@ -180,6 +183,7 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
             "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
         )
     _check_identity(proto, offer)
+    _check_redirect(proto.learner_address, offer)
     n_envs = proto.n_envs or offer.n_envs
     if not 1 <= n_envs <= MAX_ENVS_PER_ACTOR or offer.n_envs not in (0, n_envs):
         raise InvalidInputError(
@@ -193,6 +197,26 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         check_spaces_match(offer.spaces, spaces, expected_side=f"actor {proto.actor_id!r}", offered_side="the learner")
     evaluation = evaluation_plan_from_proto(proto.evaluation) if proto.HasField("evaluation") else None
     return JoinAgreement(**_agreement_fields(proto), n_envs=n_envs, policy=policy, spaces=spaces, evaluation=evaluation)
+
+
+def _check_redirect(address: str, offer: JoinOffer) -> None:
+    """Refuses an address that no actor can follow, or that was not asked for."""
+    if not address:
+        return
+    if not offer.follows_redirect:
+        raise InvalidInputError(
+            f"the learner sends this actor to {address[:160]!r}, and it follows nobody any more; expected to be taken; "
+            "check that all learners of the run are of one rollcast"
+        )
+    try:
+        is_direct = len(address) <= _MAX_ADDRESS_LENGTH and parse_address(address).rendezvous is None
+    except ConfigurationError:
+        is_direct = False
+    if not is_direct:
+        raise InvalidInputError(
+            f"the learner sends this actor to {address[:160]!r}; expected host:port or unix:/path, of at most "
+            f"{_MAX_ADDRESS_LENGTH} characters; check that it is a rollcast learner"
+        )
 
 
 def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:

@@ -54,10 +54,8 @@ class RolloutUplink:
         self._waiting: deque[Rollout | ActorFailure] = deque()
         self._activity = activity
         self._activity_interval_s = activity_interval_s
-        # When the next report is due. None is before the learner has answered: a learner that is long in opening the
-        # stream would read them all at once, and refuse an actor that reports so often.
-        self._report_at = math.inf
-        self._reports = activity is not None and activity_interval_s > 0
+        # when the next report is due; only the sending thread uses it
+        self._report_at = time.monotonic() if activity is not None and activity_interval_s else math.inf
         self._credit_sequence = 0
         self._closed = False
         self._cancelled = False
@@ -128,9 +126,6 @@ class RolloutUplink:
                     raise damaged("it has no digest, and the first of its stream had one")
                 sealed = bool(response.digest)
                 with self._changed:
-                    if self._reports and math.isinf(self._report_at):
-                        self._report_at = time.monotonic()
-                        self._changed.notify_all()
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
                     # Waking the sending thread for nothing costs one thread switch for each rollout.
                     if self._waiting and self._may_go(self._waiting[0]):

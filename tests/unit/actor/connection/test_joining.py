@@ -14,6 +14,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import PLAIN_CLIENT
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
+from tests.processes import free_port
 
 
 @pytest.fixture
@@ -104,3 +105,43 @@ def test_accepts_a_learner_that_comes_back_with_new_seeds(learner: FakeLearner):
     learner.sink.joined["a"] = dataclasses.replace(learner.sink.joined["a"], env_seed=8, agent_seed=9)
     join(joining)
     assert joining.agreement.env_seed == 8
+
+
+def test_follows_the_learner_that_sends_it_to_another_of_its_run(learner: FakeLearner):
+    with serve() as other:
+        learner.sink.elsewhere = other.address
+        joining = joining_of(learner.address)
+        join(joining)
+        assert not learner.sink.joined
+        assert list(other.sink.joined) == ["a"]
+        assert not other.sink.offers[-1].follows_redirect, "it is not sent on"
+        # it comes back there, and need not ask the first again
+        join(joining)
+        assert len(learner.sink.offers) == 1
+        assert other.sink.offers[-1].incarnation == 1
+
+
+def test_stays_with_the_first_learner_and_says_so_if_the_other_cannot_be_reached(
+    learner: FakeLearner, caplog: pytest.LogCaptureFixture
+):
+    nowhere = f"127.0.0.1:{free_port()}"
+    learner.sink.elsewhere = nowhere
+    joining = joining_of(learner.address)
+    join(joining)
+    assert list(learner.sink.joined) == ["a"]
+    assert f"sends this actor to {nowhere}, which cannot be reached" in caplog.text
+    assert f"it stays with that at {learner.address}" in caplog.text
+    join(joining)
+    assert not learner.sink.offers[-1].follows_redirect
+
+
+def test_asks_the_first_learner_where_a_lost_one_is_now(learner: FakeLearner):
+    with serve() as lost:
+        learner.sink.elsewhere = lost.address
+        joining = joining_of(learner.address)
+        join(joining)
+    with serve() as back:
+        learner.sink.elsewhere = back.address
+        join(joining)
+        assert list(back.sink.joined) == ["a"]
+        assert not learner.sink.joined, "it knows nothing of the rollouts that the other has had"

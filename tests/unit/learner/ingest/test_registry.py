@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from rollcast.learner.ingest.homes import OneHome
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
 from rollcast.services.rollouts.join import JoinOffer
@@ -174,6 +175,24 @@ def test_reserved_names_have_their_slots_whoever_joins_first():
     guest, second, first = (registry.join(offer(name, nonce)) for nonce, name in enumerate(["x", "local-1", "local-0"]))
     assert (guest.slot, second.slot, first.slot) == (2, 1, 0)
     assert registry.join(offer("y", 9)).slot == 3
+
+
+def test_a_rank_hands_out_every_other_slot_and_says_who_is_there():
+    class Second(OneHome):
+        rank, n_ranks = 1, 3
+
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def took(self, name: str) -> None:
+            self.names.append(name)
+
+    homes = Second()
+    registry = make_registry(reserved_names=["local-0"], homes=homes)
+    slots = [registry.join(offer(name, nonce)).slot for nonce, name in enumerate(["x", "local-0", "y"])]
+    assert slots == [4, 1, 7]
+    assert homes.names == ["x", "local-0", "y"]
+    assert registry.n_taken() == 3
 
 
 def resumed(registry: ActorRegistry) -> ActorRegistry:

@@ -78,7 +78,7 @@ def test_a_rank_whose_store_is_gone_says_so():
         second.send_signal(signal.SIGCONT)
         code, output = outcome(second)
         assert code == 1
-        assert "rank 0 is gone, with the store of the ranks" in output
+        assert "rank 1 of 2 has lost the store of the ranks" in output
 
 
 def test_a_rank_that_was_never_started_is_named():

@@ -16,7 +16,7 @@ def test_reads_the_variables_of_torchrun():
         "RANK": "0",
     }
     assert rank_place(FOUND | of_torchrun) == RankPlace(
-        rank=0, n_ranks=4, n_local_ranks=2, host="host", port=29500, attempt=3
+        rank=0, n_ranks=4, n_local_ranks=2, local_rank=0, host="host", port=29500, attempt=3
     )
 
 

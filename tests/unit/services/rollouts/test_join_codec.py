@@ -165,6 +165,27 @@ def test_rejects_agreement_that_no_learner_sends(changes: dict[str, object], mes
         join_agreement_from_proto(proto, OFFER)
 
 
+def test_redirect_of_an_actor_that_follows_comes_back():
+    offer = dataclasses.replace(OFFER, follows_redirect=True)
+    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
+    for address in ("host:1", "[::1]:1", "unix:/tmp/learner.sock"):
+        agreement = dataclasses.replace(AGREEMENT, learner_address=address)
+        assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement
+
+
+@pytest.mark.parametrize("address", ["host", "file:/etc/passwd", "host:1" + "0" * 300, "\x1b[2J:1"])
+def test_rejects_redirect_to_what_is_no_address(address: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, learner_address=address))
+    with pytest.raises(InvalidInputError, match=r"sends this actor to .*; expected host:port or unix:/path"):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, follows_redirect=True))
+
+
+def test_rejects_redirect_of_an_actor_that_does_not_follow():
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, learner_address="host:1"))
+    with pytest.raises(InvalidInputError, match="it follows nobody any more; expected to be taken"):
+        join_agreement_from_proto(proto, OFFER)
+
+
 @pytest.mark.parametrize("name", ["a b", "\x1b[2J", "a" * 129])
 def test_unnamed_actor_rejects_malformed_name(name: str):
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, actor_id=name))

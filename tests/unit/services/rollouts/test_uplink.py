@@ -1,7 +1,6 @@
 """The actor's end of a rollout stream."""
 
 import itertools
-import threading
 
 import pytest
 
@@ -14,7 +13,6 @@ from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.integration.learner_fakes import offer
-from tests.processes import wait_until
 from tests.rollouts import make_rollout
 
 # as fast as an actor may be asked for its time
@@ -92,38 +90,6 @@ def test_time_is_reported_again_and_again_while_there_is_no_credit(learner, repo
     assert {(activity.state, activity.policy_version) for activity in stream.activities} == {(ActingState.ACTING, 3)}
     assert learner.sink.rollouts == []
     assert learner.sink.awaits, "a report is not the message that the learner waits for"
-
-
-def test_no_time_is_reported_before_the_learner_has_answered(learner, client, monkeypatch):
-    """A learner that is long in opening a stream would get many reports at once, and refuse the actor."""
-    learner.sink.activity_interval_s = INTERVAL_S
-    is_opening, may_open, n_asked = threading.Event(), threading.Event(), 0
-    open_stream = learner.sink.open_stream
-
-    def open_late(*args, **kwargs):
-        is_opening.set()
-        assert may_open.wait(10)
-        return open_stream(*args, **kwargs)
-
-    def activity():
-        nonlocal n_asked
-        n_asked += 1
-        return ActorActivity(state=ActingState.ACTING, seconds=(0.0,) * 6)
-
-    monkeypatch.setattr(learner.sink, "open_stream", open_late)
-    agreement = client.join(offer())
-    uplink = client.open_rollout_stream(
-        agreement.actor_id, agreement.incarnation, activity=activity, activity_interval_s=INTERVAL_S
-    )
-    assert is_opening.wait(10)
-    wait_until(lambda: n_asked or uplink._changed._waiters, "the sending thread to have nothing to send")
-    assert n_asked == 0
-    may_open.set()
-    responses = uplink.responses()
-    next(responses)
-    learner.sink.wait_for(lambda: n_reports(learner) >= 2)
-    uplink.cancel()
-    learner.sink.wait_for(lambda: len(learner.sink.streams[0].closes) == 1)
 
 
 def test_rollouts_and_failures_travel_among_the_reports(learner, reporting):

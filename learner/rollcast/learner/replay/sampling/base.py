@@ -27,9 +27,11 @@ class Sampler(ABC):
 
     Attributes:
         bytes_per_slot: Bytes it takes for each slot.
+        largest_weight: The largest importance weight, (N P)^-beta, by which `weights` divided the last ones; 1 without.
     """
 
     bytes_per_slot: ClassVar[float] = 0.0
+    largest_weight: float = 1.0
 
     @abstractmethod
     def insert(self, slots: Slots) -> None:
@@ -71,11 +73,12 @@ class Sampler(ABC):
             priorities: float64 `[N]`, finite, at least 0.
         """
 
-    def weights(self, slots: Slots) -> NDArray[np.float32] | None:
+    def weights(self, slots: Slots, n_entries: int = 1) -> NDArray[np.float32] | None:
         """Returns the importance weights of drawn entries, the largest 1; None: all are 1.
 
         Args:
             slots: int64 `[N]`, as `sample` returned them.
+            n_entries: The entries that they were drawn from, for `largest_weight`.
 
         Returns:
             float32 `[N]` in (0, 1], or None.

@@ -142,10 +142,11 @@ class Prioritized(Sampler):
             self._largest = max(self._largest, float(values.max()))
         self._tree.set(slots, values)
 
-    def weights(self, slots: Slots) -> NDArray[np.float32]:
+    def weights(self, slots: Slots, n_entries: int = 1) -> NDArray[np.float32]:
         """See `Sampler.weights`."""
         # In (N P)^-beta divided by the largest, N and the total cancel out.
         values = self._tree.get(slots)
+        self.largest_weight = float((n_entries * values.min() / self._tree.total) ** -self._beta)
         weights: NDArray[np.float32] = ((values / values.min()) ** -self._beta).astype(np.float32)
         return weights
 

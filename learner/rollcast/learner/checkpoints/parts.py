@@ -1,0 +1,173 @@
+"""Makes one checkpoint of the parts that several ranks write, each in a folder of its own; it is there whole or not."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from rollcast.learner.checkpoints.manifest import CheckpointInfo
+from rollcast.learner.checkpoints.store import CheckpointStore
+
+# As long as the end of training waits for a checkpoint.
+_PART_TIMEOUT_S: Final = 600.0
+
+
+class Messages(Protocol):
+    """Texts that the ranks of a run leave for each other; see `ranks.group.RankGroup`. Any thread may call."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+
+    def tell(self, name: str, text: str) -> None:
+        """Leaves a text."""
+
+    def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
+        """Waits for the text of a rank."""
+
+
+def part_of(checkpoint: Path, rank: int) -> Path:
+    """Returns the folder of a rank's part: rank 0's is the checkpoint itself."""
+    return checkpoint if rank == 0 else checkpoint / f"rank{rank}"
+
+
+class FirstStore(CheckpointStore):
+    """The store of rank 0: a checkpoint is committed once every rank has written its part.
+
+    Args:
+        path: See `CheckpointStore`.
+        keep: Likewise.
+        messages: Connects the ranks.
+    """
+
+    def __init__(self, path: Path, *, keep: int, messages: Messages) -> None:
+        super().__init__(path, keep=keep)
+        self._messages = messages
+        self._n_staged = 0
+
+    def stage(self, n_updates: int) -> Path:
+        """Makes a folder, and tells the other ranks of it; see `CheckpointStore.stage`."""
+        self._n_staged += 1
+        name = f"checkpoint{self._n_staged}/staged"
+        try:
+            staged = super().stage(n_updates)
+        except OSError as error:
+            _tell(self._messages, name, error=error)
+            raise
+        _tell(self._messages, name, path=str(staged))
+        return staged
+
+    def commit(
+        self,
+        staged: Path,
+        info: CheckpointInfo,
+        *,
+        previous: Path | None = None,
+        digests: Mapping[Path, str] = MappingProxyType({}),
+    ) -> Path:
+        """Waits for the parts of all ranks, and commits; see `CheckpointStore.commit`.
+
+        Raises:
+            OSError: A part cannot be written.
+            RankLostError: A part has not come in time.
+        """
+        every = dict(digests)
+        for rank in range(1, self._messages.n_ranks):
+            what = f"rank {rank} to write its part of the checkpoint after {info.n_updates} updates"
+            part = _told(self._messages, f"checkpoint{self._n_staged}/part", rank, what)
+            every |= {staged / name: digest for name, digest in part["digests"].items()}
+        path = super().commit(staged, info, previous=previous, digests=every)
+        _tell(self._messages, f"checkpoint{self._n_staged}/committed", path=str(path))
+        return path
+
+    def abandon(self, staged: Path, error: BaseException) -> None:
+        """Removes a staged folder, and tells the other ranks why; see `CheckpointStore.abandon`."""
+        _tell(self._messages, f"checkpoint{self._n_staged}/committed", error=error)
+        super().abandon(staged, error)
+
+
+class PartStore(CheckpointStore):
+    """The store of another rank: its checkpoints are parts of those of rank 0.
+
+    Args:
+        path: See `CheckpointStore`.
+        messages: Connects the ranks.
+    """
+
+    def __init__(self, path: Path, *, messages: Messages) -> None:
+        super().__init__(path, keep=1)
+        self._messages = messages
+        self._n_staged = 0
+
+    def tidy(self) -> None:
+        """Leaves the folder as it is: rank 0 tidies it."""
+
+    def remove_after(self, checkpoint: Path) -> None:
+        """Leaves the folder as it is: rank 0 removes what is too new."""
+
+    def stage(self, n_updates: int) -> Path:
+        """Makes the folder of the part in the one that rank 0 has made.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        self._n_staged += 1
+        what = f"rank 0 to begin the checkpoint after {n_updates} updates"
+        staged = Path(_told(self._messages, f"checkpoint{self._n_staged}/staged", 0, what)["path"])
+        if not staged.is_dir():
+            raise OSError(
+                f"{staged}, which rank 0 has made, is not there for rank {self._messages.rank}; expected the run's "
+                "folder on a file system that all ranks share; choose such a --run-dir"
+            )
+        part = part_of(staged, self._messages.rank)
+        part.mkdir()
+        return part
+
+    def commit(
+        self,
+        staged: Path,
+        info: CheckpointInfo,
+        *,
+        previous: Path | None = None,
+        digests: Mapping[Path, str] = MappingProxyType({}),
+    ) -> Path:
+        """Tells rank 0 that the part is written, waits until it has committed, and returns the part's folder.
+
+        Raises:
+            OSError: Rank 0 could not commit.
+            RankLostError: It has not done so in time.
+        """
+        del previous  # rank 0 compares with its own
+        known = {str(path.relative_to(staged.parent)): digest for path, digest in digests.items()}
+        _tell(self._messages, f"checkpoint{self._n_staged}/part", digests=known)
+        what = f"rank 0 to commit the checkpoint after {info.n_updates} updates"
+        committed = _told(self._messages, f"checkpoint{self._n_staged}/committed", 0, what)
+        return part_of(Path(committed["path"]), self._messages.rank)
+
+    def abandon(self, staged: Path, error: BaseException) -> None:
+        """Tells rank 0 why there is no part; rank 0 removes the folder."""
+        _tell(self._messages, f"checkpoint{self._n_staged}/part", error=error)
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _tell(messages: Messages, name: str, *, error: BaseException | None = None, **answer: object) -> None:
+    messages.tell(name, json.dumps(answer if error is None else {"error": str(error) or repr(error)}))
+
+
+def _told(messages: Messages, name: str, rank: int, what: str) -> dict[str, Any]:
+    """Returns what a rank has told.
+
+    Raises:
+        OSError: It has told an error.
+        RankLostError: It has told nothing in time.
+    """
+    answer: dict[str, Any] = json.loads(messages.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S))
+    if "error" in answer:
+        raise OSError(f"rank {rank}: {answer['error']}")
+    return answer

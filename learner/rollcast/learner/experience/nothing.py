@@ -1,0 +1,81 @@
+"""Makes batches without any transition, for a rank that has no data while others have."""
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.spaces.spaces import space_leaves
+
+
+def batch_of_nothing(
+    policy: TorchPolicy, *, n_steps: int, batch_size: int, device: str, from_replay: bool = False, burn_in: int = 0
+) -> Batch:
+    """Returns a batch in which no row is a transition: it has no weight in any mean, and its gradient is 0.
+
+    Its shapes are those of a batch with data, because all ranks do the same operations. Its observations and actions
+    are possible ones, and all actions are allowed, so that no number is NaN.
+
+    Args:
+        policy: The policy that learns, of one substep.
+        n_steps: T.
+        batch_size: B.
+        device: The device for the batch.
+        from_replay: True for a batch of transitions from a replay buffer, which has frame stacks whole.
+        burn_in: See `Batch`.
+    """
+    ((key, substep),) = policy.spaces.items()
+    leaves = space_leaves(substep.observation)
+    spec = policy.spec
+    stack = (spec.frame_stack,) if from_replay and spec.frame_stack > 1 else ()
+    has_mask = action_mask_of(substep) is not None
+
+    def stack_of(path: str) -> tuple[int, ...]:
+        return () if has_mask and path == ACTION_MASK else stack
+
+    def filled(space: Space[object], *leading: int) -> Tensor:
+        value = _possible(space)
+        return torch.from_numpy(np.broadcast_to(value, (*leading, *value.shape)).copy()).to(device)
+
+    shape = (n_steps, batch_size)
+    nothing = torch.zeros(shape, dtype=torch.bool, device=device)
+    columns = BatchColumns(
+        observation={path: filled(leaf, *shape, *stack_of(path)) for path, leaf in leaves.items()},
+        action=filled(substep.action, *shape),
+        log_prob=torch.zeros(shape, device=device),
+        last_observation={path: filled(leaf, batch_size, *stack_of(path)) for path, leaf in leaves.items()},
+        final_observation={path: filled(leaf, 0, *stack_of(path)) for path, leaf in leaves.items()},
+        initial_state=torch.zeros(batch_size, spec.state_size, device=device) if spec.state_size else None,
+        previous_observation={path: filled(leaf, batch_size, spec.frame_stack - 1) for path, leaf in leaves.items()}
+        if spec.frame_stack > 1 and not from_replay
+        else None,
+    )
+    return Batch(
+        substeps={key: columns},
+        reward=torch.zeros(shape, device=device),
+        terminated=nothing,
+        truncated=nothing.clone(),
+        valid=nothing.clone(),
+        final_index=torch.zeros(0, 2, dtype=torch.int64, device=device),
+        policy_version=np.zeros(batch_size, np.int64),
+        n_env_steps=0,
+        episodes=(),
+        burn_in=burn_in,
+    )
+
+
+def _possible(space: Space[object]) -> NDArray[np.generic]:
+    """Returns an element of a space; of an action mask, the one that allows everything."""
+    if isinstance(space, Box):
+        one = np.clip(np.ones(space.shape), space.low.astype(np.float64), space.high.astype(np.float64))
+        return np.asarray(one.astype(space.dtype))
+    if isinstance(space, Discrete):
+        return np.asarray(space.start, space.dtype)
+    if isinstance(space, MultiDiscrete):
+        return np.asarray(space.start, space.dtype)
+    assert isinstance(space, MultiBinary), f"{space} is no leaf"
+    return np.ones(space.shape, space.dtype)

@@ -1,0 +1,116 @@
+"""Divides the actors of a run among its ranks."""
+
+import logging
+import threading
+import zlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from rollcast.services.errors import NotReadyError, RankLostError
+from rollcast.services.rollouts.join import ActorRole, JoinOffer
+
+logger = logging.getLogger(__name__)
+
+
+class Board(Protocol):
+    """A board on which the ranks note their addresses and actors; see `group.RankGroup`. Any thread may call."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+
+    def note(self, key: str, text: str) -> None:
+        """Notes a text for all ranks, in place of the one before."""
+
+    def noted(self, key: str) -> str | None:
+        """Returns the text that was noted; None: there is none."""
+
+
+def part_rank(name: str, n_ranks: int) -> int:
+    """Returns the rank that gets an actor of a checkpoint which another number of ranks has written."""
+    return zlib.crc32(name.encode()) % n_ranks
+
+
+class RankHomes:
+    """The homes of actors over all ranks: an `ingest.homes.ActorHomes`. Any thread may call.
+
+    A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
+    rollouts that it has had from it. Evaluators are rank 0's.
+
+    Args:
+        board: What the ranks know of each other.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._lock = threading.Lock()  # guards the actors of each rank: those it has told, and those sent there since
+        self._told = [0] * board.n_ranks
+        self._sent = [0] * board.n_ranks
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return self._board.rank
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+        return self._board.n_ranks
+
+    def serve_at(self, address: str) -> None:
+        """Tells the other ranks where actors reach this one."""
+        self._board.note(f"address/{self.rank}", address)
+
+    def note_loads(self, n_actors: Sequence[int]) -> None:
+        """Notes how many actors each rank has now."""
+        with self._lock:
+            for rank, n in enumerate(n_actors):
+                # Those that were sent are counted until they have arrived.
+                self._sent[rank] = max(0, self._sent[rank] - max(0, n - self._told[rank]))
+                self._told[rank] = n
+
+    def took(self, name: str) -> None:
+        """Notes that an actor is here; see `ActorHomes.took`."""
+        try:
+            self._board.note(f"home/{name}", str(self.rank))
+        except RankLostError as error:
+            # The run ends: the trainer meets the same.
+            logger.debug("no rank knows that %s is here: %s", name, error)
+
+    def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
+        """Returns the address of the rank that takes an actor; None: this one does.
+
+        Raises:
+            NotReadyError: That rank does not serve yet.
+        """
+        try:
+            home = self._home(offer, n_taken)
+            if home == self.rank:
+                return None
+            address = self._board.noted(f"address/{home}")
+        except RankLostError as error:
+            logger.debug("nobody knows which rank takes %s: %s", offer.actor_id, error)
+            return None
+        if address is None:
+            raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; try again with backoff")
+        with self._lock:
+            self._sent[home] += 1
+        return address
+
+    def _home(self, offer: JoinOffer, n_taken: int) -> int:
+        if offer.role is ActorRole.EVALUATE:
+            return 0
+        if offer.actor_id and (known := self._board.noted(f"home/{offer.actor_id}")) is not None:
+            return int(known)
+        if offer.incarnation:
+            # It was here before these ranks were started.
+            return self.rank
+        with self._lock:
+            loads = [told + sent for told, sent in zip(self._told, self._sent, strict=True)]
+        loads[self.rank] = n_taken
+        # Of ranks with as few, this one.
+        return min(range(self.n_ranks), key=lambda rank: (loads[rank], rank != self.rank))

@@ -1,0 +1,143 @@
+"""Lets the ranks of a run agree, before each update, on what comes next."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
+
+import torch
+
+from rollcast.actor.policies.exploration import without_exploration
+from rollcast.services.errors import RollcastError
+from rollcast.services.policies.policies import PolicyState
+
+# A digest travels as numbers of so many bytes, which a float64 holds exactly.
+_DIGEST_BYTES: Final = 6
+
+
+class Gathering(Protocol):
+    """The part of `group.RankGroup` that rounds use."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    def n_ranks(self) -> int:
+        """W."""
+
+    def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
+        """Returns the values of every rank, `[W, ...]`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """The state of a rank before an update; each field is a number that all ranks see.
+
+    Attributes:
+        has_batch: True if it has a batch to learn from.
+        env_steps: The environment steps that came with that batch.
+        ends: True if the run has reached its end.
+        stops: 0: no; 1: it was asked to stop; 2: likewise, and its actors wait for the next learner.
+        is_paused: True if an operator has paused training.
+        checkpoint: True if a checkpoint is due.
+        n_actors: Its actors.
+        largest_weight: The largest importance weight of its batch, before it was scaled; 0 for none.
+        digest: The digest of its policy; 0 if it is not compared in this round.
+    """
+
+    has_batch: bool = False
+    env_steps: int = 0
+    ends: bool = False
+    stops: int = 0
+    is_paused: bool = False
+    checkpoint: bool = False
+    n_actors: int = 0
+    largest_weight: float = 0.0
+    digest: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The agreement of all ranks on what comes next; the same at every rank.
+
+    Attributes:
+        has_batch: True if a rank has a batch: there is an update, in which the others have no weight.
+        env_steps: The environment steps of all ranks.
+        ends: True if the run has reached its end, as rank 0 says.
+        stops: 0: no; 1: a rank was asked to stop; 2: likewise, and actors wait for the next learner.
+        is_paused: True if training is paused.
+        checkpoint: True if a checkpoint is due.
+        n_actors: The actors of each rank.
+        largest_weight: The largest importance weight of all batches; 0 for none.
+    """
+
+    has_batch: bool
+    env_steps: int
+    ends: bool
+    stops: int
+    is_paused: bool
+    checkpoint: bool
+    n_actors: Sequence[int]
+    largest_weight: float
+
+
+_FIELDS: Final = tuple(field.name for field in fields(RankState))
+
+
+class RankRounds:
+    """The rounds of a run: before each update, every rank tells the others its state. Used by the trainer's thread.
+
+    Args:
+        group: Connects the ranks.
+    """
+
+    def __init__(self, group: Gathering) -> None:
+        self._group = group
+        self._n_rounds = 0
+
+    def agree(self, state: RankState) -> Round:
+        """Tells the state of this rank, waits for those of all others, and returns what follows from them.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not come in time.
+            RollcastError: The ranks have policies that differ.
+        """
+        self._n_rounds += 1
+        own = torch.tensor([float(getattr(state, name)) for name in _FIELDS], dtype=torch.float64)
+        rows = self._group.gather(own, f"the states of all ranks before update round {self._n_rounds}").tolist()
+        states = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+        self._compare([int(other["digest"]) for other in states])
+        return Round(
+            has_batch=any(other["has_batch"] for other in states),
+            env_steps=int(sum(other["env_steps"] for other in states)),
+            # Rank 0 alone: it has the metrics. Steps are the same everywhere.
+            ends=bool(states[0]["ends"]),
+            stops=int(max(other["stops"] for other in states)),
+            is_paused=any(other["is_paused"] for other in states),
+            checkpoint=any(other["checkpoint"] for other in states),
+            n_actors=[int(other["n_actors"]) for other in states],
+            largest_weight=max(other["largest_weight"] for other in states),
+        )
+
+    def _compare(self, digests: Sequence[int]) -> None:
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if other:
+            raise RollcastError(
+                f"the policies of the ranks differ: rank{'s' if len(other) > 1 else ''} "
+                f"{', '.join(map(str, other))} of {len(digests)} no longer {'have' if len(other) > 1 else 'has'} the "
+                "policy of rank 0; expected equal parameters after every update; use the same hardware, torch and "
+                "--torch-threads for all ranks, and resume from the last checkpoint"
+            )
+
+
+def policy_digest(state: PolicyState) -> int:
+    """Returns a digest of a policy's weights and moments, which a float64 holds exactly; never 0.
+
+    The exploration of actors is left out: it depends on how full the buffer of each rank is.
+    """
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for name, array in sorted(without_exploration(state).items()):
+        digest.update(name.encode())
+        digest.update(array.tobytes())
+    return int.from_bytes(digest.digest(), "big") or 1

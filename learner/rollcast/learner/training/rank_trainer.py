@@ -1,0 +1,43 @@
+"""Connects the trainer of a rank with those of the others."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rollcast.learner.experience.ranked import RankWishes
+from rollcast.learner.ranks.run import RunRanks
+
+_DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerOfRank:
+    """The connection of a rank's trainer with those of the other ranks.
+
+    Attributes:
+        wishes: What this rank wants of the next round.
+        ranks: The ranks.
+    """
+
+    wishes: RankWishes
+    ranks: RunRanks
+
+    @property
+    def is_first(self) -> bool:
+        """True for rank 0."""
+        return self.ranks.rank == 0
+
+    def ask_for_checkpoint(self) -> None:
+        """Asks all ranks for a checkpoint after their next update. Any thread may call."""
+        self.wishes.checkpoint = True
+
+    def agree_at_start(self, is_done: bool) -> bool:
+        """Returns whether rank 0 finds that the run had ended before it was resumed."""
+        group = self.ranks.group
+        if self.is_first:
+            group.tell(_DONE, str(is_done))
+            return is_done
+        return group.told(_DONE, 0, what="rank 0 to resume the run") == str(True)
+
+    def finish(self) -> None:
+        """Waits until every rank has ended its run."""
+        self.ranks.finish()

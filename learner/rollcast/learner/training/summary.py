@@ -1,0 +1,40 @@
+"""Sums a training run up."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Final
+
+from rollcast.services.wire.same_fields import same_fields
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSummary:
+    """The outcome of a training run, as `--summary-json` writes it."""
+
+    env_steps: int
+    seconds: float
+    env_steps_per_second: float
+    updates: int
+    mean_return: float | None
+    solved: bool
+    policy_version: int
+    policy_lag_mean: float
+    policy_lag_max: int
+    evaluations: int = 0
+    eval_mean_return: float | None = None
+    best_eval_mean_return: float | None = None
+
+    def write_json(self, path: Path) -> None:
+        """Writes the summary to a file."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+# Returns the fields of a summary that are those of a `ProgressSnapshot`.
+of_progress: Final = same_fields(
+    TrainingSummary,
+    but=(
+        *("env_steps_per_second", "solved", "policy_version"),
+        *("evaluations", "eval_mean_return", "best_eval_mean_return"),
+    ),
+)

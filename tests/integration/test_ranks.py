@@ -1,0 +1,314 @@
+"""`rollcast learner` as several ranks: real processes over gloo, with the actors that dial in."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RefusedError, RollcastError
+from rollcast.services.status.status import LearnerStatus
+from tests.processes import ROOT, environment, free_port, running, wait_until
+from tests.zygote import ForkedProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# Small updates, and two environments for an actor: rounds follow each other quickly.
+QUICK = (
+    "--batch-size",
+    4,
+    "--envs-per-actor",
+    2,
+    "--n-rollout-steps",
+    16,
+    "--stop-return",
+    1e9,
+    "--log-interval-s",
+    0.2,
+)
+ENDLESS = ("--total-steps", 10**9)
+
+
+class Ranks:
+    """Two ranks of one run, at an address and the one after it."""
+
+    def __init__(self, *, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.processes: list[ForkedProcess] = []
+
+    def address(self, rank: int = 0) -> str:
+        return f"127.0.0.1:{self.port + rank}"
+
+    def status(self, rank: int = 0) -> LearnerStatus | None:
+        try:
+            with LearnerClient(self.address(rank), timeout_s=2.0) as client:
+                return client.status()
+        except RollcastError:
+            return None
+
+    def updates(self, rank: int = 0) -> int:
+        status = self.status(rank)
+        return 0 if status is None else status.updates
+
+    def wait_for_updates(self, n: int = 5) -> None:
+        wait_until(lambda: all(self.updates(rank) >= n for rank in range(2)), f"{n} updates of both ranks", 120)
+
+    def ended(self, rank: int, timeout_s: float = 120.0) -> tuple[int, str]:
+        """The exit code of a rank, and what it has printed."""
+        output, _ = self.processes[rank].communicate(timeout_s)
+        return self.processes[rank].returncode, output
+
+
+@contextlib.contextmanager
+def ranks(
+    *arguments: object, port: int | None = None, own: dict[int, tuple[object, ...]] | None = None
+) -> Iterator[Ranks]:
+    """Starts both ranks; `own` are further arguments of one of them."""
+    found = Ranks(port=port)
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with contextlib.ExitStack() as stack:
+        for rank in range(2):
+            of_rank = (own or {}).get(rank, ())
+            process = running(
+                "learner",
+                "learner",
+                *("--address", found.address(), *QUICK, *arguments, *of_rank),
+                RANK=str(rank),
+                **place,
+            )
+            found.processes.append(stack.enter_context(process))
+        yield found
+
+
+@contextlib.contextmanager
+def actors(address: str, n: int, *arguments: object) -> Iterator[list[ForkedProcess]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(running("actor", "--learner-address", address, "--envs-per-actor", 2, *arguments))
+            for _ in range(n)
+        ]
+
+
+def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
+    run = tmp_path / "run"
+    with ranks("--run-dir", run, "--total-steps", 6000, "--ranks.check-updates", 1, "--log-level", "INFO") as two:
+        with actors(two.address(1), 4) as four:
+            outputs = [two.ended(rank) for rank in range(2)]
+            assert [code for code, _ in outputs] == [0, 0], outputs
+            assert [actor.wait(60) for actor in four] == [0] * 4
+    # every actor dialled rank 1, which kept half of them; slots follow from the rank
+    for rank, (_, output) in enumerate(outputs):
+        slots = [int(line.split("slot ")[1].split(",")[0]) for line in output.splitlines() if " joined: slot" in line]
+        assert sorted(slots) == [rank, rank + 2], output
+    assert "env steps" in outputs[0][1], "rank 0 sums the run up"
+    assert "env steps" not in outputs[1][1], "once"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = records[-1]
+    assert last["step"] >= 6000 if "step" in last else True
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    assert (checkpoint / "rank1" / "training.json").is_file()
+    states = [json.loads((checkpoint / part / "training.json").read_text()) for part in (".", "rank1")]
+    assert [state["progress"]["env_steps"] for state in states] == [states[0]["progress"]["env_steps"]] * 2
+    assert [state["progress"]["updates"] for state in states] == [states[0]["progress"]["updates"]] * 2
+    assert [len(state["actors"]["actors"]) for state in states] == [2, 2]
+    assert states[0]["actors"]["policy_version"] == states[1]["actors"]["policy_version"]
+
+
+def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_path: Path):
+    arguments = ("--run-dir", tmp_path / "run", "--resume", "auto", "--checkpoint-interval-s", 0.5, *ENDLESS)
+    with ranks(*arguments) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120) as two:
+        first.wait_for_updates()
+        wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "a checkpoint", 60)
+        before = first.updates()
+        first.processes[1].send_signal(signal.SIGKILL)
+        code, output = first.ended(0)
+        assert code == 1
+        assert "RankLostError: rank 0 of 2 waited" in output
+        assert "rank 1 does not answer any more, and was last at" in output
+        with ranks(*arguments, port=first.port) as second:
+            second.wait_for_updates(before + 5)
+            with LearnerClient(second.address(1)) as client:
+                (info,) = client.actors()
+                assert info.incarnation == 1, "the same process, at the same rank"
+                assert info.slot % 2 == 1
+                client.stop()
+            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+        assert [actor.wait(60) for actor in two] == [0, 0], "a call of Stop ends training for the actors of all ranks"
+
+
+def test_what_an_operator_asks_acts_on_all_ranks(tmp_path: Path):
+    with ranks("--run-dir", tmp_path / "run", *ENDLESS) as two, actors(two.address(), 2):
+        two.wait_for_updates()
+        with LearnerClient(two.address(0)) as first, LearnerClient(two.address(1)) as second:
+            with pytest.raises(RefusedError, match="cannot be paused or resumed here; expected a call to the learner"):
+                second.pause()
+            first.pause()
+            paused_at = two.updates(0)
+            wait_until(lambda: two.updates(1) == paused_at, "the other rank to pause")
+            # a checkpoint needs a round of both ranks, which go on during a pause
+            path, _ = second.save_checkpoint()
+            assert (Path(path).parent / "manifest").is_file() or (Path(path) / "manifest").is_file()
+            assert two.updates(0) == two.updates(1) == paused_at
+            first.resume()
+            two.wait_for_updates(paused_at + 3)
+        # by a signal, at the rank that has no run
+        two.processes[1].send_signal(signal.SIGTERM)
+        assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    assert len(checkpoints) == 2
+    assert all((path / "rank1" / "training.json").is_file() for path in checkpoints)
+
+
+def test_a_rank_without_actors_takes_part_with_no_weight(tmp_path: Path):
+    arguments = ("--run-dir", tmp_path / "run", "--total-steps", 2000, "--ranks.data-timeout-s", 0.1)
+    with ranks(*arguments, "--ranks.check-updates", 1, "--log-level", "INFO") as two, actors(two.address(), 1):
+        outputs = [two.ended(rank) for rank in range(2)]
+    assert [code for code, _ in outputs] == [0, 0], outputs
+    assert "joined: slot" not in outputs[1][1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--algorithm", "dqn", "--replay.sampler", "prioritized", "--normalize-observations", "--durable"),
+        ("--algorithm", "sac", "--durable"),
+        ("--algorithm", "ppo", "--ppo.minibatch-steps", 16, "--ppo.n-epochs", 2, "--normalize-observations"),
+    ],
+    ids=["dqn", "sac", "ppo"],
+)
+def test_ranks_of_each_kind_stop_and_resume(arguments: tuple[object, ...], tmp_path: Path):
+    if "ppo" not in arguments:
+        arguments += ("--replay.min-size", 64, "--replay.capacity", 4096, "--replay.samples-per-insert", 1)
+    common = ("--run-dir", tmp_path / "run", "--resume", "auto", "--ranks.check-updates", 1, *arguments, *ENDLESS)
+    with ranks(*common) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120):
+        first.wait_for_updates()
+        for process in first.processes:
+            process.send_signal(signal.SIGTERM)
+        assert [first.ended(rank)[0] for rank in range(2)] == [0, 0]
+        stopped_at = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+        with ranks(*common, port=first.port) as second:
+            second.wait_for_updates(stopped_at + 5)
+            with LearnerClient(second.address()) as client:
+                client.stop()
+            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+
+
+def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_one(tmp_path: Path):
+    replay = ("--algorithm", "dqn", "--replay.min-size", 64, "--replay.capacity", 4096)
+    for name, algorithm in (("impala", ()), ("dqn", replay)):
+        common = ("--run-dir", tmp_path / name, "--resume", "auto", *QUICK, *algorithm)
+        with ranks(*common, *ENDLESS) as two, actors(two.address(), 2, "--reconnect-timeout-s", 120) as both:
+            two.wait_for_updates()
+            for process in two.processes:
+                process.send_signal(signal.SIGTERM)
+            assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
+            with running("learner", "learner", "--address", two.address(), *common, "--total-steps", 10**9) as one:
+                if name == "dqn":
+                    output, _ = one.communicate(60)
+                    assert one.returncode == 2
+                    assert "was written by 2 ranks, each of which has replay buffers of its own" in output
+                    continue
+                wait_until(lambda ranks=two: ranks.updates() > 0, "the learner to go on", 60)
+                wait_until(lambda ranks=two: _n_streaming(ranks) == 2, "the actors of both ranks", 60)
+                with LearnerClient(two.address()) as client:
+                    assert {info.incarnation for info in client.actors()} == {1}
+                    client.stop()
+                assert one.wait(60) == 0
+            assert [actor.wait(60) for actor in both] == [0, 0]
+
+
+def _n_streaming(ranks: Ranks) -> int:
+    status = ranks.status()
+    return 0 if status is None else status.actors_alive
+
+
+def test_ranks_with_different_settings_are_refused(tmp_path: Path):
+    own = {1: ("--impala.learning-rate", 0.5)}
+    with ranks("--run-dir", tmp_path / "run", "--impala.learning-rate", 0.25, own=own) as two:
+        for rank in range(2):
+            code, output = two.ended(rank)
+            assert code == 1
+            assert "of one run differ: --impala.learning-rate is 0." in output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_that_hangs_is_named_after_the_deadline(tmp_path: Path):
+    arguments = ("--run-dir", tmp_path / "run", *ENDLESS, "--ranks.timeout-s", 3)
+    with ranks(*arguments) as two, actors(two.address(), 2):
+        two.wait_for_updates()
+        two.processes[1].send_signal(signal.SIGSTOP)
+        code, output = two.ended(0)
+        assert code == 1
+        assert "rank 1 does not answer any more" in output
+        assert "within 3 s (--ranks.timeout-s)" in output
+        two.processes[1].send_signal(signal.SIGCONT)
+        assert two.ended(1)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--deterministic",), "--deterministic with 2 ranks"),
+        (("--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
+        (("--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
+        (("--address", "127.0.0.1:65535"), "whose port would be 65536"),
+    ],
+)
+def test_settings_that_several_ranks_cannot_have_are_refused(arguments: tuple[object, ...], message: str):
+    with ranks(*arguments) as two:
+        code, output = two.ended(1)
+        assert code in (1, 2)
+        assert message in output
+        two.processes[0].send_signal(signal.SIGKILL)
+
+
+def test_train_refuses_to_be_one_of_several_ranks():
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with running("learner", "train", **place) as process:
+        output, _ = process.communicate(60)
+        assert process.returncode == 2
+        assert "expected rollcast learner under torchrun" in output
+
+
+def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
+    run, port = tmp_path / "run", free_port()
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"),
+        *("--master-port", str(free_port()), "-m", "rollcast.learner", "learner"),
+        *("--address", f"127.0.0.1:{port}", "--run-dir", run, "--resume", "auto", "--checkpoint-interval-s", 1),
+        *(*QUICK, *ENDLESS),
+    ]
+    two = Ranks(port=port)
+    started = subprocess.Popen(
+        [str(argument) for argument in command],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        with actors(two.address(), 2, "--connect-timeout-s", 120, "--reconnect-timeout-s", 120) as both:
+            two.wait_for_updates()
+            wait_until(lambda: any((run / "checkpoints").glob("[0-9]*")), "a checkpoint", 60)
+            before = two.updates()
+            learners = psutil.Process(started.pid).children()
+            assert len(learners) == 2
+            learners[1].kill()
+            wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end", 60)
+            two.wait_for_updates(before + 5)
+            with LearnerClient(two.address()) as client:
+                client.stop()
+            assert started.wait(60) == 0
+            assert [actor.wait(60) for actor in both] == [0, 0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait(10)

@@ -1,0 +1,82 @@
+import pytest
+
+from rollcast.learner.ranks.homes import RankHomes, part_rank
+from rollcast.services.errors import NotReadyError, RankLostError
+from rollcast.services.rollouts.join import ActorRole
+from tests.integration.learner_fakes import offer
+from tests.unit.learner.ranks.boards import BoardInMemory
+
+
+def make_homes(n_ranks: int = 2) -> list[RankHomes]:
+    texts: dict[str, str] = {}
+    homes = [RankHomes(BoardInMemory(rank, n_ranks, texts)) for rank in range(n_ranks)]
+    for rank, own in enumerate(homes):
+        own.serve_at(f"host:{rank}")
+    return homes
+
+
+def test_new_actors_are_spread_over_the_ranks_whichever_they_dial():
+    homes, n_taken = make_homes(3), [0, 0, 0]
+    for i in range(9):
+        address = homes[1].elsewhere(offer(f"a{i}"), n_taken[1])
+        rank = 1 if address is None else int(address.removeprefix("host:"))
+        homes[rank].took(f"a{i}")
+        n_taken[rank] += 1
+    assert n_taken == [3, 3, 3]
+
+
+def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
+    first, second = make_homes()
+    second.took("a")
+    first.note_loads([0, 50])
+    second.note_loads([0, 50])
+    assert first.elsewhere(offer("a"), 0) == "host:1"
+    assert second.elsewhere(offer("a"), 50) is None
+    assert second.elsewhere(offer("b"), 50) == "host:0"
+
+
+def test_an_actor_that_was_here_before_the_ranks_were_started_again_stays():
+    first, _ = make_homes()
+    assert first.elsewhere(offer("a", incarnation=2), 50) is None
+    assert first.elsewhere(offer("a"), 50) == "host:1"
+
+
+def test_those_that_were_sent_count_until_they_have_arrived():
+    first, _ = make_homes()
+    first.note_loads([2, 1])
+    assert first.elsewhere(offer(""), 2) == "host:1"
+    assert first.elsewhere(offer(""), 2) is None, "two each"
+    first.note_loads([2, 2])
+    assert first.elsewhere(offer(""), 3) == "host:1"
+
+
+def test_evaluators_are_those_of_rank_0():
+    first, second = make_homes()
+    assert second.elsewhere(offer("e", role=ActorRole.EVALUATE), 0) == "host:0"
+    assert first.elsewhere(offer("e", role=ActorRole.EVALUATE), 100) is None
+
+
+def test_a_rank_that_does_not_serve_yet_is_waited_for():
+    homes = RankHomes(BoardInMemory(0, 2, {}))
+    with pytest.raises(NotReadyError, match="rank 1 of this run, which takes this actor, is starting"):
+        homes.elsewhere(offer("a"), 5)
+
+
+def test_without_the_board_an_actor_stays_where_it_is():
+    class Lost(BoardInMemory):
+        def note(self, key: str, text: str) -> None:
+            raise RankLostError("the store is gone; expected it; look at the log")
+
+        def noted(self, key: str) -> str | None:
+            raise RankLostError("the store is gone; expected it; look at the log")
+
+    homes = RankHomes(Lost(0, 2, {}))
+    homes.took("a")
+    assert homes.elsewhere(offer("a"), 5) is None
+
+
+def test_names_of_a_checkpoint_are_divided_among_another_number_of_ranks():
+    names = [f"actor-{i}" for i in range(100)]
+    ranks = [part_rank(name, 4) for name in names]
+    assert ranks == [part_rank(name, 4) for name in names]
+    assert set(ranks) == {0, 1, 2, 3}
