@@ -228,7 +228,7 @@ class Learner:
                 if self._durable is not None:
                     self._durable.covered([piece.name])
             if not self._batcher.n_missing:
-                use(self._batcher.finish().ready().ready())
+                use(self._batcher.finish().ready())
         return n_trajectories
 
     def close(self) -> None:

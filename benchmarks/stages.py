@@ -1,6 +1,6 @@
 """Measures a learner of pixels stage by stage, and all stages together, in frames per second.
 
-    python -m benchmarks.stages [--device cuda] [--seconds 3] [--n-steps 20] [--batch-size 32] [--n-feeders 2]
+    python -m benchmarks.stages [--device cuda] [--precision bf16] [--cuda-graphs off] [--batch-size 32] [--n-feeders 2]
 
 Processes feed synthetic rollouts of single frames, 84x84 bytes each, without stepping an environment, over the
 connection that actors use. IMPALA learns from them with the Nature CNN, which sees stacks of 4 frames that are made on
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 GOAL: Final = "200k frames/s, 80 % (H100)"
 FRAME_STACK: Final = 4
 _START_TIMEOUT_S: Final = 60.0
-_WARM_UPDATES: Final = 3
+_WARM_UPDATES: Final = 5
 _N_ROLLOUTS: Final = 16
 
 
@@ -70,11 +70,17 @@ def main() -> None:
     parser.add_argument("--n-steps", type=int, default=20, help="T, steps of a rollout")
     parser.add_argument("--batch-size", type=int, default=32, help="B, trajectories of a batch")
     parser.add_argument("--n-feeders", type=int, default=2, help="processes that send rollouts")
+    parser.add_argument("--precision", choices=("auto", "fp32", "tf32", "bf16"), default="auto")
+    parser.add_argument("--channels-last", choices=("auto", "on", "off"), default="auto")
+    parser.add_argument("--cuda-graphs", choices=("auto", "on", "off"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     options = parser.parse_args()
 
     import torch
 
+    from rollcast.actor.policies.network_arithmetic import networks_compute
+    from rollcast.learner.devices.precision import choose_arithmetic, set_tf32
+    from rollcast.services.errors import ConfigurationError
     from rollcast.services.wire.allocator import reuse_large_buffers
 
     reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
@@ -82,17 +88,32 @@ def main() -> None:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device {device}: torch finds no CUDA device here")
+    try:
+        arithmetic = choose_arithmetic(options.precision, options.channels_last, device)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    if device.type == "cuda":
+        set_tf32(arithmetic)
+    options.precision = arithmetic.precision
+    options.replays = options.cuda_graphs == "on" or (options.cuda_graphs == "auto" and device.type == "cuda")
+    with networks_compute(arithmetic.networks):
+        _measure(options, device)
+
+
+def _measure(options: argparse.Namespace, device: "torch.device") -> None:
     # Two rollouts make a batch, so that the feeders need few messages for many frames.
     n_envs = max(1, options.batch_size // 2)
     pixels = Box(0, 255, (84, 84), np.uint8)
     load = Load("pixels", pixels, n_steps=options.n_steps, n_envs=n_envs, target="", frame_stack=FRAME_STACK)
     algorithm = _make_impala(load, device)
+    if options.replays:
+        _capture(algorithm, device)
     with _fed(load, algorithm, options.batch_size, options.n_feeders) as (actors, sending):
         batcher = _make_batcher(load, options.batch_size, device)
         # More than the processor's caches hold.
         rollouts = itertools.cycle([synthetic_rollout(load, f"synthetic-{i}") for i in range(_N_ROLLOUTS)])
         _fill(batcher, rollouts)
-        batch = batcher.finish()
+        batch = batcher.finish().ready()
         for _ in range(_WARM_UPDATES):
             algorithm.update(batch, progress=0.0)
         n_frames = batch.n_env_steps
@@ -120,6 +141,7 @@ def _print(
 ) -> None:
     print(
         f"\nIMPALA, Nature CNN with one torso, {FRAME_STACK} single frames stacked on {_name(device)}, "
+        f"{options.precision}, {'with' if options.replays else 'without'} CUDA graphs, "
         f"T={load.n_steps}, B={options.batch_size}, {options.n_feeders} feeders, {options.threads} torch threads"
     )
     names = ("ingest", "assemble", "copy", "update", "publish")
@@ -158,14 +180,23 @@ def _make_impala(load: Load, device: "torch.device") -> "Impala":
     return Impala(load.spaces, spec, ImpalaSettings(share_torso=True), device=device)
 
 
+def _capture(algorithm: "Impala", device: "torch.device") -> None:
+    from rollcast.learner.devices.graphs import CudaGraph, GraphedWork
+
+    if device.type != "cuda":
+        raise SystemExit(f"--cuda-graphs on: the device is {device}, which has no graphs; choose auto, or off")
+    algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
+
+
 def _make_batcher(load: Load, batch_size: int, device: "torch.device") -> "Batcher":
+    from rollcast.learner.devices.copier import make_copier
     from rollcast.learner.ingest.batcher import Batcher
 
     return Batcher(
         load.spaces,
         n_rollout_steps=load.n_steps,
         batch_size=batch_size,
-        device=device,
+        copier=make_copier(device),
         frame_stack=load.frame_stack,
     )
 
@@ -238,7 +269,7 @@ def _assembling(
         began = time.perf_counter()
         _fill(batcher, rollouts)
         filled = time.perf_counter()
-        batch = batcher.finish()
+        batch = batcher.finish().ready()
         _wait_for(device)
         filling_s += filled - began
         copying_s += time.perf_counter() - filled
