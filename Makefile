@@ -20,9 +20,9 @@ PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
 TEST_PROCESSES ?= 3
-# those that can be run, but for the recipes, which take hours, and for sb3, which needs `make peers`; the rest of the
-# folder is what they share
-BENCHMARKS   = $(filter-out recipes sb3,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
+# those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, and for gpu, which is
+# `make gpu`; the rest of the folder is what they share
+BENCHMARKS   = $(filter-out recipes sb3 gpu,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 # The slowest tests are named at the end: CI has 25 minutes.
 PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.

@@ -1,6 +1,6 @@
-"""Measures updates of IMPALA on one core in environment steps per second: CartPole's spaces, MLPs 64x64.
+"""Measures updates of IMPALA in environment steps per second, on one core or a GPU: CartPole's spaces, MLPs 64x64.
 
-    python -m benchmarks.learning [--seconds 1.0] [--activation tanh]
+    python -m benchmarks.learning [--seconds 1.0] [--activation tanh] [--device cuda]
 
 Only `Impala.update` and `policy_state` are measured, with prepared batches. The last column is the ratio to the bare
 update in design.md for T=32, B=64 on the machine of its author: 416k env steps/s.
@@ -24,7 +24,7 @@ SHAPES = ((20, 8), (20, 32), (32, 64), (32, 128), (32, 256))
 CEILING = 416_000.0
 
 
-def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0) -> Batch:
+def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0, device: str = "cpu") -> Batch:
     """Makes a batch like that of CartPole's own vector environment: reset rows, no final observations."""
     rng = torch.Generator().manual_seed(seed)
     ended = torch.rand(n_steps, n_envs, generator=rng) < 0.01
@@ -32,19 +32,19 @@ def cartpole_batch(n_steps: int, n_envs: int, *, seed: int = 0) -> Batch:
     valid[1:] = ~ended[:-1]
     terminated = ended & valid
     columns = BatchColumns(
-        observation={"": torch.randn(n_steps, n_envs, 4, generator=rng)},
-        action=torch.randint(0, 2, (n_steps, n_envs), generator=rng),
-        log_prob=torch.full((n_steps, n_envs), float(np.log(0.5))),
-        last_observation={"": torch.randn(n_envs, 4, generator=rng)},
-        final_observation={"": torch.zeros(0, 4)},
+        observation={"": torch.randn(n_steps, n_envs, 4, generator=rng).to(device)},
+        action=torch.randint(0, 2, (n_steps, n_envs), generator=rng).to(device),
+        log_prob=torch.full((n_steps, n_envs), float(np.log(0.5)), device=device),
+        last_observation={"": torch.randn(n_envs, 4, generator=rng).to(device)},
+        final_observation={"": torch.zeros(0, 4, device=device)},
     )
     return Batch(
         substeps={FLAT_SUBSTEP: columns},
-        reward=valid.float(),
-        terminated=terminated,
-        truncated=torch.zeros_like(terminated),
-        valid=valid,
-        final_index=torch.zeros(0, 2, dtype=torch.int64),
+        reward=valid.float().to(device),
+        terminated=terminated.to(device),
+        truncated=torch.zeros_like(terminated, device=device),
+        valid=valid.to(device),
+        final_index=torch.zeros(0, 2, dtype=torch.int64, device=device),
         policy_version=np.zeros(n_envs, dtype=np.int64),
         n_env_steps=int(valid.sum()),
         episodes=(),
@@ -71,16 +71,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds of a measurement")
     parser.add_argument("--activation", choices=("tanh", "relu"), default="tanh")
     parser.add_argument("--optimizer", choices=("adam", "rmsprop"), default="adam")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1")
     arguments = parser.parse_args()
+    device = arguments.device
+    if device != "cpu" and not torch.cuda.is_available():
+        parser.error(f"--device {device}: torch finds no CUDA device here")
     torch.set_num_threads(1)
 
     spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=Box(-np.inf, np.inf, (4,), np.float32), action=Discrete(2))}
     spec = PolicySpec(activation=arguments.activation)
-    print(f"IMPALA update, MLP 64x64 {arguments.activation}, {arguments.optimizer}, one thread")
+    print(f"IMPALA update, MLP 64x64 {arguments.activation}, {arguments.optimizer}, one thread, {device}")
     print(f"{'T':>4} {'B':>4} {'us/update':>10} {'updates/s':>10} {'env steps/s':>12} {'to 416k':>8}")
     for n_steps, n_envs in SHAPES:
-        algorithm = Impala(spaces, spec, ImpalaSettings(optimizer=arguments.optimizer))
-        batch = cartpole_batch(n_steps, n_envs)
+        algorithm = Impala(spaces, spec, ImpalaSettings(optimizer=arguments.optimizer), device=device)
+        batch = cartpole_batch(n_steps, n_envs, device=device)
         seconds = seconds_per_update(algorithm, batch, arguments.seconds)
         rate = batch.n_env_steps / seconds
         speed = f"{seconds * 1e6:>10.0f} {1 / seconds:>10.0f} {rate:>12,.0f} {rate / CEILING:>8.2f}"

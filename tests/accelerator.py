@@ -115,8 +115,9 @@ class OnDevice(Tensor):
 
 
 _costs: list[Cost] = []
-# Addresses of torch's parts of them: an operation gets another object of Python for the same generator.
-_generators: set[int] = set()
+# By the address of torch's part: an operation gets another object of Python for the same generator. They are kept, so
+# that no other generator gets that address.
+_generators: dict[int, torch.Generator] = {}
 
 
 class _NumbersFromTheHost(TorchFunctionMode):
@@ -189,7 +190,7 @@ class _Generator(metaclass=_GeneratorKind):
         if torch.device(device).type != DEVICE.type:
             return _CPU_GENERATOR(device)
         generator = _DeviceGenerator()
-        _generators.add(generator._cdata)
+        _generators[generator._cdata] = generator
         return generator
 
 

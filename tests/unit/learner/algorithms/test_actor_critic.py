@@ -25,7 +25,6 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import (
     SPEC,
-    bools,
     log_prob_of,
     make_appo,
     make_impala,
@@ -270,24 +269,3 @@ def test_every_setting_is_explained_and_fixed(algorithm, settings):
 def test_rejects_settings_out_of_range(algorithm, settings, field, value):
     with pytest.raises(ValidationError, match=field):
         settings(**{field: value})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-@every_actor_critic
-def test_an_update_stays_on_the_device(make: Maker):
-    algorithm = make(device="cuda")
-    batch = make_batch(
-        device="cuda",
-        truncated=bools(5, 4, (2, 1)),
-        final_index=torch.tensor([[2, 1]]),
-        final_observation=torch.ones(1, 3),
-    )
-    algorithm.update(batch, progress=0.0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        metrics = algorithm.update(batch, progress=0.0)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert metrics["policy_loss"].is_cuda
-    assert all(isinstance(array, np.ndarray) for array in algorithm.policy_state().values())

@@ -198,18 +198,3 @@ def test_every_setting_is_explained_and_fixed():
     assert all(field.description for field in DqnSettings.model_fields.values())
     with pytest.raises(ValidationError, match="frozen"):
         DqnSettings().discount = 0.5  # type: ignore[misc]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-def test_an_update_stays_on_the_device():
-    dqn = Dqn(SPACES, SPEC, DqnSettings(), device="cuda")
-    batch = transition_batch(device="cuda")
-    assert isinstance(dqn.policy_state()[EPSILONS], np.ndarray)
-    dqn.update(batch, progress=0.0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        dqn.update(batch, progress=0.0)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert dqn.priorities.is_cuda

@@ -319,17 +319,3 @@ def test_rejects_settings_out_of_range(field: str, value: float):
 
 def test_every_setting_is_explained():
     assert all(field.description for field in R2d2Settings.model_fields.values())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-def test_an_update_stays_on_the_device():
-    r2d2 = make_r2d2(device="cuda")
-    batch = random_batch(np.random.default_rng(0), 8, burn_in=2, device="cuda")
-    r2d2.update(batch, progress=0.0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        r2d2.update(batch, progress=0.0)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert r2d2.priorities.is_cuda

@@ -343,21 +343,3 @@ def test_every_setting_is_explained_and_fixed():
     assert all(field.description for field in SacSettings.model_fields.values())
     with pytest.raises(ValidationError, match="frozen"):
         SacSettings().discount = 0.5  # type: ignore[misc]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-@pytest.mark.parametrize("ensemble", [{}, REDQ], ids=["twins", "redq"])
-@KINDS
-def test_an_update_stays_on_the_device(box, ensemble, tmp_path: Path):
-    sac = Sac(BOX_SPACES if box else SPACES, SPEC, SacSettings(**ensemble), device="cuda")
-    batch = transition_batch(box=box, device="cuda")
-    sac.update(batch, progress=0.0)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        sac.update(batch, progress=0.0)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert sac.priorities.is_cuda
-    sac.save(tmp_path)
-    sac.load(tmp_path)

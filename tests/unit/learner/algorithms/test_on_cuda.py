@@ -1,0 +1,130 @@
+"""Every algorithm on a GPU: the CPU's numbers, no waits, checkpoints that go on elsewhere, the same bits each time.
+
+`test_on_accelerator.py` has the same cases on a device that needs no GPU.
+"""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.devices.determinism import deterministic_arithmetic
+from tests.every_algorithm import CASES, same_state
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
+]
+DEVICE = "cuda"
+# The maximum over 3 by 3 pixels of its stages has a gradient that adds in any order.
+NOT_DETERMINISTIC = {"impala: residual network"}
+
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@pytest.fixture(autouse=True)
+def products_have_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+@pytest.fixture
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws noise and orders on the CPU, because kinds of devices draw different ones."""
+    for draw in (torch.randn, torch.randperm):
+
+        def on_cpu(size: object, *, generator: torch.Generator, device: object, draw=draw) -> Tensor:
+            own = torch.Generator().manual_seed(generator.initial_seed())
+            return draw(size, generator=own).to(device)
+
+        monkeypatch.setattr(torch, draw.__name__, on_cpu)
+
+
+@every_case
+@pytest.mark.usefixtures("same_noise")
+def test_an_update_gives_the_cpus_numbers(name: str):
+    case, found, states = CASES[name], [], []
+    for device in ("cpu", DEVICE):
+        algorithm = case.make(device)
+        metrics = case.update(algorithm, case.batches(device))
+        # gradients' norms are among them
+        found.append({key: float(value) for key, value in metrics.items()})
+        states.append(algorithm.policy_state())
+    assert found[1] == pytest.approx(found[0], rel=2e-3, abs=1e-4)
+    for key, expected in states[0].items():
+        # Adam's first step is as long for a gradient of 1e-9 as for one of 1, so a few numbers may go the other way.
+        difference = np.abs(states[1][key].astype(np.float64) - expected)
+        assert difference.mean() < 1e-4, key
+
+
+@every_case
+def test_an_update_never_waits_for_the_gpu(name: str):
+    case = CASES[name]
+    algorithm, batches = case.make(DEVICE), case.batches(DEVICE)
+    for progress in (0.1, 0.2):  # the first makes the optimisers' state, and lets cuBLAS and cuDNN start
+        case.update(algorithm, batches, progress=progress)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics = case.update(algorithm, batches, progress=0.3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert any(isinstance(value, Tensor) and value.device.type == DEVICE for value in metrics.values())
+    assert algorithm.priorities is None or algorithm.priorities.device.type == DEVICE
+
+
+@every_case
+@pytest.mark.parametrize("devices", [(DEVICE, "cpu"), ("cpu", DEVICE)], ids=["gpu to cpu", "cpu to gpu"])
+def test_a_checkpoint_goes_on_upon_the_other_device(name: str, devices: tuple[str, str], tmp_path: Path):
+    case, (first, second) = CASES[name], devices
+    saved, restored = case.make(first), case.make(second, seed=9)
+    for _ in range(2):
+        case.update(saved, case.batches(first))
+    saved.save(tmp_path)
+    restored.load(tmp_path)
+    assert same_state(learnt(restored), learnt(saved))
+    case.update(restored, case.batches(second, seed=1))
+    assert all(np.isfinite(array).all() for array in restored.policy_state().values())
+    assert restored.n_updates == 3 * case.n_substeps
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - NOT_DETERMINISTIC))
+def test_deterministic_updates_have_the_same_bits_each_time(name: str):
+    case, states = CASES[name], []
+    with deterministic_arithmetic(torch.device(DEVICE)):
+        for _ in range(2):
+            algorithm = case.make(DEVICE)
+            for seed in range(3):
+                case.update(algorithm, case.batches(DEVICE, seed=seed))
+            states.append(algorithm.policy_state())
+    assert same_state(*states)
+
+
+def test_making_an_algorithm_leaves_the_gpus_generator_alone():
+    before = torch.cuda.get_rng_state()
+    CASES["sac: box"].make(DEVICE, seed=5)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_flat_parameters_have_autograds_gradient():
+    torch.manual_seed(0)
+    modules = {"policy": torch.nn.Linear(3, 2), "critic": torch.nn.Linear(3, 5)}
+    twins = copy.deepcopy(modules)
+    flat = FlatParameters({key: module.to(DEVICE) for key, module in modules.items()})
+    x = torch.randn(5, 3)
+    gradient = flat.packed(flat.backward([module(x.to(DEVICE)).square().sum() for module in modules.values()]))
+    sum(module(x).square().sum() for module in twins.values()).backward()
+    expected = [parameter.grad.reshape(-1) for module in twins.values() for parameter in module.parameters()]
+    torch.testing.assert_close(gradient.cpu(), torch.cat(expected), rtol=1e-4, atol=1e-5)
+    parameters = [parameter for module in modules.values() for parameter in module.parameters()]
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in parameters)
+
+
+def learnt(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """The policy, without what a resumed run sets again."""
+    return {name: array for name, array in algorithm.policy_state().items() if not name.startswith("exploration.")}
