@@ -36,7 +36,7 @@ Run = Callable[[Sequence[str]], tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the tests, or of a benchmark.
+    """The outcome of the tests, or of a benchmark.
 
     Attributes:
         what: Its name in the table.
