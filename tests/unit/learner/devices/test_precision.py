@@ -148,7 +148,7 @@ def test_update_in_bf16_gives_the_same_bits_twice(gradients):
     assert torch.equal(first, gradient_of_update("impala, image", BF16, gradients))
 
 
-def test_auto_on_the_cpu_is_the_arithmetic_of_networks_without_a_learner(gradients):
+def test_auto_on_the_cpu_is_the_arithmetic_of_networks_without_a_learner():
     chosen = choose_arithmetic("auto", "auto", CPU)
     assert chosen.precision == "fp32"
     assert chosen.networks == NetworkArithmetic()
