@@ -12,7 +12,11 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits import limits
 from rollcast.services.limits.limits import MAX_EVALUATORS, MAX_WAITING_ROLLOUTS
-from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.codec import EncodedPolicy, PolicyBase
+from rollcast.services.policies.delta import encode_delta
+from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.services.policies.kept import KeptPolicies
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
@@ -157,7 +161,9 @@ def test_max_message_bytes(address):
 def policy_of(**changes):
     chunk = policy_pb2.PolicyChunk(**({"version": 1, "count": 1, "total_bytes": 8, "payload": b"x" * 8} | changes))
     message = policy_pb2.GetPolicyResponse(chunk=chunk).SerializeToString()
-    return EncodedPolicy(version=1, chunks=(message,), digest=b"", n_bytes=8)
+    encoded = EncodedPolicy(1, b"")
+    encoded._once(PolicyEncoding.FULL, lambda: (message,))
+    return encoded
 
 
 def refusal_of_a_policy(**changes):
@@ -176,6 +182,31 @@ def test_max_policy_bytes():
 def test_max_chunk_bytes():
     n_bytes = (1 << 20) + 1
     assert refusal_of_a_policy(total_bytes=n_bytes, payload=bytes(n_bytes)) == "max_chunk_bytes"
+
+
+def test_max_policy_expansion():
+    bomb = encode_delta(bytes(1 << 20), None)
+    with serve() as learner, LearnerClient(learner.address) as client:
+        learner.source.encoded = encoded = EncodedPolicy(1, bytes(1 << 20))
+        head = policy_pb2.PolicyChunk(encoding=policy_pb2.POLICY_ENCODING_DELTA, file_bytes=1 << 20)
+        bombs = encoded._cut(bomb, head)
+        encoded._once((PolicyEncoding.DELTA, 0), lambda: bombs)
+        with pytest.raises(LimitExceededError) as refused:
+            list(client.subscribe_policy(assembler=PolicyAssembler(encodings=[PolicyEncoding.DELTA])))
+    assert refused.value.limit == "max_policy_expansion"
+
+
+@pytest.mark.parametrize("n_bytes", [1, limits.MAX_KEPT_POLICY_BYTES // 4])
+def test_max_kept_policies(n_bytes):
+    kept = KeptPolicies()
+    file = bytes(n_bytes)
+    for version in range(1, limits.MAX_KEPT_POLICIES + 9):
+        kept.hold(PolicyBase(version, file, b""))
+    assert len(kept) == min(limits.MAX_KEPT_POLICIES, limits.MAX_KEPT_POLICY_BYTES // n_bytes)
+
+
+def test_max_kept_policy_bytes():
+    test_max_kept_policies(limits.MAX_KEPT_POLICY_BYTES // 2)
 
 
 def evaluator(name):

@@ -12,6 +12,8 @@ import xxhash
 from rollcast.services.errors import InvalidInputError, InvalidSpaceError, InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES
 from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.delta import encode_delta
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.spaces.codec import environment_spaces_from_proto, space_from_proto
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, space_pb2, tensor_pb2
@@ -164,12 +166,44 @@ def tensor_entry(dtype="F32", shape=(1,), offsets=(0, 4)):
         file_of(tensor_entry(dtype="F8_E4M3", offsets=[0, 1]), b"0"),
     ],
 )
-def test_malformed_policy_files(file):
-    chunk = policy_pb2.PolicyChunk(
-        version=1, count=1, total_bytes=len(file), digest=xxhash.xxh3_128_digest(file), payload=file
-    )
+@pytest.mark.parametrize("encoding", PolicyEncoding)
+def test_malformed_policy_files(file, encoding):
+    chunk = chunk_of(encode_delta(file, None) if encoding is PolicyEncoding.DELTA else file)
+    chunk.encoding = encoding.value
+    chunk.file_bytes, chunk.file_digest = len(file), xxhash.xxh3_128_digest(file)
     with pytest.raises(InvalidTensorError, match="policy 1 is no safetensors file"):
-        PolicyAssembler().add(chunk)
+        PolicyAssembler(encodings=PolicyEncoding).add(chunk)
+
+
+def chunk_of(content, **fields):
+    return policy_pb2.PolicyChunk(
+        version=1, count=1, total_bytes=len(content), digest=xxhash.xxh3_128_digest(content), payload=content, **fields
+    )
+
+
+BOMB = encode_delta(bytes(1 << 26), None)
+DELTA = policy_pb2.POLICY_ENCODING_DELTA
+
+
+@pytest.mark.parametrize(
+    ("chunk", "error", "match"),
+    [
+        (chunk_of(BOMB, encoding=DELTA, file_bytes=1 << 26), LimitExceededError, "expected at most 16 times"),
+        (chunk_of(BOMB, encoding=DELTA, file_bytes=8), InvalidTensorError, "compressed from 67108864 bytes"),
+        (chunk_of(BOMB, encoding=DELTA, file_bytes=2**63), LimitExceededError, "expected at most 1073741824"),
+        (chunk_of(BOMB, encoding=DELTA, file_bytes=1 << 26, base_version=7), InvalidTensorError, "to version 7"),
+        (chunk_of(BOMB, encoding=99), InvalidTensorError, "has encoding 99; expected one of"),
+    ],
+)
+def test_bombs_and_baseless_deltas_are_refused(chunk, error, match):
+    with pytest.raises(error, match=match):
+        PolicyAssembler(encodings=PolicyEncoding).add(chunk)
+
+
+def test_an_encoding_that_nobody_asked_for_is_refused():
+    for encoding in (PolicyEncoding.BFLOAT16, PolicyEncoding.DELTA):
+        with pytest.raises(InvalidTensorError, match="expected one of \\[0\\], as was asked for"):
+            PolicyAssembler().add(chunk_of(b"x", encoding=encoding.value))
 
 
 def chunk(**fields):

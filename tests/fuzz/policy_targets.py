@@ -20,6 +20,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.policies import PolicySpec, PolicyState, SavedPolicy
 from rollcast.services.policies.service import PolicyServicer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
@@ -76,6 +77,45 @@ def policy_chunks(folder: Path) -> Target:
         mutate=mutate,
         bytes_per_byte=32,
         max_length=1 << 15,
+    )
+
+
+def policy_encodings(folder: Path) -> Target:
+    """The chunks of a policy in every encoding, after a version that a delta may be the difference to."""
+    base, newer = (encode_policy(version, TorchPolicy(_SPACES, _SPECS["plain"]).state_arrays()) for version in (6, 7))
+    first = [policy_pb2.SubscribePolicyResponse.FromString(message).chunk for message in base.chunks]
+    seeds = tuple(
+        join_pieces(
+            policy_pb2.SubscribePolicyResponse.FromString(message).chunk.SerializeToString() for message in messages
+        )
+        for messages in (newer.chunks, newer.bfloat16(), newer.delta(None), newer.delta(base.as_base()))
+    )
+
+    def decode(content: bytes) -> Sequence[tuple[int, PolicyState]]:
+        assembler = PolicyAssembler(encodings=PolicyEncoding)
+        for chunk in first:
+            assembler.add(chunk)
+        received = [assembler.add(policy_pb2.PolicyChunk.FromString(piece)) for piece in split_pieces(content)]
+        return [policy for policy in received if policy is not None]
+
+    def repair(chunks: list[Any], rng: Random) -> None:
+        """Makes the digest true, so that what was changed is decoded."""
+        _repair(chunks, rng)
+        for chunk in chunks:
+            if rng.random() < 0.3:
+                chunk.encoding = rng.randrange(4)
+            if rng.random() < 0.3:
+                chunk.base_version = rng.choice((0, 6, 7))
+            if rng.random() < 0.3:
+                chunk.file_bytes = rng.choice((0, base.n_bytes, base.n_bytes + 4, 1 << 20, 1 << 40))
+
+    return Target(
+        name="policy encodings",
+        decode=decode,
+        seeds=seeds,
+        mutate=stream_mutator(policy_pb2.PolicyChunk, seeds, repair),
+        bytes_per_byte=64,
+        max_length=1 << 13,
     )
 
 

@@ -37,6 +37,7 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "statistics": Entry("rollout_targets", 1.5),
     "recording": Entry("rollout_targets", 0.4),
     "policy_chunks": Entry("policy_targets", 4),
+    "policy_encodings": Entry("policy_targets", 4),
     "policy_weights": Entry("policy_targets", 2),
     "act_request": Entry("policy_targets", 3),
     "saved_policy": Entry("policy_targets", 0.7),

@@ -95,6 +95,8 @@ TYPED = {
 # The others, by how they begin, and why none types them.
 NOT_TYPED = {
     "rollcast train --dashboard": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
+    "rollcast learner --policy-rounding bfloat16": "tests/integration/test_policy_encodings.py types it",
+    "rollcast actor --policy-encoding delta": "tests/integration/test_policy_encodings.py types it",
     "rollcast dashboard ": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
     "torchrun --nproc-per-node 2": "is typed, with a rank that is killed, in tests/integration/test_ranks.py",
     "rollcast actor --env-id CartPole-v1 --learner-address localhost:50051": "likewise",

@@ -139,6 +139,12 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         description="The learner's --network, if it is package.module:factory: a learner cannot make an actor import "
         "anything else.",
     )
+    policy_encoding: Literal["full", "bfloat16", "delta"] = Field(
+        "full",
+        description="Form in which policies come; all bring the same numbers. full: whole; bfloat16: half as many "
+        "bytes; delta: the compressed difference to the policy before, for thin links. The last two save most with a "
+        "learner that has --policy-rounding bfloat16.",
+    )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
     reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
     max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(

@@ -1,11 +1,21 @@
 from rollcast.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class PolicyEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POLICY_ENCODING_UNSPECIFIED: _ClassVar[PolicyEncoding]
+    POLICY_ENCODING_BFLOAT16: _ClassVar[PolicyEncoding]
+    POLICY_ENCODING_DELTA: _ClassVar[PolicyEncoding]
+POLICY_ENCODING_UNSPECIFIED: PolicyEncoding
+POLICY_ENCODING_BFLOAT16: PolicyEncoding
+POLICY_ENCODING_DELTA: PolicyEncoding
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ()
@@ -20,16 +30,20 @@ class GetPolicyResponse(_message.Message):
     def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class SubscribePolicyRequest(_message.Message):
-    __slots__ = ("after_version", "evaluator_id", "incarnation", "actor_id")
+    __slots__ = ("after_version", "evaluator_id", "incarnation", "actor_id", "encodings", "base_digest")
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     EVALUATOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    BASE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     after_version: int
     evaluator_id: str
     incarnation: int
     actor_id: str
-    def __init__(self, after_version: _Optional[int] = ..., evaluator_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., actor_id: _Optional[str] = ...) -> None: ...
+    encodings: _containers.RepeatedScalarFieldContainer[PolicyEncoding]
+    base_digest: bytes
+    def __init__(self, after_version: _Optional[int] = ..., evaluator_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., actor_id: _Optional[str] = ..., encodings: _Optional[_Iterable[_Union[PolicyEncoding, str]]] = ..., base_digest: _Optional[bytes] = ...) -> None: ...
 
 class SubscribePolicyResponse(_message.Message):
     __slots__ = ("chunk", "digest")
@@ -40,20 +54,28 @@ class SubscribePolicyResponse(_message.Message):
     def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PolicyChunk(_message.Message):
-    __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload")
+    __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload", "encoding", "base_version", "file_bytes", "file_digest")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     version: int
     index: int
     count: int
     total_bytes: int
     digest: bytes
     payload: bytes
-    def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    encoding: PolicyEncoding
+    base_version: int
+    file_bytes: int
+    file_digest: bytes
+    def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., encoding: _Optional[_Union[PolicyEncoding, str]] = ..., base_version: _Optional[int] = ..., file_bytes: _Optional[int] = ..., file_digest: _Optional[bytes] = ...) -> None: ...
 
 class ActRequest(_message.Message):
     __slots__ = ("observation", "deterministic", "substep_key", "state", "previous_observation")

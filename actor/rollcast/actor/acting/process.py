@@ -26,6 +26,7 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
@@ -136,6 +137,7 @@ def _act_in_one_run(
         connect_timeout_s=connect_timeout_s,
         reconnect_timeout_s=settings.reconnect_timeout_s,
         on_attempt=heartbeat.beat,
+        encodings=ENCODINGS[settings.policy_encoding],
         stop=stop,
     ) as connection:
         act_until_stopped(
@@ -172,6 +174,7 @@ def _evaluate_in_one_run(
         connect_timeout_s=connect_timeout_s,
         reconnect_timeout_s=settings.reconnect_timeout_s,
         on_attempt=heartbeat.beat,
+        encodings=ENCODINGS[settings.policy_encoding],
         stop=stop,
     ) as connection:
         evaluate_until_stopped(

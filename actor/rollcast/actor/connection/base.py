@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Self, TypedDict
 
 from rollcast.actor.connection.ending import Ending
@@ -12,6 +12,7 @@ from rollcast.actor.connection.joining import Joining
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
@@ -26,6 +27,7 @@ class ConnectionOptions(TypedDict, total=False):
     reconnect_timeout_s: float
     stop: threading.Event | None
     on_attempt: Callable[[], None]
+    encodings: Collection[PolicyEncoding]
 
 
 class Connection(ABC):
@@ -41,6 +43,7 @@ class Connection(ABC):
         reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
         stop: Ends every wait for the learner.
         on_attempt: Called by the thread that calls `join`, before each attempt.
+        encodings: The encodings of policies to ask for, besides whole files.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class Connection(ABC):
         reconnect_timeout_s: float = 600.0,
         stop: threading.Event | None = None,
         on_attempt: Callable[[], None] = lambda: None,
+        encodings: Collection[PolicyEncoding] = (),
     ) -> None:
+        self._encodings = encodings
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._reconnect_timeout_s = reconnect_timeout_s

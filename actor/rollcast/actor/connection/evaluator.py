@@ -9,6 +9,7 @@ from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError, TrainingEndedError
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
 from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
@@ -47,6 +48,8 @@ class EvaluatorConnection(Connection):
 
     def __init__(self, address: str, offer: JoinOffer, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(address, offer, **options)
+        # Of the thread that keeps the policies.
+        self._assembler = PolicyAssembler(encodings=self._encodings)
         self._subscription: PolicySubscription | None = None
         self._newest: GivenPolicy | None = None
         # The policy that is played with, until it is reported.
@@ -146,6 +149,7 @@ class EvaluatorConnection(Connection):
                 held.version if held is not None else 0,
                 evaluator_id=agreement.actor_id,
                 incarnation=agreement.incarnation,
+                assembler=self._assembler,
             )
         for version, state in subscription:
             reconnects.progressed()

@@ -43,7 +43,9 @@ class LearnerConnection(Connection):
         super().__init__(address, offer, **options)
         self._outbox = Outbox()
         self._silence = Silence()
-        self._feed = PolicyFeed(self._changed, is_over=self._is_over, on_end=self._note_last_policy)
+        self._feed = PolicyFeed(
+            self._changed, is_over=self._is_over, on_end=self._note_last_policy, encodings=self._encodings
+        )
         self._activity: Callable[[], ActorActivity] | None = None
 
     def report_activity(self, activity: Callable[[], ActorActivity]) -> None:

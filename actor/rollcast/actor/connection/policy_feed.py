@@ -3,11 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
 
@@ -24,6 +26,7 @@ class PolicyFeed:
         changed: The connection's lock; notified of every policy, and of the end.
         is_over: Returns True if nothing more comes from the learner; called with the lock held.
         on_end: Called with the lock held when the learner has published its last policy.
+        encodings: The encodings to ask for, besides whole files.
     """
 
     def __init__(
@@ -32,7 +35,10 @@ class PolicyFeed:
         *,
         is_over: Callable[[], bool],
         on_end: Callable[[], None],
+        encodings: Collection[PolicyEncoding] = (),
     ) -> None:
+        # Of the thread that calls `keep`: it has the last file over every reconnect.
+        self._assembler = PolicyAssembler(encodings=encodings)
         self._changed = changed
         self._is_over = is_over
         self._on_end = on_end
@@ -80,7 +86,9 @@ class PolicyFeed:
                 assert client is not None
                 # A learner that is back sends only policies newer than this.
                 after_version = 0 if self._newest is None else self._newest[0]
-                subscription = self._subscription = client.subscribe_policy(after_version, actor_id=self._actor_id)
+                subscription = self._subscription = client.subscribe_policy(
+                    after_version, actor_id=self._actor_id, assembler=self._assembler
+                )
             try:
                 for policy in subscription:
                     reconnects.progressed()

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from rollcast.actor.policies.action_masks import action_mask_of
@@ -26,8 +26,12 @@ from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
 from rollcast.actor.policies.torch_observation_moments import ObservationMoments
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+
+# The parameters in a `state_dict`.
+_WEIGHTS: Final = ("networks.", "log_std.")
 
 
 class TorchPolicy(nn.Module):
@@ -42,7 +46,13 @@ class TorchPolicy(nn.Module):
 
     With a frame stack, it computes with observations `[..., K, *shape]`, see `frame_stacks`; `observe` takes single
     frames.
+
+    Attributes:
+        rounds_weights: True: the weights that are published, to actors, evaluators, `Act` and files, are rounded to
+            bfloat16, once. Training goes on with float32.
     """
+
+    rounds_weights: bool = False
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
         """Builds the networks; torch's global generator initialises them.
@@ -282,9 +292,20 @@ class TorchPolicy(nn.Module):
         """Copies its parameters and buffers to the CPU.
 
         Returns:
-            Arrays by the names of the `state_dict`; later training does not change them.
+            Arrays by the names of the `state_dict`, as they are published, see `published`; later training does not
+            change them.
         """
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+        state = self.state_dict()
+        return {name: self.published(name, tensor.detach().cpu().numpy().copy()) for name, tensor in state.items()}
+
+    def published(self, name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Returns an array of the `state_dict` as everybody but training sees it: rounded, if `rounds_weights`.
+
+        Only parameters are rounded: moments of observations and rates of exploration are few, and exact.
+        """
+        if self.rounds_weights and array.dtype == np.float32 and name.startswith(_WEIGHTS):
+            return rounded_to_bfloat16(array)
+        return array
 
     def load_state_arrays(self, state: PolicyState) -> None:
         """Loads parameters and buffers, including those of exploration.

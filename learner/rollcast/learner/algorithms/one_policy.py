@@ -146,7 +146,13 @@ class OnePolicy(Algorithm, Generic[Settings]):
         """
         if self._device.type == "cpu":
             self._watch.check()
-        return PolicySnapshot(self._policy, self._copier, watched=self._watch.record, check=self._watch.check_record)
+        return PolicySnapshot(
+            self._policy,
+            self._copier,
+            published=self._policy.published,
+            watched=self._watch.record,
+            check=self._watch.check_record,
+        )
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the policy, and the other networks if the other run used this algorithm; see `Algorithm.begin_with`."""

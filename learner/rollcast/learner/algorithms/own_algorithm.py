@@ -171,7 +171,10 @@ class OwnAlgorithm(Algorithm):
                     "numbers",
                     "lower the learning rate, or clip gradients",
                 )
-        return state
+        policy = self._algorithm.policy
+        return (
+            {name: policy.published(name, array) for name, array in state.items()} if policy.rounds_weights else state
+        )
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the weights of another run; see `Algorithm.begin_with`."""

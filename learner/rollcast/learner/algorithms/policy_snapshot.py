@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 from rollcast.learner.devices.copier import Copier, Fence
 from rollcast.services.policies.policies import PolicyState
+
+# Makes of an array, given its name, the one that is published.
+Published: TypeAlias = Callable[[str, NDArray[np.generic]], NDArray[np.generic]]
 
 # Parameters in one vector that are no more than this apart, in numbers, are copied together.
 _GAP = 64
@@ -25,6 +29,7 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
     Args:
         module: The module; later training does not change the snapshot.
         copier: Copies from the module's device. Parts of the module that are in main memory are copied at once.
+        published: Makes of each array what is published.
         check: Called with the copy of `watched` before the first read; raises if training has diverged.
         watched: A tensor on the module's device that says so; None: there is nothing to check.
     """
@@ -34,6 +39,7 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
         module: nn.Module,
         copier: Copier,
         *,
+        published: Published = lambda _name, array: array,
         watched: Tensor | None = None,
         check: Callable[[Tensor], None] = lambda _watched: None,
     ) -> None:
@@ -42,6 +48,7 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
         self._parts = [(run, _sent(run.source, copier)) for run in _runs(tensors)]
         self._watched = None if watched is None else _sent(watched, copier)
         self._check = check
+        self._published = published
         fence = copier.fence()
         # Training changes the parameters next, on the stream of the caller.
         fence.before_use()
@@ -68,7 +75,7 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
                 if self._watched is not None:
                     self._check(self._watched)
                 arrays = {name: array for run, copy in self._parts for name, array in run.arrays(copy)}
-                self._arrays = {name: arrays[name] for name in self._names}
+                self._arrays = {name: self._published(name, arrays[name]) for name in self._names}
                 self._parts.clear()
                 self._fence = None
             return self._arrays

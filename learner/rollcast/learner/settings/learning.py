@@ -165,6 +165,13 @@ class LearnerSettings(
         8, "B: rollouts in a batch, each of one environment; with a replay buffer, entries in a batch.", LEARNING
     )
     updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
+    policy_rounding: Literal["none", "bfloat16"] = setting(
+        "none",
+        "Rounding of the weights that are published: those of actors, evaluators, Act and saved policies alike. "
+        "bfloat16: to 8 significant bits; actors with --policy-encoding delta then get a version in a tenth of the "
+        "bytes. Training and checkpoints keep float32.",
+        LEARNING,
+    )
     queue_out_of_sync_factor: PositiveFloat = setting(
         1.0,
         "Capacity of the rollout queue as a multiple of batch_size. A smaller queue holds fresher rollouts.",

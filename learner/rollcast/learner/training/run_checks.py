@@ -78,6 +78,11 @@ def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) ->
 
 
 def _check_deterministic(settings: LearnerSettings) -> None:
+    if settings.policy_rounding != "none":
+        raise ConfigurationError(
+            f"--policy-rounding {settings.policy_rounding} with --deterministic; expected none: a deterministic run "
+            "rounds nothing that it need not, so that it can be compared with any other; leave one of the two out"
+        )
     if plays_in_rounds(settings):
         if settings.replay.samples_per_insert is None:
             raise ConfigurationError(

@@ -81,8 +81,18 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
             return make_own_algorithm(name, spaces, spec, kwargs, device=device, seed=seed)
         return ALGORITHMS[settings.algorithm](spaces, spec, _algorithm_settings(settings), device=device, seed=seed)
 
+    def make_rounding(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        algorithm = make(spaces, seed=seed)
+        algorithm.policy.rounds_weights = settings.policy_rounding == "bfloat16"
+        return algorithm
+
     several = len(spaces) > 1
-    algorithm = IndependentLearners(spaces, make, seed=settings.seed) if several else make(spaces, seed=settings.seed)
+    if several:
+        algorithm: Algorithm = IndependentLearners(spaces, make_rounding, seed=settings.seed)
+        # The first policy is cast from the policy of all.
+        algorithm.policy.rounds_weights = settings.policy_rounding == "bfloat16"
+    else:
+        algorithm = make_rounding(spaces, seed=settings.seed)
     if algorithm.learns_from_replay is not learns_from_replay(settings):
         raise ConfigurationError(
             f"--algorithm {name!r} makes an algorithm whose learns_from_replay is {algorithm.learns_from_replay}; "

@@ -149,7 +149,13 @@ class LearnerClient(Client):
         parse_response(rollout_pb2.ReportEvaluationResponse, response)
 
     def subscribe_policy(
-        self, after_version: int = 0, *, evaluator_id: str = "", incarnation: int = 0, actor_id: str = ""
+        self,
+        after_version: int = 0,
+        *,
+        evaluator_id: str = "",
+        incarnation: int = 0,
+        actor_id: str = "",
+        assembler: PolicyAssembler | None = None,
     ) -> PolicySubscription:
         """Subscribes to new policies, without a deadline; iterating raises the errors.
 
@@ -160,6 +166,7 @@ class LearnerClient(Client):
             incarnation: The evaluator's incarnation.
             actor_id: The name of an actor that has joined: the versions that its credits ask for come at once, others
                 may come later. Empty: every version comes at once.
+            assembler: Says which encodings to ask for, over several subscriptions; None: whole files.
         """
         return PolicySubscription(
             self._channel,
@@ -168,6 +175,7 @@ class LearnerClient(Client):
             evaluator_id=evaluator_id,
             incarnation=incarnation,
             actor_id=actor_id,
+            assembler=assembler,
         )
 
     def get_policy(self) -> tuple[int, PolicyState]:

@@ -1,4 +1,6 @@
-"""Puts the chunks of a policy together again and checks their digest."""
+"""Puts the chunks of a policy together again, checks their digest, and decodes them."""
+
+from collections.abc import Collection
 
 import numpy as np
 import safetensors
@@ -7,6 +9,9 @@ import xxhash
 
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES, MAX_POLICY_BYTES
+from rollcast.services.policies.bfloat16 import read_narrow_file
+from rollcast.services.policies.delta import decode_delta
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.policies import PolicyState
 from rollcast.v1 import policy_pb2
 
@@ -14,18 +19,51 @@ from rollcast.v1 import policy_pb2
 class PolicyAssembler:
     """Puts chunks together again. Used by one thread; after an error it starts over with the next version.
 
-    Memory never exceeds what has been received, whatever a chunk's header claims.
+    Memory never exceeds what has been received, whatever a chunk's header claims; a delta takes as much as the version
+    that it is the difference to, or a bounded multiple of its own bytes.
+
+    Attributes:
+        encodings: See Args.
 
     Args:
         max_policy_bytes: The largest policy to accept.
+        encodings: The encodings to accept, besides the whole file.
+        keeps_file: Whether it keeps the last file; it does so anyway for `PolicyEncoding.DELTA`.
     """
 
-    def __init__(self, max_policy_bytes: int = MAX_POLICY_BYTES) -> None:
+    def __init__(
+        self,
+        max_policy_bytes: int = MAX_POLICY_BYTES,
+        encodings: Collection[PolicyEncoding] = (),
+        *,
+        keeps_file: bool = False,
+    ) -> None:
+        self.encodings = frozenset(encodings)
+        self._keeps_file = keeps_file or PolicyEncoding.DELTA in self.encodings
         self._max_policy_bytes = max_policy_bytes
+        self._accepted = {encoding.value for encoding in self.encodings | {PolicyEncoding.FULL}}
         self._first: policy_pb2.PolicyChunk | None = None
         self._payloads: list[bytes] = []
         self._digest = xxhash.xxh3_128()
         self._n_bytes = 0
+        self._base: tuple[int, bytes] | None = None
+
+    @property
+    def file(self) -> bytes:
+        """The last file, as it was sent or decoded, if files are kept."""
+        assert self._base is not None, "no policy has come, or files are not kept"
+        return self._base[1]
+
+    def base_digest(self, version: int) -> bytes:
+        """Returns the digest of a version's file, if it is kept for deltas; else nothing."""
+        if self._base is None or self._base[0] != version:
+            return b""
+        return xxhash.xxh3_128_digest(self._base[1])
+
+    def forget_base(self) -> None:
+        """Forgets the last file, and what has come of another, so that the next version must come without a base."""
+        self._base = None
+        self._reset()
 
     def add(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState] | None:
         """Takes the next chunk.
@@ -38,8 +76,10 @@ class PolicyAssembler:
             them; do not write to them.
 
         Raises:
-            InvalidTensorError: A chunk out of order, a digest that is wrong, or bytes that are no safetensors file.
-            LimitExceededError: The policy is above `max_policy_bytes`, or a payload above 1 MiB.
+            InvalidTensorError: A chunk out of order, an encoding that is not accepted, a digest that is wrong, a delta
+                that is damaged or to another version than the last, or bytes that are no safetensors file.
+            LimitExceededError: The policy is above `max_policy_bytes`, a payload above 1 MiB, or a delta without a base
+                expands too much.
         """
         try:
             return self._add(chunk)
@@ -52,18 +92,25 @@ class PolicyAssembler:
         self._check(chunk, len(payload))
         if self._first is None:
             self._first = policy_pb2.PolicyChunk(
-                version=chunk.version, count=chunk.count, total_bytes=chunk.total_bytes, digest=chunk.digest
+                version=chunk.version,
+                count=chunk.count,
+                total_bytes=chunk.total_bytes,
+                digest=chunk.digest,
+                encoding=chunk.encoding,
+                base_version=chunk.base_version,
+                file_bytes=chunk.file_bytes,
+                file_digest=chunk.file_digest,
             )
         self._payloads.append(payload)
         self._digest.update(payload)  # while the payload is in the cache
         self._n_bytes += len(payload)
         if len(self._payloads) < chunk.count:
             return None
-        file, digest = b"".join(self._payloads), self._digest.digest()
+        content, digest = b"".join(self._payloads), self._digest.digest()
         self._reset()
-        if len(file) != chunk.total_bytes:
+        if len(content) != chunk.total_bytes:
             raise InvalidTensorError(
-                f"policy {chunk.version} has {len(file)} bytes; expected {chunk.total_bytes}, as its chunks say; "
+                f"policy {chunk.version} has {len(content)} bytes; expected {chunk.total_bytes}, as its chunks say; "
                 "get it again"
             )
         if digest != chunk.digest:
@@ -71,13 +118,44 @@ class PolicyAssembler:
                 f"policy {chunk.version} has digest {digest.hex()}; expected {chunk.digest.hex()}, as its chunks "
                 "say; get it again"
             )
-        return chunk.version, _parse(file, chunk.version)
+        if chunk.encoding == policy_pb2.POLICY_ENCODING_DELTA:
+            content = self._decode(chunk, content)
+        state = _parse(content, chunk)
+        if self._keeps_file:
+            self._base = chunk.version, content
+        return chunk.version, state
+
+    def _decode(self, chunk: policy_pb2.PolicyChunk, delta: bytes) -> bytes:
+        """Returns the file of a version that came as a delta."""
+        base = None
+        if chunk.base_version:
+            if self._base is None or self._base[0] != chunk.base_version:
+                held = "no version" if self._base is None else f"version {self._base[0]}"
+                raise InvalidTensorError(
+                    f"policy {chunk.version} came as the difference to version {chunk.base_version}; expected one to "
+                    f"{held}, which is here; subscribe again"
+                )
+            base = self._base[1]
+        file = decode_delta(delta, base, n_bytes=chunk.file_bytes, what=f"policy {chunk.version}")
+        digest = xxhash.xxh3_128_digest(file)
+        if digest != chunk.file_digest:
+            raise InvalidTensorError(
+                f"policy {chunk.version} has digest {digest.hex()} once it is decoded; expected "
+                f"{chunk.file_digest.hex()}, as its chunks say; subscribe again"
+            )
+        return file
 
     def _check(self, chunk: policy_pb2.PolicyChunk, n_bytes: int) -> None:
         what = f"policy {chunk.version}, chunk {chunk.index} of {chunk.count}"
-        if chunk.total_bytes > self._max_policy_bytes:
+        if chunk.encoding not in self._accepted:
+            raise InvalidTensorError(
+                f"{what} has encoding {chunk.encoding}; expected one of {sorted(self._accepted)}, as was asked for; "
+                "install the same rollcast on both sides"
+            )
+        largest = max(chunk.total_bytes, chunk.file_bytes)
+        if largest > self._max_policy_bytes:
             raise LimitExceededError(
-                f"policy {chunk.version} has {chunk.total_bytes} bytes; expected at most {self._max_policy_bytes}; "
+                f"policy {chunk.version} has {largest} bytes; expected at most {self._max_policy_bytes}; "
                 "raise max_policy_bytes or use a smaller network",
                 limit="max_policy_bytes",
             )
@@ -94,12 +172,7 @@ class PolicyAssembler:
                 "again"
             )
         first = self._first
-        if first is not None and (first.version, first.count, first.total_bytes, first.digest) != (
-            chunk.version,
-            chunk.count,
-            chunk.total_bytes,
-            chunk.digest,
-        ):
+        if first is not None and _common(first) != _common(chunk):
             raise InvalidTensorError(
                 f"{what} came in the middle of policy {first.version} with {first.count} chunks; expected the rest of "
                 "that policy; get the policy again"
@@ -110,12 +183,22 @@ class PolicyAssembler:
         self._digest.reset()
 
 
-def _parse(file: bytes, version: int) -> PolicyState:
+def _common(chunk: policy_pb2.PolicyChunk) -> tuple[object, ...]:
+    """Returns what all chunks of a version have in common."""
+    return (
+        *(chunk.version, chunk.count, chunk.total_bytes, chunk.digest),
+        *(chunk.encoding, chunk.base_version, chunk.file_bytes, chunk.file_digest),
+    )
+
+
+def _parse(file: bytes, chunk: policy_pb2.PolicyChunk) -> PolicyState:
     try:
+        if chunk.encoding == policy_pb2.POLICY_ENCODING_BFLOAT16:
+            return read_narrow_file(file)
         state: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = safetensors.numpy.load(file)
     # KeyError and TypeError come from a dtype that safetensors knows and numpy does not.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidTensorError(
-            f"policy {version} is no safetensors file: {error}; expected one; see PolicyChunk"
+            f"policy {chunk.version} is no safetensors file: {error}; expected one; see PolicyChunk"
         ) from error
     return state

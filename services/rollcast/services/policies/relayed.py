@@ -1,21 +1,16 @@
-"""Policies as the bytes they came in, for relays."""
+"""Policies as their files, checked, for relays."""
 
 from collections.abc import Iterator
-from typing import Any, Final
 
 import grpc
 
-from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.wire.error_status import error_from_rpc, parse_response
-from rollcast.v1 import policy_pb2
-
-_METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
+from rollcast.services.policies.subscription import PolicySubscription
 
 
 class EncodedSubscription:
-    """A stream of every new policy, checked, with the messages as they came. Iterate in one thread; `cancel` from any.
+    """A stream of every new policy, checked, ready to be sent on. Iterate in one thread; `cancel` from any.
 
     Args:
         channel: The channel to the learner.
@@ -23,7 +18,6 @@ class EncodedSubscription:
         evaluator_id: An evaluator's name; empty: every version comes.
         incarnation: The evaluator's incarnation.
         after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
-        max_policy_bytes: The largest policy to accept.
     """
 
     def __init__(
@@ -34,21 +28,15 @@ class EncodedSubscription:
         evaluator_id: str = "",
         incarnation: int = 0,
         after_version: int = 0,
-        max_policy_bytes: int = MAX_POLICY_BYTES,
     ) -> None:
-        self._target = target
-        self._cancelled = False
-        self._assembler = PolicyAssembler(max_policy_bytes)
-        # Without a deserialiser: the bytes are passed on.
-        subscribe: Any = channel.unary_stream(
-            _METHOD,
-            request_serializer=policy_pb2.SubscribePolicyRequest.SerializeToString,
-            response_deserializer=None,
-        )
-        self._call = subscribe(
-            policy_pb2.SubscribePolicyRequest(
-                after_version=after_version, evaluator_id=evaluator_id, incarnation=incarnation
-            )
+        self._assembler = PolicyAssembler(keeps_file=True)
+        self._policies = PolicySubscription(
+            channel,
+            target,
+            after_version,
+            assembler=self._assembler,
+            evaluator_id=evaluator_id,
+            incarnation=incarnation,
         )
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
@@ -60,28 +48,14 @@ class EncodedSubscription:
             LimitExceededError: The policy is too large, or the learner has too many streams.
             InvalidTensorError: The chunks are not a policy.
         """
-        chunks: list[bytes] = []
-        try:
-            for serialized in self._call:
-                chunk = parse_response(policy_pb2.SubscribePolicyResponse, serialized).chunk
-                chunks.append(serialized)
-                if self._assembler.add(chunk) is not None:
-                    yield EncodedPolicy(
-                        version=chunk.version, chunks=tuple(chunks), digest=chunk.digest, n_bytes=chunk.total_bytes
-                    )
-                    chunks.clear()
-        except grpc.RpcError as error:
-            if not self._cancelled:
-                raise error_from_rpc(error, self._target) from error
-        finally:
-            self._call.cancel()
+        for version, _ in self._policies:
+            yield EncodedPolicy(version, self._assembler.file)
 
     @property
     def is_cancelled(self) -> bool:
         """True once `cancel` was called: the iteration then ends without an error."""
-        return self._cancelled
+        return self._policies.is_cancelled
 
     def cancel(self) -> None:
         """Ends the subscription; a waiting iteration ends without an error."""
-        self._cancelled = True
-        self._call.cancel()
+        self._policies.cancel()

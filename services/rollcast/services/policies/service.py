@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError, NotReadyError, RefusedError
 from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies, WaitForVersion
+from rollcast.services.policies.kept import KeptPolicies, PolicyEncoder
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
@@ -98,6 +100,7 @@ class PolicyServicer:
         self._source = source
         self._gate = gate
         self._evaluations = evaluations
+        self._kept = KeptPolicies()
 
     def get_policy(self, _request: policy_pb2.GetPolicyRequest, _context: grpc.ServicerContext) -> Iterator[bytes]:
         """Serves rollcast.v1.PolicyService.GetPolicy with serialised messages."""
@@ -110,16 +113,18 @@ class PolicyServicer:
         if request.evaluator_id:
             yield from self._policies_to_evaluate(request, context)
             return
-        with self._source.subscription(
-            after_version=self._first_version(request.after_version), actor_id=request.actor_id
-        ) as wait_for_version:
+        first = self._first_version(request.after_version)
+        with (
+            self._encoder(request, first) as encoder,
+            self._source.subscription(after_version=first, actor_id=request.actor_id) as wait_for_version,
+        ):
             while context.is_active():
                 ended = self._source.ended  # before looking for a version, or the last one could be missed
                 if not ended:  # the server stops right after training: a subscriber should hear of the end first
                     self._gate.check_running()
                 encoded = wait_for_version(0.0 if ended else _WAIT_S)
                 if encoded is not None:
-                    yield from encoded.chunks
+                    yield from encoder.chunks(encoded)
                 elif ended:
                     return
 
@@ -128,16 +133,24 @@ class PolicyServicer:
     ) -> Iterator[bytes]:
         if self._evaluations is None:
             raise RefusedError(NO_EVALUATIONS)
-        with self._evaluations.subscription(
-            request.evaluator_id,
-            request.incarnation,
-            holds_version=request.after_version,
-        ) as wait_for_version:
+        with (
+            self._encoder(request, request.after_version) as encoder,
+            self._evaluations.subscription(
+                request.evaluator_id,
+                request.incarnation,
+                holds_version=request.after_version,
+            ) as wait_for_version,
+        ):
             while context.is_active() and not self._source.ended:
                 self._gate.check_running()
                 encoded = wait_for_version(_WAIT_S)
                 if encoded is not None:
-                    yield from encoded.chunks
+                    yield from encoder.chunks(encoded)
+
+    def _encoder(self, request: policy_pb2.SubscribePolicyRequest, version: int) -> PolicyEncoder:
+        """Returns what chooses the encodings of a stream; encodings that are unknown here are passed over."""
+        known = [encoding for encoding in PolicyEncoding if encoding.value in request.encodings]
+        return PolicyEncoder(self._kept, known, version, request.base_digest)
 
     def _first_version(self, after_version: int) -> int:
         """Returns 0 for a subscriber that is ahead: its policy came from an earlier learner, so it gets the newest."""

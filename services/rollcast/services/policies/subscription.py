@@ -1,29 +1,35 @@
 """Subscribes to policies: the client's end of SubscribePolicy."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
 
-from rollcast.services.limits.limits import MAX_POLICY_BYTES
+from rollcast.services.errors import InvalidTensorError, LimitExceededError, RollcastError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
 from rollcast.v1 import policy_pb2
 
+logger = logging.getLogger(__name__)
+
 _METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
+# After so many versions in a row that cannot be decoded the error is raised: asking again does not help.
+_MAX_UNDECODED: Final = 3
 
 
 class PolicySubscription:
     """A stream of every new policy, as (version, state_dict). Iterate in one thread; `cancel` from any.
 
-    Unread messages pile up on the way: iterate promptly and keep the newest.
+    Unread messages pile up on the way: iterate promptly and keep the newest. If a version in another encoding than the
+    whole file cannot be decoded, it subscribes again for one that needs no base.
 
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         after_version: Skip versions up to this one; 0: begin with the newest.
-        max_policy_bytes: The largest policy to accept.
+        assembler: Says which encodings to ask for; may have the file of `after_version` from an earlier subscription.
         evaluator_id: An evaluator's name; empty: every version comes.
         incarnation: The evaluator's incarnation.
         actor_id: An actor's name: it gets what its credits ask for at once, other versions may come later.
@@ -34,29 +40,24 @@ class PolicySubscription:
         channel: grpc.Channel,
         target: str,
         after_version: int = 0,
-        max_policy_bytes: int = MAX_POLICY_BYTES,
         *,
+        assembler: PolicyAssembler | None = None,
         evaluator_id: str = "",
         incarnation: int = 0,
         actor_id: str = "",
     ) -> None:
         self._target = target
+        self._version = after_version
+        self._evaluator_id, self._incarnation, self._actor_id = evaluator_id, incarnation, actor_id
         self._cancelled = False
-        self._assembler = PolicyAssembler(max_policy_bytes)
+        self._assembler = assembler or PolicyAssembler()
         # Without a deserialiser, so that damage is noticed here.
-        subscribe: Any = channel.unary_stream(
+        self._subscribe: Any = channel.unary_stream(
             _METHOD,
             request_serializer=policy_pb2.SubscribePolicyRequest.SerializeToString,
             response_deserializer=None,
         )
-        self._call = subscribe(
-            policy_pb2.SubscribePolicyRequest(
-                after_version=after_version,
-                evaluator_id=evaluator_id,
-                incarnation=incarnation,
-                actor_id=actor_id,
-            )
-        )
+        self._call = self._open()
 
     def __iter__(self) -> Iterator[tuple[int, PolicyState]]:
         """Yields versions until training has ended or the subscription is cancelled.
@@ -67,18 +68,71 @@ class PolicySubscription:
             LimitExceededError: The policy is too large, or the learner has too many streams.
             InvalidTensorError: The chunks are not a policy.
         """
+        n_undecoded = 0
         try:
-            for serialized in self._call:
-                response = parse_response(policy_pb2.SubscribePolicyResponse, serialized)
-                if (policy := self._assembler.add(response.chunk)) is not None:
-                    yield policy
+            while True:
+                try:
+                    for policy in self._policies():
+                        n_undecoded = 0
+                        yield policy
+                except _UndecodedError as undecoded:
+                    n_undecoded += 1
+                    if n_undecoded > _MAX_UNDECODED:
+                        raise undecoded.error from undecoded
+                    logger.warning("%s; it is asked for again, without a base", undecoded.error)
+                    self._call.cancel()
+                    self._assembler.forget_base()
+                    self._call = self._open()
+                    if self._cancelled:  # in between
+                        self._call.cancel()
+                else:
+                    return
         except grpc.RpcError as error:
             if not self._cancelled:
                 raise error_from_rpc(error, self._target) from error
         finally:
             self._call.cancel()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """True once `cancel` was called."""
+        return self._cancelled
+
     def cancel(self) -> None:
         """Ends the subscription; a waiting iteration ends without an error."""
         self._cancelled = True
         self._call.cancel()
+
+    def _open(self) -> Any:  # noqa: ANN401  # a grpc.Call that is an iterator, too
+        return self._subscribe(
+            policy_pb2.SubscribePolicyRequest(
+                after_version=self._version,
+                evaluator_id=self._evaluator_id,
+                incarnation=self._incarnation,
+                actor_id=self._actor_id,
+                encodings=sorted(encoding.value for encoding in self._assembler.encodings),
+                base_digest=self._assembler.base_digest(self._version),
+            )
+        )
+
+    def _policies(self) -> Iterator[tuple[int, PolicyState]]:
+        """Yields the versions of the open call."""
+        for serialized in self._call:
+            chunk = parse_response(policy_pb2.SubscribePolicyResponse, serialized).chunk
+            try:
+                policy = self._assembler.add(chunk)
+            except (InvalidTensorError, LimitExceededError) as error:
+                if chunk.encoding == policy_pb2.POLICY_ENCODING_UNSPECIFIED:
+                    raise
+                raise _UndecodedError(error) from error
+            if policy is not None:
+                self._version = policy[0]
+                yield policy
+
+
+class _UndecodedError(Exception):
+    """A version in another encoding than the whole file was refused."""
+
+    def __init__(self, error: RollcastError) -> None:
+        super().__init__(str(error))
+        self.error = error

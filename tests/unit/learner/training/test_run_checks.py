@@ -64,6 +64,12 @@ def settings_of(*options: str) -> TrainSettings:
     return TrainSettings.from_command_line("rollcast train", [*options])
 
 
+def test_rejects_rounded_policies_in_a_deterministic_run():
+    with pytest.raises(ConfigurationError, match="--policy-rounding bfloat16 with --deterministic; expected none"):
+        check_settings(settings_of("--policy-rounding", "bfloat16", "--deterministic"))
+    check_settings(settings_of("--policy-rounding", "bfloat16"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

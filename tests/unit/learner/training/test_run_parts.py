@@ -189,3 +189,33 @@ def test_updates_that_cannot_be_captured_run_without_or_are_refused(options, why
 def _capturable() -> Capturable:
     Capturable.__abstractmethods__ = frozenset()  # nothing else of it is used
     return Capturable()
+
+
+@pytest.mark.parametrize(
+    ("options", "substeps"),
+    [
+        (["--algorithm", "impala"], ("0",)),
+        (["--algorithm", "sac", "--normalize-observations"], ("0",)),
+        (["--algorithm", "dqn"], ("0",)),
+        (["--algorithm", "impala"], ("a", "b")),
+        (["--algorithm", "tests.unit.learner.algorithms.own_algorithms:WantsTheNewestPolicy"], ("0",)),
+    ],
+    ids=["impala", "sac", "dqn", "two substeps", "own"],
+)
+def test_published_weights_are_rounded_once_and_training_goes_on_with_float32(options: list[str], substeps: tuple[str]):
+    spaces = dict.fromkeys(substeps, CARTPOLE_LIKE["0"])
+    settings = TrainSettings.from_command_line("rollcast train", [*options, "--policy-rounding", "bfloat16"])
+    algorithm = make_algorithm(settings, spaces, torch.device("cpu"))
+    before = {name: tensor.clone() for name, tensor in algorithm.policy.state_dict().items()}
+    state, first_cast = algorithm.policy_state(), algorithm.policy.state_arrays()
+    assert list(state) == list(before)
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, first_cast[name], strict=True)
+        if name.startswith("networks."):
+            assert not (array.view(np.uint32) & 0xFFFF).any()
+            assert (array != before[name].numpy()).any() or name.endswith("bias")
+            np.testing.assert_allclose(array, before[name].numpy(), rtol=2**-8)
+        else:
+            np.testing.assert_array_equal(array, before[name].numpy(), strict=True)
+    for name, tensor in algorithm.policy.state_dict().items():
+        assert torch.equal(tensor, before[name]), "the weights that train are as they were"

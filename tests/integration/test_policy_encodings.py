@@ -1,0 +1,60 @@
+"""Actors on thin links: a real learner, and actors that ask for policies in other encodings."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.services.status.status import Phase
+from tests.processes import free_port, running, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def updates_of(client: LearnerClient) -> int:
+    try:
+        return client.status().updates
+    except RollcastError:
+        return 0
+
+
+def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_path: Path):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 30_000)
+    learner = (
+        *("learner", "learner", "--address", address, "--run-dir", tmp_path, "--when-finished", "serve"),
+        *("--policy-rounding", "bfloat16", "--max-policy-lag", 20, "--stop-return", 1e9, *training),
+    )
+    with running(*learner), LearnerClient(address) as client:
+        actors = [
+            ("actor", "--learner-address", address, "--actor-id", encoding, "--policy-encoding", encoding)
+            for encoding in ("full", "bfloat16", "delta")
+        ]
+        with running(*actors[0]), running(*actors[1]), running(*actors[2]) as last:
+            wait_until(lambda: updates_of(client) > 20, "training", 60)
+            states = {}
+            for takes in ((), (PolicyEncoding.BFLOAT16,), (PolicyEncoding.DELTA,)):
+                policies = iter(client.subscribe_policy(assembler=PolicyAssembler(encodings=takes)))
+                for _ in range(3):
+                    version, states[takes] = next(policies)
+                    for array in states[takes].values():
+                        assert array.dtype != np.float32 or not (array.view(np.uint32) & 0xFFFF).any()
+                assert version > 20
+                policies.close()
+            wait_until(lambda: client.status().phase is Phase.FINISHED, "the end of training", 120)
+            assert last.wait(60) == 0
+        taken = {info.actor_id: info.rollouts for info in client.actors()}
+        assert set(taken) == {"full", "bfloat16", "delta"}
+        assert all(taken.values()), taken
+        assert client.status().rejected_rollouts == 0
+        version, served = client.get_policy()
+        saved = RunDirectory(tmp_path).read_policy("last")
+        assert version == saved.policy_version
+        for name, array in served.items():
+            np.testing.assert_array_equal(saved.state[name], array, strict=True)

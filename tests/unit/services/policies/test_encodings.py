@@ -1,0 +1,150 @@
+"""Subscriptions to policies in every encoding, over a real connection."""
+
+import numpy as np
+import pytest
+
+from rollcast.services.client.channel import make_channel
+from rollcast.services.errors import InvalidTensorError
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.delta import encode_delta
+from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.v1 import policy_pb2
+from tests.integration.learner_fakes import DEADLINE_S
+
+DELTA, BFLOAT16 = (PolicyEncoding.DELTA,), (PolicyEncoding.BFLOAT16,)
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.standard_normal(300_000, np.float32)
+
+
+def weights(version):
+    return {"w": rounded_to_bfloat16(WEIGHTS * np.float32(1 + 1e-3 * version)), "count": np.array(version)}
+
+
+def following(client, takes, versions, learner, publish=weights):
+    """Publishes versions one by one; returns what a subscriber with an assembler of its own gets, and its chunks."""
+    assembler, added = PolicyAssembler(encodings=takes), []
+
+    def add(chunk):
+        added.append((chunk.encoding, chunk.base_version, len(chunk.payload)))
+        return PolicyAssembler.add(assembler, chunk)
+
+    assembler.add = add
+    policies = iter(client.subscribe_policy(assembler=assembler))
+    received = []
+    for version in versions:
+        learner.source.publish(version, publish(version))
+        received.append(next(policies))
+    policies.close()
+    return received, added
+
+
+@pytest.mark.parametrize("takes", [(), BFLOAT16, DELTA, DELTA + BFLOAT16], ids=str)
+def test_every_encoding_brings_the_same_numbers(learner, client, takes):
+    received, added = following(client, takes, range(1, 6), learner)
+    for version, state in received:
+        for name, array in weights(version).items():
+            np.testing.assert_array_equal(state[name], array, strict=True)
+    sizes = [size for _, _, size in added]
+    if takes and takes[0] is PolicyEncoding.DELTA:
+        assert [base for _, base, _ in added] == [0, 1, 2, 3, 4]
+        assert sizes[0] < 0.5 * WEIGHTS.nbytes
+        assert max(sizes[1:]) < 0.2 * WEIGHTS.nbytes
+    elif takes:
+        assert max(sizes) < 0.51 * WEIGHTS.nbytes
+    assert {encoding for encoding, _, _ in added} == {takes[0].value if takes else 0}
+
+
+def test_subscriber_that_comes_back_goes_on_with_the_difference_to_what_it_has(learner, client):
+    assembler = PolicyAssembler(encodings=DELTA)
+    learner.source.publish(1, weights(1))
+    first = client.subscribe_policy(assembler=assembler)
+    assert next(iter(first))[0] == 1
+    first.cancel()
+    learner.source.publish(2, weights(2))
+    assert assembler.base_digest(1)
+    version, state = next(iter(client.subscribe_policy(1, assembler=assembler)))
+    assert version == 2
+    np.testing.assert_array_equal(state["w"], weights(2)["w"])
+    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, 1)}
+
+
+def spoilt(encoded, base, how):
+    """Makes the learner send something else as the difference to a version."""
+    delta = encode_delta(encoded.file, base.file)
+    head = policy_pb2.PolicyChunk(
+        encoding=PolicyEncoding.DELTA.value,
+        base_version=base.version,
+        file_bytes=encoded.n_bytes,
+        file_digest=encoded.digest,
+    )
+    if how == "bytes":
+        delta = delta[: len(delta) // 2] + bytes(4) + delta[len(delta) // 2 + 4 :]
+    elif how == "planes":
+        delta = encode_delta(encoded.file, bytes(len(base.file)))
+    elif how == "base":
+        head.base_version = 77
+    elif how == "size":
+        head.file_bytes += 4
+    elif how == "bomb":
+        delta = encode_delta(bytes(1 << 24), None)
+    elif how == "digest":
+        head.file_digest = bytes(16)
+    messages = encoded._cut(delta, head)
+    encoded._once((PolicyEncoding.DELTA, base.version), lambda: messages)
+
+
+@pytest.mark.parametrize("how", ["bytes", "planes", "base", "size", "bomb", "digest"])
+def test_damaged_delta_is_told_and_the_stream_goes_on_with_a_whole_one(learner, client, how, caplog):
+    assembler = PolicyAssembler(encodings=DELTA)
+    learner.source.publish(1, weights(1))
+    policies = iter(client.subscribe_policy(assembler=assembler))
+    assert next(policies)[0] == 1
+    base = learner.source.encoded
+    encoded = encode_policy(2, weights(2))
+    spoilt(encoded, base, how)
+    with learner.source.changed:
+        learner.source.encoded = encoded
+        learner.source.changed.notify_all()
+    version, state = next(policies)
+    assert version == 2
+    np.testing.assert_array_equal(state["w"], weights(2)["w"])
+    assert "policy 2" in caplog.text
+    assert "it is asked for again, without a base" in caplog.text
+    learner.source.publish(3, weights(3))
+    assert next(policies)[0] == 3
+    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, 2)}, "from here on as before"
+    policies.close()
+
+
+def test_learner_whose_deltas_never_decode_is_given_up(learner, client, caplog):
+    encoded = encode_policy(1, weights(1))
+    head = policy_pb2.PolicyChunk(encoding=PolicyEncoding.DELTA.value, file_bytes=encoded.n_bytes)
+    never = encoded._cut(encode_delta(encoded.file, None), head)
+    encoded._once((PolicyEncoding.DELTA, 0), lambda: never)
+    learner.source.encoded = encoded
+    with pytest.raises(InvalidTensorError, match=r"policy 1 has digest .* once it is decoded"):
+        list(client.subscribe_policy(assembler=PolicyAssembler(encodings=DELTA)))
+    assert caplog.text.count("without a base") == 3
+
+
+def test_unrounded_policies_come_through_every_encoding(learner, client):
+    received, _ = following(client, DELTA, (1, 2), learner, lambda version: {"w": WEIGHTS * np.float32(version)})
+    np.testing.assert_array_equal(received[1][1]["w"], WEIGHTS * np.float32(2))
+    learner.source.publish(3, {"w": WEIGHTS})
+    received, added = following(client, BFLOAT16, (4,), learner, lambda version: {"w": WEIGHTS})
+    np.testing.assert_array_equal(received[0][1]["w"], WEIGHTS)
+    assert sum(size for _, _, size in added) > WEIGHTS.nbytes, "nothing is rounded on its way"
+
+
+def test_old_client_and_unknown_encoding_get_the_whole_file(learner):
+    learner.source.publish(1, weights(1))
+    learner.source.end()
+    with make_channel(learner.address) as channel:
+        subscribe = channel.unary_stream("/rollcast.v1.PolicyService/SubscribePolicy")
+        for request in (
+            policy_pb2.SubscribePolicyRequest(),
+            policy_pb2.SubscribePolicyRequest(encodings=[99], base_digest=b"x"),
+        ):
+            assert tuple(subscribe(request.SerializeToString(), timeout=DEADLINE_S)) == learner.source.encoded.chunks
