@@ -115,7 +115,7 @@ class TwoSubstepActors(DistributedActors):
         self.broadcast_updated_policy(self.policy.state_arrays())
 
     def stop(self) -> None:
-        self._batchers.clear()
+        self._assembly = None
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         self._version += 1

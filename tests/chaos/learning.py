@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.actors.taking import RolloutTaker
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.batch import Batch
@@ -34,7 +34,7 @@ from rollcast.learner.commands.cli import main
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience, SaveExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.experience.replayed import ReplayedExperience
-from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
 from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.learner.ingest.registry import ActorRegistry
@@ -120,36 +120,32 @@ def _record_actors(record: _Record) -> None:
 
 
 def _record_batches(record: _Record) -> None:
-    add, finish, update = Batcher.add, Batcher.finish, Impala.update
+    add, finish, restart, update = Assembly.add, Assembly.finish, Assembly.restart, Impala.update
+    ready = AssembledBatch.ready
     pieces: list[RolloutSlice] = []
+    # By the `id` of a batch that is full, which may be before the trainer comes for it: the batch and its rollouts.
+    full: dict[int, tuple[AssembledBatch, list[RolloutSlice]]] = {}
 
-    def added(batcher: Batcher, piece: RolloutSlice) -> None:
-        add(batcher, piece)
+    def added(assembly: Assembly, piece: RolloutSlice) -> None:
+        add(assembly, piece)
         pieces.append(piece)
-        record.coming.append(("taken", [_named(piece)]))
 
-    def finished(batcher: Batcher) -> Batch:
-        batch = finish(batcher)
-        faults = [text for piece in pieces if piece.start == 0 for text in _faults(piece.rollout)]
-        columns = batch.substeps[FLAT_SUBSTEP]
-        played = [piece.rollout.substeps[FLAT_SUBSTEP] for piece in pieces]
-        # [T, B, ...], or [1, B, ...] of what is known before the first row
-        rows = {
-            "observations": (columns.observation[""], [its.observation[""] for its in played]),
-            "actions": (columns.action, [its.action for its in played]),
-            "rewards": (batch.reward, [piece.rollout.reward for piece in pieces]),
-            "states": (columns.initial_state[None], [its.initial_state[None] for its in played]),
-            "earlier frames": (
-                columns.previous_observation[""][None],
-                [its.previous_observation[""][None] for its in played],
-            ),
-        }
-        for name, (array, whole) in rows.items():
-            cut = [its[:, piece.start : piece.stop] for its, piece in zip(whole, pieces, strict=True)]
-            if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
-                faults.append(f"a batch has other {name} than its rollouts")
+    def finished(assembly: Assembly) -> AssembledBatch:
+        batch = finish(assembly)
+        full[id(batch)] = batch, pieces.copy()
         pieces.clear()
-        record.coming.append(("taken", [], faults))
+        return batch
+
+    def restarted(assembly: Assembly) -> None:
+        restart(assembly)
+        pieces.clear()
+        full.clear()
+
+    def taken(assembled: AssembledBatch) -> Batch:
+        batch = ready(assembled)
+        _, its_pieces = full.pop(id(assembled))
+        faults = _faults_of_batch(batch, its_pieces)
+        record.coming.append(("taken", [_named(piece) for piece in its_pieces], faults))
         return batch
 
     def updated(algorithm: Impala, batch: Batch, **options: Any) -> Metrics:
@@ -157,19 +153,41 @@ def _record_batches(record: _Record) -> None:
         record.write_coming()
         return metrics
 
-    Batcher.add, Batcher.finish, Impala.update = added, finished, updated
+    Assembly.add, Assembly.finish, Assembly.restart, Impala.update = added, finished, restarted, updated
+    AssembledBatch.ready = taken
+
+
+def _faults_of_batch(batch: Batch, pieces: list[RolloutSlice]) -> list[str]:
+    faults = [text for piece in pieces if piece.start == 0 for text in _faults(piece.rollout)]
+    columns = batch.substeps[FLAT_SUBSTEP]
+    played = [piece.rollout.substeps[FLAT_SUBSTEP] for piece in pieces]
+    # [T, B, ...], or [1, B, ...] of what is known before the first row
+    rows = {
+        "observations": (columns.observation[""], [its.observation[""] for its in played]),
+        "actions": (columns.action, [its.action for its in played]),
+        "rewards": (batch.reward, [piece.rollout.reward for piece in pieces]),
+        "states": (columns.initial_state[None], [its.initial_state[None] for its in played]),
+        "earlier frames": (
+            columns.previous_observation[""][None],
+            [its.previous_observation[""][None] for its in played],
+        ),
+    }
+    for name, (array, whole) in rows.items():
+        cut = [its[:, piece.start : piece.stop] for its, piece in zip(whole, pieces, strict=True)]
+        if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
+            faults.append(f"a batch has other {name} than its rollouts")
+    return faults
 
 
 def _record_stale(record: _Record) -> None:
-    fresh = ServedDistributedActors._fresh
+    note = RolloutTaker._note
 
-    def not_stale(actors: ServedDistributedActors, piece: RolloutSlice | None) -> RolloutSlice | None:
-        kept = fresh(actors, piece)
-        if piece is not None and kept is None:
+    def noted(taker: RolloutTaker, piece: RolloutSlice, is_stale: bool) -> None:
+        note(taker, piece, is_stale)
+        if is_stale:
             record.coming.append(("stale", *_named(piece)))
-        return kept
 
-    ServedDistributedActors._fresh = not_stale
+    RolloutTaker._note = noted
 
 
 def _record_insertions(record: _Record) -> None:

@@ -12,8 +12,9 @@ from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.batch import Batch
-from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.devices.copier import Copier, make_copier
+from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
+from rollcast.learner.ingest.batcher import N_SLOTS
 from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
 from rollcast.learner.waiting import WaitMonitor
@@ -98,11 +99,9 @@ class DistributedActors(ABC):
         self._statistics = EpochStatsAggregator()
         # The newest version that was cast before this process, in a run that is resumed.
         self._versions_before = 0
-        # By substep key: the batches that are being filled, and the trajectories in them.
-        self._batchers: dict[str, Batcher] = {}
-        self._names: dict[str, list[SliceName]] = {}
+        # The batches that are being filled; made with the first one, which names the device.
+        self._assembly: Assembly | None = None
         self.batch_names: list[SliceName] = []
-        self._arrived_at: dict[str, list[float]] = {}
         self.batch_arrived_at: list[float] = []
 
     def __enter__(self) -> Self:
@@ -313,35 +312,36 @@ class DistributedActors(ABC):
             CollectInterruptedError: `interrupt` was called.
         """
         started = time.perf_counter()
-        if not self._batchers:
-            copier = make_copier(learner_device)
-            self._batchers = {
-                key: Batcher(
-                    {key: substep},
-                    n_rollout_steps=self.n_rollout_steps,
-                    batch_size=self.batch_size,
-                    copier=copier,
-                    state_size=self.policy.spec.state_size,
-                    frame_stack=self.policy.spec.frame_stack,
-                )
-                for key, substep in self.policy.spaces.items()
-            }
         before = self.queue_size
-        # The substep of the next trajectories is unknown until they are here, so take what fits into every batch.
-        fullest = min(self._batchers.values(), key=_missing)
-        while fullest.n_missing:
-            piece = self.next_slice(fullest.n_missing, enough=fullest.n_missing)
-            self._batchers[piece.rollout.substep_key].add(piece)
-            self._names.setdefault(piece.rollout.substep_key, []).append(piece.name)
-            if piece.arrived_at is not None:
-                self._arrived_at.setdefault(piece.rollout.substep_key, []).append(piece.arrived_at)
-            fullest = min(self._batchers.values(), key=_missing)
-        batch = fullest.finish().ready()
-        (key,) = batch.substeps
-        self.batch_names = self._names.pop(key)
-        self.batch_arrived_at = self._arrived_at.pop(key, [])
+        assembled = self._assemble(learner_device)
+        batch = assembled.ready()
+        self.batch_names, self.batch_arrived_at = assembled.names, assembled.arrived_at
         self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
+
+    def _assemble(self, learner_device: str) -> AssembledBatch:
+        """Assembles the next batch; see `collect_outputs`."""
+        if self._assembly is None:
+            self._assembly = self._make_assembly(make_copier(learner_device))
+        return self._fill(self._assembly)
+
+    def _make_assembly(self, copier: Copier, *, n_slots: int = N_SLOTS) -> Assembly:
+        return Assembly(
+            self.policy.spaces,
+            n_rollout_steps=self.n_rollout_steps,
+            batch_size=self.batch_size,
+            copier=copier,
+            state_size=self.policy.spec.state_size,
+            frame_stack=self.policy.spec.frame_stack,
+            n_slots=n_slots,
+        )
+
+    def _fill(self, assembly: Assembly) -> AssembledBatch:
+        """Waits for trajectories until a batch is full."""
+        # The substep of the next trajectories is unknown until they are here, so take what fits into every batch.
+        while n_missing := assembly.n_missing:
+            assembly.add(self.next_slice(n_missing, enough=n_missing))
+        return assembly.finish()
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
         """Returns the statistics of the epoch so far."""
@@ -364,7 +364,3 @@ class DistributedActors(ABC):
             StatisticsError: There is no such value; the message lists those that exist.
         """
         return self._statistics.get_stats_value(event, level, name)
-
-
-def _missing(batcher: Batcher) -> int:
-    return batcher.n_missing

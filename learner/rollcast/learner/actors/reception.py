@@ -21,8 +21,10 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.replay.service import ReplaySource
+from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
+from rollcast.services.spaces.codec import check_spaces_travel
 from rollcast.services.status.service import LearnerControl
 
 
@@ -243,3 +245,24 @@ class Reception:
         self._servers.clear()
         self.publisher.close()
         self.is_open = False
+
+
+def check_sizes(policy: TorchPolicy, work: ActorsWork, limits: Limits, *, starts_actors: bool) -> None:
+    """Checks that spaces and rollouts can travel.
+
+    Raises:
+        InvalidSpaceError: A space is above a limit, or cannot be sent.
+        LimitExceededError: The rollouts of the actors that are started here are above `max_rollout_bytes`.
+    """
+    check_spaces_travel(policy.spaces)
+    if starts_actors:
+        # Actors that dial in may step fewer environments, so they are checked when they join.
+        check_rollout_size(
+            policy.spaces,
+            work.n_rollout_steps,
+            work.envs_per_actor,
+            state_size=policy.spec.state_size,
+            frame_stack=policy.spec.frame_stack,
+            max_rollout_bytes=limits.max_rollout_bytes,
+            advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
+        )

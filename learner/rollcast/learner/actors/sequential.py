@@ -148,7 +148,7 @@ class SequentialDistributedActors(DistributedActors):
             worker.close()
         self._workers.clear()
         self._queue.clear()
-        self._batchers.clear()
+        self._assembly = None
         self._turn = 0
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:

@@ -8,32 +8,31 @@ from typing import Any
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.actors.reception import ActorsWork, EarlierLearner, Endpoint, Reception
+from rollcast.learner.actors.reception import ActorsWork, EarlierLearner, Endpoint, Reception, check_sizes
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.stale_trajectories import FreshDestination, StaleTrajectories
+from rollcast.learner.actors.taking import LOOK_S, RolloutTaker
 from rollcast.learner.actors.unsteered import UnsteeredControl
 from rollcast.learner.actors.waits import explain_wait
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
+from rollcast.learner.ingest.assembly import AssembledBatch
+from rollcast.learner.ingest.batcher import N_SLOTS
 from rollcast.learner.ingest.destination import RolloutDestination
 from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
-from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError, NotReadyError
+from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.rollouts.size import check_rollout_size
-from rollcast.services.spaces.codec import check_spaces_travel
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo
-
-# The trainer's thread looks after its actors so often while it waits for rollouts.
-_LOOK_S = 0.25
 
 # The time in which streams may end by themselves when the server stops.
 _GRACE_S = 1.0
@@ -96,7 +95,6 @@ class ServedDistributedActors(DistributedActors):
             serving.limits, max_actors=self._n_in_step or max(serving.max_actors, n_actors)
         )
         self._queue = RolloutQueue(self._capacity)
-        self._arrivals = Arrivals(self._queue)
         self._stale = StaleTrajectories(0 if serving.on_policy else serving.max_policy_lag)
         # Kept after `stop`, so that the last policy version and the list of actors can still be asked for.
         self._reception: Reception | None = None
@@ -106,6 +104,7 @@ class ServedDistributedActors(DistributedActors):
         self._log_before: Mapping[str, Any] | None = None
         # True if this run has rollouts by versions above the newest: they are from before its learner was killed.
         self._keeps_newer = False
+        self._taking = self._take_from(Arrivals(self._queue))
         # A plain flag, so that a signal handler may set it: decides what `stop` tells the actors.
         self._training_goes_on = False
 
@@ -136,7 +135,7 @@ class ServedDistributedActors(DistributedActors):
         """Begins to serve at the endpoints. Does nothing when started already."""
         if self._is_serving:
             return
-        self._check_sizes()
+        check_sizes(self.policy, self._work, self._limits, starts_actors=self.n_actors > 0)
         durable = self._serving.durable
         self._queue = RolloutQueue(self._capacity)
         if durable is not None:
@@ -156,7 +155,7 @@ class ServedDistributedActors(DistributedActors):
             homes=self._serving.homes,
         )
         order = SlotOrder(self._n_in_step, reception.registry.slot_of) if self._n_in_step else None
-        self._arrivals = Arrivals(self._queue, order=order, durable=durable)
+        self._taking = self._take_from(Arrivals(self._queue, order=order, durable=durable))
         try:
             control = self._serving.control or self._unsteered()
             reception.listen(endpoints, control, self._serving.replay, self._serving.history)
@@ -164,19 +163,16 @@ class ServedDistributedActors(DistributedActors):
             self.stop()
             raise
 
-    def _check_sizes(self) -> None:
-        check_spaces_travel(self.policy.spaces)
-        if self.n_actors:
-            # Actors that dial in may step fewer environments, so they are checked when they join.
-            check_rollout_size(
-                self.policy.spaces,
-                self.n_rollout_steps,
-                self._work.envs_per_actor,
-                state_size=self.policy.spec.state_size,
-                frame_stack=self.policy.spec.frame_stack,
-                max_rollout_bytes=self._limits.max_rollout_bytes,
-                advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
-            )
+    def _take_from(self, arrivals: Arrivals) -> RolloutTaker:
+        return RolloutTaker(
+            self._queue,
+            arrivals,
+            self._stale,
+            policy_version=lambda: self.policy_version,
+            keeps_newer=self._keeps_newer,
+            note_taken=lambda rollout: self._started().registry.taken(rollout),  # noqa: PLW0108  # made at every start
+            note_dropped=lambda piece: self.covered([piece.name]),
+        )
 
     def _recover(self, durable: DurableRollouts) -> None:
         """Opens the log, and finds what a killed learner had acknowledged; those rollouts are handed out first."""
@@ -195,7 +191,10 @@ class ServedDistributedActors(DistributedActors):
 
     def _destination(self) -> RolloutDestination:
         other = self._serving.destination
-        return self._queue if other is None else FreshDestination(other, self._is_stale)
+        return self._queue if other is None else FreshDestination(other, self._drops)
+
+    def _drops(self, rollout: Rollout, n_trajectories: int) -> bool:
+        return self._taking.drops(rollout, n_trajectories)
 
     def _unsteered(self) -> UnsteeredControl:
         collects = self._serving.destination is None
@@ -209,10 +208,11 @@ class ServedDistributedActors(DistributedActors):
         """Stops serving. Tells the actors that training has ended, or to come back later after `leave_waiting`."""
         if self._reception is None or not self._reception.is_open:
             return
+        self._taking.end()
         self._reception.close(training_goes_on=self._training_goes_on, grace_s=0.0 if self.is_in_a_hurry else _GRACE_S)
         if self._serving.durable is not None:
             self._serving.durable.close()
-        self._batchers.clear()
+        self._assembly = None
 
     def end_training(self) -> None:
         """See `DistributedActors.end_training`.
@@ -336,37 +336,22 @@ class ServedDistributedActors(DistributedActors):
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes trajectories from the queue if there are any; now and then looks after the actors."""
-        # Not only while it waits: if the other actors are fast it never waits, and a dead actor would stay dead.
-        if time.monotonic() >= self._next_look:
-            self._look_after()
-        return self._fresh(self._arrivals.get(max_trajectories, 0.0))
+        with self._taking.turn():
+            self._look_after_in_time()
+            return self._taking.get(max_trajectories, 0.0)
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         """Waits for trajectories; `waiting` says for which actors."""
-        piece = self.poll_slice(max_trajectories)
-        if piece is not None:
-            return piece
-        began = time.monotonic()
-        deadline, explain_at = began + self.collect_timeout_s, began + _LOOK_S
-        with self.waiting.waiting_for("rollouts"):
-            while True:
-                self._look_after()
-                look_s = max(0.0, min(_LOOK_S, self.wait_until - time.monotonic()))
-                piece = self._fresh(self._arrivals.get(max_trajectories, look_s, enough=enough))
-                if piece is not None:
-                    return piece
-                if time.monotonic() >= self.wait_until:
-                    raise NotReadyError("no rollout has come by now; expected one later; ask again")
-                if time.monotonic() < explain_at:
-                    # A stale rollout came: asking all actors again would cost more than the rollout.
-                    continue
-                explain_at = time.monotonic() + _LOOK_S
-                reason = self.explain_wait()
-                self.waiting.explain(reason)
-                if time.monotonic() > deadline:
-                    raise CollectTimeoutError(
-                        f"no rollout for {self.collect_timeout_s:.0f} s: the learner waits for {reason}"
-                    )
+        with self._taking.turn():
+            return self.poll_slice(max_trajectories) or self._taking.wait(
+                max_trajectories,
+                enough=enough,
+                timeout_s=self.collect_timeout_s,
+                wait_until=self.wait_until,
+                waiting=self.waiting,
+                look_after=self._look_after,
+                explain=self.explain_wait,
+            )
 
     def explain_wait(self) -> str:
         """Returns which actors the learner waits for, and what to do about it."""
@@ -375,23 +360,35 @@ class ServedDistributedActors(DistributedActors):
             return problem
         return explain_wait(self.actor_infos, self.addresses, n_in_step=self._n_in_step)
 
-    def _fresh(self, piece: RolloutSlice | None) -> RolloutSlice | None:
-        """Returns None if the rollout is stale. It counts as taken either way."""
-        if piece is None:
-            return None
-        self._started().registry.taken(piece.rollout)
-        if self._is_stale(piece.rollout, piece.n_trajectories):
-            self.covered([piece.name])
-            return None
-        return piece
+    def _assemble(self, learner_device: str) -> AssembledBatch:
+        """Assembles the next batch, or takes the one that was assembled while the trainer was away."""
+        if self._assembly is None:
+            # One slot more, so that a batch is valid as long as if none were assembled ahead.
+            is_ahead = self._assembles_ahead
+            self._assembly = self._make_assembly(make_copier(learner_device), n_slots=N_SLOTS + is_ahead)
+            if is_ahead:
+                self._taking.assemble_ahead(self._assembly, self.batch_size)
+        with self._taking.turn():
+            self._look_after_in_time()
+            return self._taking.take_ahead() or self._fill(self._assembly)
 
-    def _is_stale(self, rollout: Rollout, n_trajectories: int) -> bool:
-        """Returns whether trajectories are too old, or were played for an earlier learner; counts them if so."""
-        policy_lag = self.policy_version - rollout.policy_version
-        return self._stale.drops(n_trajectories, policy_lag=max(0, policy_lag) if self._keeps_newer else policy_lag)
+    @property
+    def _assembles_ahead(self) -> bool:
+        """True if the next batch is assembled while the trainer learns from the last one."""
+        own = self._serving
+        if self._n_in_step or own.on_policy:
+            return False  # nothing comes before the next policy is cast
+        if own.max_policy_lag is not None and len(self.policy.spaces) > 1:
+            return False  # what becomes too old could not be taken out of several batches
+        return own.assemble_ahead
+
+    def _look_after_in_time(self) -> None:
+        """Looks after the actors now and then, also if the trainer never waits: else a dead actor would stay dead."""
+        if time.monotonic() >= self._next_look:
+            self._look_after()
 
     def _look_after(self) -> None:
-        self._next_look = time.monotonic() + _LOOK_S
+        self._next_look = time.monotonic() + LOOK_S
         if self.interrupted:
             raise CollectInterruptedError("collecting was interrupted: training is to end")
         # Actors may wait for a version that never comes.

@@ -34,19 +34,26 @@ class StaleTrajectories:
         self._n_unreported = 0
         self._next_warning = self._next_info = -math.inf
 
-    def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
-        """Returns whether trajectories are stale. Counts them if so, and warns at most once a minute.
+    def is_stale(self, policy_lag: int) -> bool:
+        """Returns whether trajectories are stale.
 
         Args:
-            n_trajectories: The number of trajectories.
             policy_lag: The newest version less the version that played them. Below 0 if an actor that outlived its
                 learner sends a rollout by a version that this learner never cast; then they are stale.
         """
-        if policy_lag >= 0 and (self._max_policy_lag is None or policy_lag <= self._max_policy_lag):
-            return False
+        return policy_lag < 0 or (self._max_policy_lag is not None and policy_lag > self._max_policy_lag)
+
+    def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
+        """Returns whether trajectories are stale, and counts them if so; see `is_stale`."""
+        is_stale = self.is_stale(policy_lag)
+        if is_stale:
+            self.drop(n_trajectories, policy_lag=policy_lag)
+        return is_stale
+
+    def drop(self, n_trajectories: int, *, policy_lag: int) -> None:
+        """Counts stale trajectories, and warns at most once a minute."""
         with self._lock:
             self._note(n_trajectories, policy_lag)
-        return True
 
     def _note(self, n_trajectories: int, policy_lag: int) -> None:
         self.count += n_trajectories

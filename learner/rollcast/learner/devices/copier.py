@@ -138,7 +138,9 @@ class CudaCopier:
 
     def host_memory(self, n_bytes: int) -> Tensor:
         """See `Copier.host_memory`."""
-        return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        # The calling thread may have another current device, on which a context would be made for nothing.
+        with torch.cuda.device(self.device):
+            return torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
 
     def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
         """See `Copier.send`."""

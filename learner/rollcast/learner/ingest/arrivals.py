@@ -15,7 +15,7 @@ class Recovered(Protocol):
 
 
 class Arrivals:
-    """The rollouts that wait for the trainer: first the recovered ones, then the queue. Used by the trainer's thread.
+    """The rollouts that wait for the trainer: first the recovered ones, then the queue. Used by one thread at a time.
 
     Args:
         queue: The rollouts that have come, the oldest first.
@@ -30,13 +30,16 @@ class Arrivals:
         self._order = order
         self._durable = durable
 
-    def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+    def get(
+        self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
+    ) -> RolloutSlice | None:
         """Takes the next trajectories, all of one rollout.
 
         Args:
             max_trajectories: The most trajectories to take.
             timeout_s: The seconds to wait for a rollout.
             enough: See `RolloutQueue.get`.
+            keep_room: Likewise. Not with an order.
 
         Returns:
             The trajectories; None if the next ones have not come in time.
@@ -44,7 +47,7 @@ class Arrivals:
         if self._durable is not None and (recovered := self._durable.take(max_trajectories)) is not None:
             return recovered
         if self._order is None:
-            return self._queue.get(max_trajectories, timeout_s, enough=enough)
+            return self._queue.get(max_trajectories, timeout_s, enough=enough, keep_room=keep_room)
         while (piece := self._order.take(max_trajectories)) is None:
             arrived = self._queue.get(sys.maxsize, timeout_s)
             if arrived is None:

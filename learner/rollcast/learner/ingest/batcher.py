@@ -92,13 +92,14 @@ class _Slot:
         self._staging, self._final_staging = Staging(copier), Staging(copier)
         self.columns: _Columns[NDArray[Any]] = layout.arrange(self._staging.open(layout.flat()))
         self.policy_version = np.zeros(self.columns.reward.shape[1], np.int64)
-        self._clear()
+        self.clear()
 
     def begin(self) -> None:
         """Waits until the copy of the batch that was in the slot is made: its columns may be filled again."""
         self._staging.wait()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forgets what the slot holds besides its columns."""
         self.final_index: list[NDArray[np.int64]] = []
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
@@ -146,7 +147,7 @@ class _Slot:
             episodes=tuple(self.episodes),
             events=tuple(self.events),
         )
-        self._clear()
+        self.clear()
         return FinishedBatch(batch, fence)
 
 
@@ -168,7 +169,7 @@ class Batcher:
 
     A batch travels to the device in two copies, one of its columns and one of its final observations, and nothing waits
     for them before the slot is filled again. On the CPU a batch's tensors are views of its slot. Either way they stay
-    valid until `N_SLOTS - 1` further batches have been finished, and the next one is begun.
+    valid until `n_slots - 1` further batches have been finished, and the next one is begun.
 
     Trajectories without any transition are left out. The rows before a trajectory's first transition may hold anything,
     so they are overwritten with that transition: they have no weight, but networks see only what an environment showed.
@@ -180,6 +181,7 @@ class Batcher:
         copier: Copies the batches to the device on which they are wanted.
         state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
         frame_stack: K, the frames that the policy sees at once; the rollouts have the K - 1 before them.
+        n_slots: The slots of the ring, at least 2.
     """
 
     def __init__(
@@ -191,10 +193,11 @@ class Batcher:
         copier: Copier,
         state_size: int = 0,
         frame_stack: int = 1,
+        n_slots: int = N_SLOTS,
     ) -> None:
         self._batch_size = batch_size
         layout = _layout(spaces, n_rollout_steps, batch_size, state_size=state_size, frame_stack=frame_stack)
-        self._slots = [_Slot(layout, copier) for _ in range(N_SLOTS)]
+        self._slots = [_Slot(layout, copier) for _ in range(n_slots)]
         self._current = 0
         self._filled = 0
 
@@ -258,9 +261,14 @@ class Batcher:
         """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
         finished = self._slots[self._current].send()
-        self._current = (self._current + 1) % N_SLOTS
+        self._current = (self._current + 1) % len(self._slots)
         self._filled = 0
         return finished
+
+    def restart(self) -> None:
+        """Forgets the trajectories in the current slot."""
+        self._slots[self._current].clear()
+        self._filled = 0
 
     def _add_final_observations(self, slot: _Slot, piece: RolloutSlice, acting: NDArray[np.bool_] | None) -> None:
         index, valid = piece.rollout.final_index, piece.rollout.valid

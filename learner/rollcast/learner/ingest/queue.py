@@ -167,10 +167,11 @@ def with_trajectories(
 class RolloutQueue:
     """A bounded queue of rollouts, first in, first out, counted in trajectories.
 
-    Invariant: the trajectories that are queued or promised room never exceed the capacity plus the trajectories that
-    the consumer lacks for its batch while it waits. There is one exception: a rollout without a reservation for which
-    the consumer waits, or that is larger than the queue, may exceed it by less than its own size. No room is promised
-    out of what the consumer waits for: other rollouts may fill it first, and a promise outlives the wait.
+    Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
+    capacity plus the trajectories that the consumer lacks for its batch while it waits. There is one exception: a
+    rollout without a reservation for which the consumer waits, or that is larger than the queue, may exceed it by less
+    than its own size. No room is promised out of what the consumer waits for: other rollouts may fill it first, and a
+    promise outlives the wait.
 
     Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: this is the
     back-pressure that reaches the actors. Rollouts get in in the order in which they came, so that no actor overtakes
@@ -190,6 +191,8 @@ class RolloutQueue:
         self._head_offset = 0
         self._size = 0
         self._reserved = 0
+        # The trajectories that were taken, and keep their room.
+        self._kept = 0
         self._closed = False
         # The rollouts that wait for room, in the order in which they came.
         self._turns: deque[_Turn] = deque()
@@ -197,12 +200,15 @@ class RolloutQueue:
         self._n_awaited = 0
         # True once the consumer has found the queue empty: it takes whatever comes next.
         self._is_wanted = False
+        # The thread that assembles ahead waits for so many trajectories; 0 while it does not wait.
+        self._n_awaited_ahead = 0
+        self._arrived_ahead = threading.Condition(self._lock)
 
     @property
     def size(self) -> int:
-        """The trajectories in the queue."""
+        """The trajectories in the queue, with those that were taken and keep their room."""
         with self._lock:
-            return self._size
+            return self._size + self._kept
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
         """Appends a rollout, waiting while it does not fit.
@@ -253,6 +259,8 @@ class RolloutQueue:
         self._size += rollout.n_envs
         if self._n_awaited and self._size >= self._n_awaited:
             self._arrived.notify()
+        if self._n_awaited_ahead and self._size >= self._n_awaited_ahead:
+            self._arrived_ahead.notify()
 
     def _let_in(self) -> None:
         """Lets in the rollouts that wait, as far as there is room. Called with the lock held."""
@@ -264,9 +272,10 @@ class RolloutQueue:
 
     def _fits(self, n_trajectories: int) -> bool:
         # The consumer will take at once the trajectories that it waits for.
-        if self._size + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
+        n_queued = self._size + self._kept
+        if n_queued + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
             return True
-        return not self._size and (self._is_wanted or not self._reserved)
+        return not n_queued and (self._is_wanted or not self._reserved)
 
     def reserve(self, n_trajectories: int) -> bool:
         """Sets room aside for a coming rollout; returns False if there is none. Never waits.
@@ -274,7 +283,7 @@ class RolloutQueue:
         At most `capacity` trajectories are queued or promised room, so a rollout with a reservation always fits.
         """
         with self._lock:
-            if self._size + self._reserved + n_trajectories > self.capacity:
+            if self._size + self._kept + self._reserved + n_trajectories > self.capacity:
                 return False
             self._reserved += n_trajectories
             return True
@@ -285,7 +294,37 @@ class RolloutQueue:
             self._reserved -= n_trajectories
             self._let_in()
 
-    def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
+    def wait_ahead(self, n_trajectories: int, *, is_wanted: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits for trajectories that will be taken with `keep_room`. For one thread, beside the one that gets others.
+
+        Args:
+            n_trajectories: So many have to be queued.
+            is_wanted: Called at the beginning, and after every wake-up; the wait ends once it returns False.
+            timeout_s: The seconds to wait.
+
+        Returns:
+            True if they are queued.
+        """
+        with self._lock:
+            self._n_awaited_ahead = n_trajectories
+            self._arrived_ahead.wait_for(lambda: self._size >= n_trajectories or not is_wanted(), timeout_s)
+            self._n_awaited_ahead = 0
+            return self._size >= n_trajectories
+
+    def end_wait_ahead(self) -> None:
+        """Lets `wait_ahead` ask again whether its wait is wanted."""
+        with self._lock:
+            self._arrived_ahead.notify()
+
+    def give_room(self) -> None:
+        """Gives up the room of the trajectories that were taken with `keep_room`."""
+        with self._lock:
+            self._kept = 0
+            self._let_in()
+
+    def get(
+        self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
+    ) -> RolloutSlice | None:
         """Takes up to `max_trajectories` of the oldest rollout.
 
         Args:
@@ -293,6 +332,8 @@ class RolloutQueue:
             timeout_s: The seconds to wait.
             enough: The wait goes on until so many trajectories are queued, or a producer waits for room: one wake-up
                 for a whole batch.
+            keep_room: True: the trajectories count as queued until `give_room`, so that no others come in their place.
+                Only without a wait.
 
         Returns:
             A slice; None if the queue was still empty after `timeout_s`.
@@ -303,6 +344,8 @@ class RolloutQueue:
                 self._let_in()
                 self._await_arrival(lambda: self._is_enough(enough), timeout_s)
                 self._n_awaited = 0
+            if keep_room and not self._rollouts:
+                return None
             if not self._rollouts:
                 self._is_wanted = True
                 self._let_in()
@@ -318,6 +361,8 @@ class RolloutQueue:
             else:
                 self._head_offset = stop
             self._size -= stop - start
+            if keep_room:
+                self._kept += stop - start
             self._let_in()
             return RolloutSlice(head, start, stop, arrived_at)
 

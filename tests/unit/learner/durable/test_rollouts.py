@@ -77,7 +77,10 @@ def ended() -> Iterator[None]:
     """Logs that die do so without a word: their threads end here."""
     yield
     while Learner.entered:
-        Learner.entered.pop().durable.close()
+        learner = Learner.entered.pop()
+        learner.actors._taking.end()
+        learner.actors._reception.publisher.close()
+        learner.durable.close()
 
 
 def send(stream: IntakeStream, *sequences: int, **changes: Any) -> None:
