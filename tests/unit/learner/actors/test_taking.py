@@ -183,7 +183,7 @@ def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: Callab
     send(stream, 1, 2)
     collect(actors)
     send(stream, 3)
-    with pytest.raises(CollectTimeoutError, match="learner waits for rollouts from .*a has been quiet"):
+    with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
 
 
