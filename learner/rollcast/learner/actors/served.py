@@ -30,7 +30,6 @@ from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.recording_codec import RecordingHeader
-from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo
 
@@ -140,6 +139,7 @@ class ServedDistributedActors(DistributedActors):
         self._queue = RolloutQueue(self._capacity)
         if durable is not None:
             self._recover(durable)
+        self._taking = self._take_from(Arrivals(self._queue, durable=durable))
         reception = self._reception = Reception(
             self.policy,
             self._work,
@@ -154,8 +154,9 @@ class ServedDistributedActors(DistributedActors):
             memory=self._serving.memory,
             homes=self._serving.homes,
         )
-        order = SlotOrder(self._n_in_step, reception.registry.slot_of) if self._n_in_step else None
-        self._taking = self._take_from(Arrivals(self._queue, order=order, durable=durable))
+        if self._n_in_step:
+            order = SlotOrder(self._n_in_step, reception.registry.slot_of)
+            self._taking = self._take_from(Arrivals(self._queue, order=order, durable=durable))
         try:
             control = self._serving.control or self._unsteered()
             reception.listen(endpoints, control, self._serving.replay, self._serving.history)
@@ -191,10 +192,7 @@ class ServedDistributedActors(DistributedActors):
 
     def _destination(self) -> RolloutDestination:
         other = self._serving.destination
-        return self._queue if other is None else FreshDestination(other, self._drops)
-
-    def _drops(self, rollout: Rollout, n_trajectories: int) -> bool:
-        return self._taking.drops(rollout, n_trajectories)
+        return self._queue if other is None else FreshDestination(other, self._taking.drops)
 
     def _unsteered(self) -> UnsteeredControl:
         collects = self._serving.destination is None
@@ -376,14 +374,12 @@ class ServedDistributedActors(DistributedActors):
     def _assembles_ahead(self) -> bool:
         """True if the next batch is assembled while the trainer learns from the last one."""
         own = self._serving
-        if self._n_in_step or own.on_policy:
-            return False  # nothing comes before the next policy is cast
-        if own.max_policy_lag is not None and len(self.policy.spaces) > 1:
-            return False  # what becomes too old could not be taken out of several batches
-        return own.assemble_ahead
+        # In step nothing comes before the next cast; and what becomes too old cannot be taken out of several batches.
+        is_limited = own.max_policy_lag is not None and len(self.policy.spaces) > 1
+        return own.assemble_ahead and not (self._n_in_step or own.on_policy or is_limited)
 
     def _look_after_in_time(self) -> None:
-        """Looks after the actors now and then, also if the trainer never waits: else a dead actor would stay dead."""
+        # Also if the trainer never waits: else a dead actor would stay dead.
         if time.monotonic() >= self._next_look:
             self._look_after()
 
