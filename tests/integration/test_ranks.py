@@ -134,6 +134,7 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
         assert "rank 1 does not answer any more, and was last at" in output
         with ranks(*arguments, port=first.port) as second:
             second.wait_for_updates(before + 5)
+            wait_until(lambda: _n_streaming(second, 1) == 1, "the actor of rank 1 to come back there", 60)
             with LearnerClient(second.address(1)) as client:
                 (info,) = client.actors()
                 assert info.incarnation == 1, "the same process, at the same rank"
@@ -224,8 +225,8 @@ def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_on
             assert [actor.wait(60) for actor in both] == [0, 0]
 
 
-def _n_streaming(ranks: Ranks) -> int:
-    status = ranks.status()
+def _n_streaming(ranks: Ranks, rank: int = 0) -> int:
+    status = ranks.status(rank)
     return 0 if status is None else status.actors_alive
 
 

@@ -236,6 +236,9 @@ class ServedDistributedActors(DistributedActors):
         """See `DistributedActors.load_state`."""
         super().load_state(state)
         self._actors_before = state["actors"]
+        for name in self._actors_before:
+            # Before any rank serves: an actor that comes back first at another rank is sent here.
+            self._serving.homes.took(name)
         self._log_before = state.get("log")
         if self._log_before is not None:
             Coverage.from_json(self._log_before)  # refuses a damaged checkpoint while it is read

@@ -44,9 +44,16 @@ class RunRanks:
         """The number of this rank."""
         return self.group.rank
 
-    def finish(self) -> None:
-        """Waits until every rank has ended its run: rank 0 may serve what connects them."""
-        self.group.sum(torch.zeros(1), "the end of all ranks")
+    def meet(self, what: str) -> None:
+        """Waits until every rank has come here.
+
+        Args:
+            what: Names the place, for the error of a rank that waits in vain.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not come in time.
+        """
+        self.group.sum(torch.zeros(1, device=self.device), what)
 
 
 @contextlib.contextmanager

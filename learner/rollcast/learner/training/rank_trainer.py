@@ -40,4 +40,4 @@ class TrainerOfRank:
 
     def finish(self) -> None:
         """Waits until every rank has ended its run."""
-        self.ranks.finish()
+        self.ranks.meet("the end of all ranks")

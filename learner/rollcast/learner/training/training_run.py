@@ -185,6 +185,8 @@ def training_run(
             if ranks is not None:
                 # Again: a checkpoint has the generators of rank 0.
                 learner.algorithm.join_ranks(ranks.reduction)
+                # From here on each rank has noted the actors that it had: none is taken for a new one.
+                ranks.meet("the checkpoint to be read by all ranks")
         if not settings.durable:
             _refuse_forgotten_log(settings, learner, folder, 0 if ranks is None else ranks.rank)
         try:
