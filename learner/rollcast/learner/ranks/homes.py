@@ -2,14 +2,19 @@
 
 import logging
 import threading
+import time
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from rollcast.services.errors import NotReadyError, RankLostError
 from rollcast.services.rollouts.join import ActorRole, JoinOffer
 
 logger = logging.getLogger(__name__)
+
+
+# An actor that was sent to a rank, and has not arrived after so long, is not counted there any more.
+_ARRIVAL_S: Final = 30.0
 
 
 class Board(Protocol):
@@ -50,6 +55,7 @@ class RankHomes:
         self._lock = threading.Lock()  # guards the actors of each rank: those it has told, and those sent there since
         self._told = [0] * board.n_ranks
         self._sent = [0] * board.n_ranks
+        self._sent_at = 0.0
 
     @property
     def rank(self) -> int:
@@ -68,6 +74,8 @@ class RankHomes:
     def note_loads(self, n_actors: Sequence[int]) -> None:
         """Notes how many actors each rank has now."""
         with self._lock:
+            if time.monotonic() - self._sent_at > _ARRIVAL_S:
+                self._sent = [0] * self.n_ranks
             for rank, n in enumerate(n_actors):
                 # Those that were sent are counted until they have arrived.
                 self._sent[rank] = max(0, self._sent[rank] - max(0, n - self._told[rank]))
@@ -96,9 +104,9 @@ class RankHomes:
             logger.debug("nobody knows which rank takes %s: %s", offer.actor_id, error)
             return None
         if address is None:
+            with self._lock:
+                self._sent[home] = max(0, self._sent[home] - 1)
             raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; try again with backoff")
-        with self._lock:
-            self._sent[home] += 1
         return address
 
     def _home(self, offer: JoinOffer, n_taken: int) -> int:
@@ -111,6 +119,10 @@ class RankHomes:
             return self.rank
         with self._lock:
             loads = [told + sent for told, sent in zip(self._told, self._sent, strict=True)]
-        loads[self.rank] = n_taken
-        # Of ranks with as few, this one.
-        return min(range(self.n_ranks), key=lambda rank: (loads[rank], rank != self.rank))
+            loads[self.rank] = max(loads[self.rank], n_taken)
+            # Of ranks with as few, this one.
+            home = min(range(self.n_ranks), key=lambda rank: (loads[rank], rank != self.rank))
+            # Those that stay here, too: several may ask at once.
+            self._sent[home] += 1
+            self._sent_at = time.monotonic()
+        return home

@@ -25,6 +25,11 @@ def test_new_actors_are_spread_over_the_ranks_whichever_they_dial():
     assert n_taken == [3, 3, 3]
 
 
+def test_actors_that_ask_at_once_are_spread_before_any_has_joined():
+    first, _ = make_homes()
+    assert [first.elsewhere(offer(""), 0) for _ in range(4)] == [None, "host:1", None, "host:1"]
+
+
 def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
     first, second = make_homes()
     second.took("a")
