@@ -31,7 +31,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 
 _ROOT = Path(__file__).resolve().parent.parent
-_START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 400.0
 _ACTORS_PER_PROCESS = 128
 _SETTLE_S = 3.0
 # A thread has its name once it was seen at its work.
@@ -43,7 +43,8 @@ ROLLOUTS, POLICIES, TRAINER, OTHERS = "rollouts", "policies", "trainer", "others
 _NAMED_LEARNER = f"""
 import sys, threading, time
 from rollcast.learner.commands.cli import main
-NAMES = {{"stream_rollouts": "{ROLLOUTS}", "subscribe_policy": "{POLICIES}", "_train": "{TRAINER}"}}
+NAMES = {{"stream_rollouts": "{ROLLOUTS}", "stream_bundles": "{ROLLOUTS}", "read_bundles": "{ROLLOUTS}",
+    "subscribe_policy": "{POLICIES}", "_train": "{TRAINER}"}}
 named = set()
 def name_threads():
     natives = {{thread.ident: thread.native_id for thread in threading.enumerate()}}
@@ -126,13 +127,21 @@ def learner(folder: str, n_actors: int, options: Sequence[str]) -> Iterator[tupl
             process.wait()
 
 
+def name_threads(learner_process: "subprocess.Popen[str]") -> None:
+    """Lets the learner name its threads, which takes 3 s."""
+    assert learner_process.stdin is not None
+    for _ in range(_N_LOOKS):
+        print("name threads", file=learner_process.stdin, flush=True)
+        time.sleep(_SETTLE_S / _N_LOOKS)
+
+
 @contextlib.contextmanager
-def acting(address: str, n_actors: int, options: Sequence[str]) -> Iterator[None]:
-    """Runs the actors of a learner."""
+def acting(address: str, n_actors: int, options: Sequence[str], *, first: int = 0) -> Iterator[None]:
+    """Runs actors; `first` is the number of the first, for its name."""
     processes = []
-    for first in range(0, n_actors, _ACTORS_PER_PROCESS):
-        n_here = min(_ACTORS_PER_PROCESS, n_actors - first)
-        command = ["benchmarks.synthetic_actors", address, "--actors", str(n_here), "--first", str(first), *options]
+    for start in range(first, first + n_actors, _ACTORS_PER_PROCESS):
+        n_here = min(_ACTORS_PER_PROCESS, first + n_actors - start)
+        command = ["benchmarks.synthetic_actors", address, "--actors", str(n_here), "--first", str(start), *options]
         processes.append(subprocess.Popen([sys.executable, "-m", *command], cwd=_ROOT))
     try:
         yield
@@ -150,15 +159,12 @@ def measure(n_actors: int, seconds: float, options: Sequence[str], play_s: float
         # the actors go first, or the learner's last seconds would be theirs
         stack.enter_context(acting(address, n_actors, ("--play-s", str(play_s))))
         client = stack.enter_context(LearnerClient(address))
-        _until_all_play(client, n_actors)
-        assert process.stdin is not None
-        for _ in range(_N_LOOKS):
-            print("name threads", file=process.stdin, flush=True)
-            time.sleep(_SETTLE_S / _N_LOOKS)
-        before, cpu, began = _rollouts(client), thread_times(pid), time.perf_counter()
+        until_all_play(client, n_actors)
+        name_threads(process)
+        before, cpu, began = rollouts_of(client), thread_times(pid), time.perf_counter()
         updates = client.status().updates
         time.sleep(seconds)
-        after, cpu_after, ended = _rollouts(client), thread_times(pid), time.perf_counter()
+        after, cpu_after, ended = rollouts_of(client), thread_times(pid), time.perf_counter()
         status = Path(f"/proc/{pid}/status").read_text()
         return Cost(
             rollouts=after - before,
@@ -170,11 +176,13 @@ def measure(n_actors: int, seconds: float, options: Sequence[str], play_s: float
         )
 
 
-def _rollouts(client: LearnerClient) -> int:
+def rollouts_of(client: LearnerClient) -> int:
+    """Returns the rollouts that a learner has taken."""
     return sum(info.rollouts for info in client.actors())
 
 
-def _until_all_play(client: LearnerClient, n_actors: int) -> None:
+def until_all_play(client: LearnerClient, n_actors: int) -> None:
+    """Waits until each of so many actors has sent a rollout."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(RollcastError):  # the learner starts

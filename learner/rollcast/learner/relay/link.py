@@ -47,7 +47,7 @@ class LearnerLink:
         addresses: The learner's addresses, tried in their order: `host:port`, `unix:/path` or `file:/path`.
         relay: This relay.
         security: Certificates and token; their files are read again at every attempt.
-        wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+        wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         connect_timeout_s: How long the first connection may take, in seconds.
         reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
         follower: Follows the learner.

@@ -41,7 +41,7 @@ class RollcastRelay:
         server_security: What its clients must bring.
         client_security: What it brings to the learner.
         announcement: Says other machines where it is; None: they know.
-        wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+        wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         connect_timeout_s: How long to wait for the learner at the start, in seconds.
         reconnect_timeout_s: How long to wait for a learner that was lost, in seconds.
     """

@@ -61,8 +61,9 @@ class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSet
         "code 0.",
     )
     bundle_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.002,
-        description="Seconds that a rollout may wait for others that travel with it in one message.",
+        0.02,
+        description="Most seconds that rollouts wait until the learner has answered the message before theirs, and "
+        "others join them.",
     )
     serve_tls_cert: Path | None = Field(
         None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."

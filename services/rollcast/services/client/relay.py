@@ -32,7 +32,7 @@ class RelayClient(LearnerClient):
 
         Args:
             relay: This relay.
-            wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+            wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         """
         return BundleLink(self._channel, self.address, relay, wait_s=wait_s)
 

@@ -35,14 +35,18 @@ class BundleLink:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         relay: This relay.
-        wait_s: The time that a rollout may wait for others that travel with it, in seconds.
+        wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
+            seconds. Others may join it meanwhile: the busier the learner, the larger the bundles.
     """
 
     def __init__(self, channel: grpc.Channel, target: str, relay: Relay, *, wait_s: float = 0.0) -> None:
         self._target = target
         self._wait_s = wait_s
         self._changed = threading.Condition()  # guards all below
-        self._parts: deque[relay_pb2.UpwardPart] = deque()
+        # with the bytes of each
+        self._parts: deque[tuple[relay_pb2.UpwardPart, int]] = deque()
+        # until when the next bundle waits for an answer to the last
+        self._wait_until = 0.0
         self._n_bytes = 0
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._last_number = 0
@@ -81,7 +85,7 @@ class BundleLink:
             self._last_number += 1
             number = self._last_number
             self._answers[number] = answer
-            self._parts.append(relay_pb2.UpwardPart(stream=number, open=opening))
+            self._parts.append((relay_pb2.UpwardPart(stream=number, open=opening), 0))
             self._changed.notify_all()
         return number
 
@@ -101,7 +105,7 @@ class BundleLink:
                 return
             is_first = not self._parts
             for message in messages:
-                self._parts.append(relay_pb2.UpwardPart(stream=number, message=message))
+                self._parts.append((relay_pb2.UpwardPart(stream=number, message=message), len(message)))
                 self._n_bytes += len(message)
             # The sending thread collects more before it goes.
             if is_first or self._n_bytes >= BUNDLE_BYTES:
@@ -120,7 +124,7 @@ class BundleLink:
             end.status = error_to_status(refusal).SerializeToString()
         with self._changed:
             if self._answers.pop(number, None) is not None and not self._closed:
-                self._parts.append(relay_pb2.UpwardPart(stream=number, ended=end))
+                self._parts.append((relay_pb2.UpwardPart(stream=number, ended=end), 0))
                 self._changed.notify_all()
 
     def run(self, on_open: Callable[[int], None]) -> None:
@@ -148,6 +152,10 @@ class BundleLink:
                     on_open(response.learner_nonce)
                 for part in response.parts:
                     self._hand_on(part)
+                with self._changed:
+                    self._wait_until = 0.0
+                    if self._parts:
+                        self._changed.notify_all()
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ProtocolMismatchError(
@@ -214,18 +222,21 @@ class BundleLink:
                 if self._closed:
                     return []
                 self._changed.wait(_LOOK_S)
-            deadline = time.monotonic() + self._wait_s
-            while self._n_bytes < BUNDLE_BYTES and not self._closed and (left_s := deadline - time.monotonic()) > 0:
+            while not self._closed and self._n_bytes < BUNDLE_BYTES:
+                if (left_s := self._wait_until - time.monotonic()) <= 0:
+                    break
                 self._changed.wait(left_s)
             parts: list[relay_pb2.UpwardPart] = []
             n_bytes = 0
             while self._parts and len(parts) < MAX_BUNDLE_PARTS and n_bytes < BUNDLE_BYTES:
-                n_next = len(self._parts[0].message)
+                part, n_next = self._parts[0]
                 # One message of an actor may be nearly as large as a message of gRPC may be.
                 if parts and n_bytes + n_next > BUNDLE_BYTES:
                     break
-                parts.append(self._parts.popleft())
+                parts.append(part)
+                self._parts.popleft()
                 n_bytes += n_next
             self._n_bytes -= n_bytes
+            self._wait_until = time.monotonic() + self._wait_s
             self.n_bundles += 1
             return parts

@@ -72,10 +72,12 @@ class BundleServicer:
         relay = relay_from_proto(first.open)
         with self._place():
             _log.info("relay %s at %s is here", relay.relay_id, context.peer())
-            bundles = _Bundles(
+            bundles = RelayCall(
                 self._sink, relay, context, self._bytes_in_flight, self._max_rollout_bytes, sealed=bool(first.digest)
             )
-            reader = threading.Thread(target=bundles.read, args=(requests,), name="rollcast-bundles", daemon=True)
+            reader = threading.Thread(
+                target=bundles.read_bundles, args=(requests,), name="rollcast-bundles", daemon=True
+            )
             try:
                 yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.learner_nonce)
                 reader.start()
@@ -102,7 +104,7 @@ class BundleServicer:
                 self._n_relays -= 1
 
 
-class _Bundles:
+class RelayCall:
     """One relay's call. One thread reads, one iterates over `answers`; any thread may `answer`.
 
     Args:
@@ -140,7 +142,7 @@ class _Bundles:
         self._half_sent: ActorStream | None = None
         self._reader = 0
 
-    def read(self, requests: Iterator[relay_pb2.StreamBundlesRequest]) -> None:
+    def read_bundles(self, requests: Iterator[relay_pb2.StreamBundlesRequest]) -> None:
         """Takes the relay's messages until its call ends. A thread of its own runs it."""
         self._reader = threading.get_ident()
         try:

@@ -1,0 +1,180 @@
+"""Measures the learner's processor time for each rollout with many actors: connected directly, and through relays.
+
+    python -m benchmarks.relays [--direct 256] [--actors 1000] [--relays 4] [--seconds 10] [--rounds 3]
+
+Learner and actors are those of `benchmarks.actors`: `rollcast learner` in a process of its own, and synthetic actors
+that send rollouts of 32 steps of one environment as fast as their credits allow. Between them stand `rollcast relay`
+processes, each with its share of the actors. Each round measures some actors directly, then many through the
+relays, each time with a learner of its own. The cost is that of all threads of the learner but the trainer's. All of
+it shares the cores of this machine, so the rollouts a second say little.
+"""
+
+import argparse
+import contextlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.actors import (
+    OTHERS,
+    POLICIES,
+    ROLLOUTS,
+    TRAINER,
+    acting,
+    learner,
+    name_threads,
+    rollouts_of,
+    thread_times,
+    until_all_play,
+)
+from benchmarks.table import print_table
+from rollcast.services.client.client import LearnerClient
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Use(NamedTuple):
+    """What processes used in a measurement.
+
+    Attributes:
+        cpu_s: Processor seconds, by what the threads of a learner do; see `benchmarks.actors`.
+        n_threads: Threads at the end.
+        resident_mib: Resident memory at the end.
+    """
+
+    cpu_s: Counter[str]
+    n_threads: int
+    resident_mib: float
+
+
+class Measured(NamedTuple):
+    """A measurement.
+
+    Attributes:
+        rollouts: The rollouts that the learner took.
+        seconds: The seconds that it took them in.
+        learner: What the learner used.
+        relays: What all relays used together.
+    """
+
+    rollouts: int
+    seconds: float
+    learner: Use
+    relays: Use
+
+    @property
+    def ms_a_rollout(self) -> float:
+        """The learner's processor time for a rollout but for the trainer's, in milliseconds."""
+        return 1e3 * (self.learner.cpu_s.total() - self.learner.cpu_s[TRAINER]) / self.rollouts
+
+
+@contextlib.contextmanager
+def relaying(address: str, n_relays: int, n_actors: int) -> Iterator[tuple[list[int], list[str]]]:
+    """Runs relays; yields their process ids, and their addresses."""
+    processes, addresses = [], []
+    for i in range(n_relays):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            addresses.append(f"127.0.0.1:{free.getsockname()[1]}")
+        command = ["--learner-address", address, "--address", addresses[-1], "--relay-id", f"relay-{i}"]
+        command += ["--max-actors", str(n_actors), "--connect-timeout-s", "600", "--log-level", "WARNING"]
+        command += ["--limits.calls-per-second-per-host", "100000", "--limits.calls-per-second", "100000"]
+        processes.append(subprocess.Popen([sys.executable, "-m", "rollcast.learner", "relay", *command], cwd=_ROOT))
+    try:
+        yield [process.pid for process in processes], addresses
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def used(pids: Sequence[int]) -> Use:
+    """Returns what processes have used so far."""
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    return Use(
+        cpu_s=sum((thread_times(pid) for pid in pids), Counter()),
+        n_threads=sum(int(text.split("Threads:")[1].split()[0]) for text in texts),
+        resident_mib=sum(int(text.split("VmRSS:")[1].split()[0]) for text in texts) / 1024,
+    )
+
+
+def measure(n_actors: int, n_relays: int, seconds: float, options: Sequence[str], play_s: float) -> Measured:
+    """Measures a learner with so many actors, behind so many relays; 0: none."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        process, address = stack.enter_context(learner(folder, n_actors, options))
+        pids, addresses = stack.enter_context(relaying(address, n_relays, n_actors))
+        share = -(-n_actors // max(1, n_relays))
+        for i, dialled in enumerate(addresses or [address]):
+            n_here = min(share, n_actors - i * share)
+            stack.enter_context(acting(dialled, n_here, ("--play-s", str(play_s)), first=i * share))
+        client = stack.enter_context(LearnerClient(address, timeout_s=60.0))
+        until_all_play(client, n_actors)
+        name_threads(process)
+        rollouts, began = rollouts_of(client), time.perf_counter()
+        before = used([process.pid]), used(pids)
+        time.sleep(seconds)
+        rollouts, ended = rollouts_of(client) - rollouts, time.perf_counter()
+        after = used([process.pid]), used(pids)
+        spent = [now._replace(cpu_s=now.cpu_s - then.cpu_s) for then, now in zip(before, after, strict=True)]
+        return Measured(rollouts, ended - began, *spent)
+
+
+def main() -> None:
+    """Measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--actors", type=int, default=1000, help="actors behind relays")
+    parser.add_argument("--direct", type=int, default=256, help="actors that are connected directly; 0: not measured")
+    parser.add_argument("--relays", type=int, default=4, help="relays that they share")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are printed")
+    parser.add_argument("--play-s", type=float, default=0.0, help="seconds that an actor plays; 0: as fast as it may")
+    parser.add_argument("learner_options", nargs="*", help="more options of the learner, after --")
+    options = parser.parse_args()
+    cases = [(options.direct, 0), (options.actors, options.relays)]
+    found: dict[tuple[int, int], list[Measured]] = {case: [] for case in cases if case[0]}
+    for _ in range(options.rounds):
+        for (n_actors, n_relays), measured in found.items():
+            measured.append(measure(n_actors, n_relays, options.seconds, options.learner_options, options.play_s))
+    rows = []
+    for (n_actors, n_relays), measured in found.items():
+
+        def middle(values: Iterator[float], digits: int = 0) -> str:
+            return f"{statistics.median(values):,.{digits}f}"
+
+        costs = sorted(one.ms_a_rollout for one in measured)
+        rows.append(
+            (
+                f"{n_actors:,} through {n_relays} relays" if n_relays else f"{n_actors:,} directly",
+                f"{statistics.median(costs):.2f} ({costs[0]:.2f} to {costs[-1]:.2f})",
+                *(
+                    middle((1e3 * one.learner.cpu_s[part] / one.rollouts for one in measured), 2)
+                    for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS)
+                ),
+                middle((1e3 * one.relays.cpu_s.total() / one.rollouts for one in measured), 2),
+                middle(one.rollouts / one.seconds for one in measured),
+                middle(float(one.learner.n_threads) for one in measured),
+                middle(one.learner.resident_mib for one in measured),
+                middle(one.relays.n_threads / max(1, n_relays) for one in measured),
+                middle(one.relays.resident_mib / max(1, n_relays) for one in measured),
+            )
+        )
+    parts = (f"of that {part}" for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS))
+    header = ("actors", "learner: ms a rollout", *parts, "relays: ms a rollout", "rollouts/s")
+    print_table((*header, "learner: threads", "MiB", "a relay: threads", "MiB"), rows)
+
+
+if __name__ == "__main__":
+    main()
