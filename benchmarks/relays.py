@@ -42,7 +42,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class Use(NamedTuple):
-    """What processes used in a measurement.
+    """The processor time, threads and memory of processes in a measurement.
 
     Attributes:
         cpu_s: Processor seconds, by what the threads of a learner do; see `benchmarks.actors`.

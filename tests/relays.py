@@ -10,6 +10,7 @@ import numpy as np
 
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutLog
+from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.registry import ActorRegistry
@@ -62,6 +63,7 @@ def serve_learner(
     queue: RolloutQueue | None = None,
     rule: CreditRule | None = None,
     durable: RolloutLog | None = None,
+    evaluations: Evaluations | None = None,
     limits: Limits = LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
     serves_relays: bool = True,
@@ -78,6 +80,7 @@ def serve_learner(
         envs_per_actor=2,
         rule=rule,
         durable=durable,
+        evaluations=evaluations,
     )
     source = FakeSource()
     source.publish(1, {"w": np.zeros(3, np.float32)})
@@ -87,6 +90,7 @@ def serve_learner(
         source=source,
         control=FakeControl(),
         relays=intake if serves_relays else None,
+        evaluators=evaluations,
         limits=limits,
         security=security,
     )

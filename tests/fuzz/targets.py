@@ -34,6 +34,8 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "error_status": Entry("message_targets", 2),
     "rollout": Entry("rollout_targets", 5),
     "rollout_stream": Entry("rollout_targets", 2),
+    "bundles": Entry("relay_targets", 2),
+    "bundle_answers": Entry("relay_targets", 1),
     "statistics": Entry("rollout_targets", 1.5),
     "recording": Entry("rollout_targets", 0.4),
     "policy_chunks": Entry("policy_targets", 4),

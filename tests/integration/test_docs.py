@@ -226,6 +226,13 @@ def is_training(address: str, security: ClientSecurity | None = None) -> bool:
         return False
 
 
+def casts(address: str) -> bool:
+    """Returns whether a learner, or a relay, has a policy."""
+    with contextlib.suppress(RollcastError), LearnerClient(address) as client:
+        return client.get_policy()[0] > 0
+    return False
+
+
 def answers(port: int) -> bool:
     """Returns whether a server listens; while it starts, connecting fails."""
     with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
@@ -310,7 +317,14 @@ def test_actor_finds_the_learner_by_its_file(shell: Shell):
 
 def test_actors_are_learnt_from_through_a_relay_and_end_with_it(shell: Shell):
     learn, relay, act = shown("relays")
-    with shell.running(learn, **LONG) as learner, shell.running(relay) as relaying, shell.running(act) as actor:
+    with (
+        shell.running(learn, **LONG) as learner,
+        shell.running(relay) as relaying,
+        contextlib.ExitStack() as stack,
+    ):
+        # an actor that comes before takes the next address
+        wait_until(lambda: casts(f"localhost:{shell.relay_port}"), "the relay", 240)
+        actor = stack.enter_context(shell.running(act))
         wait_until(lambda: is_training(shell.address), "training", 240)
         with LearnerClient(shell.address) as client:
             assert [info.via for info in client.actors()] == [("rack-1",)]

@@ -66,6 +66,8 @@ class RelayedStream:
         self.frame_stack = agreement.policy.frame_stack
         self.activity_interval_s = agreement.activity_interval_s
         self._messages: list[bytes] = []
+        # when the next report of the actor's time may go on
+        self._report_at = 0.0
         self._refusal: RollcastError | None = None
         self._changed = threading.Condition()  # guards the five below
         self._progress: StreamProgress | None = None
@@ -120,9 +122,12 @@ class RelayedStream:
         """Does nothing: the learner itself knows for how long it has waited."""
 
     def acted(self, activity: ActorActivity) -> None:
-        """Passes a report of the actor's time on, also from the middle of a rollout."""
+        """Passes a report of the actor's time on, also from the middle of a rollout; leaves out those that pile up."""
         del activity
-        self._bundles.send(self._number, [self._messages.pop()])
+        message, now = self._messages.pop(), time.monotonic()
+        if now >= self._report_at:
+            self._report_at = now + self.activity_interval_s / 2
+            self._bundles.send(self._number, [message])
 
     def fail(self, failure: ActorFailure) -> None:
         """Passes the actor's last message on."""

@@ -150,12 +150,7 @@ class BundleLink:
                     with self._changed:
                         self._is_open = True
                     on_open(response.learner_nonce)
-                for part in response.parts:
-                    self._hand_on(part)
-                with self._changed:
-                    self._wait_until = 0.0
-                    if self._parts:
-                        self._changed.notify_all()
+                self.take(response)
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ProtocolMismatchError(
@@ -168,6 +163,15 @@ class BundleLink:
             self.close()
             self._call.cancel()
             self._end_all(NotReadyError(f"the stream to {self._target} has ended; join again with backoff"))
+
+    def take(self, response: relay_pb2.StreamBundlesResponse) -> None:
+        """Hands the learner's answers on. Called by the thread in `run`."""
+        for part in response.parts:
+            self._hand_on(part)
+        with self._changed:
+            self._wait_until = 0.0
+            if self._parts:
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Says that no more comes once what is queued is sent; `run` goes on until the learner has ended the stream."""

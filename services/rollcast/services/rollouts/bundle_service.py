@@ -147,7 +147,7 @@ class RelayCall:
         self._reader = threading.get_ident()
         try:
             for request in requests:
-                self._take(request)
+                self.take(request)
                 self._wake()
                 self._await_room()
                 if self._ended:
@@ -234,7 +234,17 @@ class RelayCall:
             n_bytes += _STATUS_BYTES if isinstance(taken[-1][1], RollcastError) else 0
         return taken
 
-    def _take(self, request: relay_pb2.StreamBundlesRequest) -> None:
+    def take(self, request: relay_pb2.StreamBundlesRequest) -> None:
+        """Takes a message of the relay. Called by the thread that reads.
+
+        Args:
+            request: The message; errors of one actor's stream are answered, and end that stream alone.
+
+        Raises:
+            DamagedMessageError: It has no digest, and must have one.
+            LimitExceededError: It has too many parts.
+            InvalidRolloutError: It is out of order.
+        """
         if self._sealed and not request.digest:
             raise damaged("it has no digest, and the first of its stream had one")
         if len(request.parts) > MAX_BUNDLE_PARTS:

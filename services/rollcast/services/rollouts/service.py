@@ -128,11 +128,18 @@ class RolloutServicer:
         )
         clean = False
         try:
-            yield progress_to_proto(stream.progress())
             with self._bytes_in_flight.stream(
                 f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
             ) as in_flight:
-                clean = yield from self._serve(stream, requests, context, in_flight, sealed=bool(first.digest))
+                # Before the first answer, for which a relay may wait long: the actor reports its time meanwhile.
+                receiver = RolloutReceiver(
+                    stream,
+                    max_rollout_bytes=self._max_rollout_bytes,
+                    hold=in_flight.hold,
+                    sealed=bool(first.digest),
+                )
+                yield progress_to_proto(stream.progress())
+                clean = yield from self._serve(stream, requests, context, in_flight, receiver)
         finally:
             stream.close(clean=clean)
 
@@ -142,16 +149,12 @@ class RolloutServicer:
         requests: Iterator[bytes],
         context: grpc.ServicerContext,
         in_flight: StreamBytes,
-        *,
-        sealed: bool,
+        receiver: RolloutReceiver,
     ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
         """Receives rollouts until the stream ends; returns whether it ended as agreed."""
         ended = threading.Event()
         if not context.add_callback(ended.set):
             return False
-        receiver = RolloutReceiver(
-            stream, max_rollout_bytes=self._max_rollout_bytes, hold=in_flight.hold, sealed=sealed
-        )
         receiver.await_message()
         for message in requests:
             rollout = receiver.receive(message)

@@ -3,11 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.relay.relay import RollcastRelay
@@ -25,7 +28,10 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure, StreamProgress
 from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
@@ -298,6 +304,69 @@ def test_a_relay_without_a_token_is_refused_for_good(tmp_path):
         with relaying(learner.address, client_security=ClientSecurity(token="t" * 32)) as relay:
             with streaming(relay.address) as uplink:
                 assert send(uplink, "a", 1).acknowledged_sequence == 1
+
+
+def test_tls_and_tokens_are_those_of_each_side(tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        make_certificates(folder)
+
+    def server_of(folder: Path) -> ServerSecurity:
+        return ServerSecurity.from_files(
+            tls_cert=folder / "server.pem",
+            tls_key=folder / "server.key",
+            tls_client_ca=folder / "ca.pem",
+            tokens_file=folder / "tokens",
+        )
+
+    def client_of(folder: Path) -> ClientSecurity:
+        return ClientSecurity(
+            tls_ca=folder / "ca.pem",
+            tls_cert=folder / "actor.pem",
+            tls_key=folder / "actor.key",
+            token_file=folder / "actor.token",
+        )
+
+    with (
+        serve_learner(security=server_of(inside)) as learner,
+        relaying(learner.address, server_security=server_of(outside), client_security=client_of(inside)) as relay,
+    ):
+        with LearnerClient(relay.address, security=client_of(outside)) as client:
+            agreement = client.join(offer())
+            uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+            assert send(uplink, "a", 1).acknowledged_sequence == 1
+            uplink.cancel()
+        with LearnerClient(relay.address, security=client_of(inside)) as stranger, pytest.raises(RollcastError):
+            stranger.join(offer("b"))
+    assert [rollout.actor_id for rollout in learner.take(1)] == ["a"]
+
+
+def test_evaluators_join_play_and_report_through_a_relay():
+    desk = Evaluations(EvaluationPlan(n_episodes=2, seed=5))
+    with serve_learner(evaluations=desk) as learner, relaying(learner.address) as relay:
+        with LearnerClient(relay.address) as client:
+            agreement = client.join(offer("e", role=ActorRole.EVALUATE))
+            assert agreement.evaluation == desk.plan
+            policies = iter(client.subscribe_policy(evaluator_id="e", incarnation=agreement.incarnation))
+            for version in (3, 4):
+                state = {"w": np.full(1, version, np.float32)}
+                desk.offer(
+                    EvaluatedPolicy(version=version, env_steps=version, state=state), encode_policy(version, state)
+                )
+                assert next(policies)[0] == version
+                played = PlayedEpisodes(policy_version=version, returns=(1.0, 3.0), lengths=(1, 2), seconds=0.5)
+                client.report_evaluation(
+                    EvaluationReport(
+                        actor_id="e",
+                        incarnation=agreement.incarnation,
+                        learner_nonce=agreement.learner_nonce,
+                        outcome=played,
+                    )
+                )
+            assert [result.policy.version for result in desk.take()] == [3, 4]
+    with serve_learner() as learner, relaying(learner.address) as relay, LearnerClient(relay.address) as client:
+        with pytest.raises(RefusedError, match="evaluates no policies"):
+            client.join(offer("e", role=ActorRole.EVALUATE))
 
 
 def test_a_relay_without_a_learner_gives_up_in_time():
