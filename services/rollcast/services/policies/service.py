@@ -124,7 +124,10 @@ class PolicyServicer:
                     self._gate.check_running()
                 encoded = wait_for_version(0.0 if ended else _WAIT_S)
                 if encoded is not None:
-                    yield from encoder.chunks(encoded)
+                    messages = encoder.chunks(encoded)
+                    del encoded  # a client that reads nothing should hold its messages, and not the file besides
+                    yield from messages
+                    del messages
                 elif ended:
                     return
 
@@ -145,7 +148,10 @@ class PolicyServicer:
                 self._gate.check_running()
                 encoded = wait_for_version(_WAIT_S)
                 if encoded is not None:
-                    yield from encoder.chunks(encoded)
+                    messages = encoder.chunks(encoded)
+                    del encoded  # as above
+                    yield from messages
+                    del messages
 
     def _encoder(self, request: policy_pb2.SubscribePolicyRequest, version: int) -> PolicyEncoder:
         """Returns what chooses the encodings of a stream; encodings that are unknown here are passed over."""
