@@ -44,7 +44,8 @@ class ServingOptions:
         limits: What clients may do; `max_actors` above takes the place of its own.
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
         assemble_ahead: True: a thread assembles the next batch while the trainer learns from the last one. Without
-            effect if nothing comes meanwhile: with `on_policy` and `deterministic`.
+            effect if nothing comes meanwhile: with `on_policy` and `deterministic`. None: True unless the learner
+            computes on the CPU, where the thread takes from the update what it saves.
         destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         announcement: The file in which the server says other machines where it is; None: none. For one address only.
@@ -68,7 +69,7 @@ class ServingOptions:
     collect_timeout_s: float = 600.0
     limits: Limits = field(default=DEFAULT_LIMITS)
     replay: Mapping[str, ReplaySource] | None = None
-    assemble_ahead: bool = True
+    assemble_ahead: bool | None = None
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None

@@ -74,6 +74,8 @@ class ReplayedExperience(ExperienceSource):
     who waits for what, and since when; so does the actors' `waiting` for the trainer, and the log if a wait lasts.
     Until every buffer holds its minimum, actors act uniformly at random.
 
+    No batch is drawn ahead of its update: a draw has the priorities of the batch before, and all that was inserted.
+
     Batches are drawn from the buffers in turn; a buffer whose limiter gives none is passed over. No wait is endless: a
     buffer that refuses the next rollout gives batches, so the trainer waits only if every rollout is taken.
 

@@ -33,7 +33,7 @@ def make_actors() -> Iterator[Callable[..., RemoteDistributedActors]]:
 
     def make(*, spaces: EnvironmentSpaces = CARTPOLE_LIKE, factor: float = 2.0, **options: object):
         policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(4,)))
-        serving = ServingOptions(**options)
+        serving = ServingOptions(**{"assemble_ahead": True, **options})
         actors = RemoteDistributedActors(policy, 3, BATCH, factor, envs_per_actor=N_ENVS, serving=serving)
         actors.start()
         made.append(actors)
@@ -205,6 +205,7 @@ def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., 
     [
         ({}, True),
         ({"assemble_ahead": False}, False),
+        ({"assemble_ahead": None}, False),
         ({"max_policy_lag": 3}, True),
         ({"on_policy": True}, False),
         ({"spaces": TWO_SUBSTEPS, "max_policy_lag": 3}, False),

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.ingest.ahead import AheadAssembler
@@ -100,7 +101,17 @@ def training(**options: object) -> Iterator[Trainer]:
         trainer.ahead.end()
 
 
-@pytest.mark.parametrize("make", [lambda: make_copier("cpu"), DelayedCopier], ids=["immediate", "delayed"])
+_NEEDS_CUDA = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: make_copier("cpu"), DelayedCopier, pytest.param(lambda: make_copier("cuda"), marks=_NEEDS_CUDA)],
+    ids=["immediate", "delayed", "cuda"],
+)
 def test_batches_are_those_that_the_trainer_would_have_assembled(make: Callable[[], Copier]):
     with training(copier=make()) as trainer:
         for sequence in range(3, 41, 2):
