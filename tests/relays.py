@@ -16,14 +16,17 @@ from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.learner.relay.relay import RollcastRelay
+from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.status.status import ActorInfo
-from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource
+from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource, offer
 from tests.processes import wait_until
+from tests.rollouts import make_rollout
 
 N_ROLLOUT_STEPS = 3
 LIMITS = Limits(max_actors=32)
@@ -122,3 +125,25 @@ def relaying(*learner_addresses: str, address: str = "127.0.0.1:0", **options: o
 
 def numbered(rollout: Rollout, actor_id: str, sequence: int, **changes: object) -> Rollout:
     return dataclasses.replace(rollout, actor_id=actor_id, sequence=sequence, **changes)
+
+
+@contextlib.contextmanager
+def streaming(address: str, actor_id: str = "a", **changes: object) -> Iterator[RolloutUplink]:
+    """Joins and opens a stream."""
+    with LearnerClient(address) as client:
+        agreement = client.join(offer(actor_id, **changes))
+        uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+        try:
+            yield uplink
+        finally:
+            uplink.cancel()
+
+
+def send(uplink: RolloutUplink, actor_id: str, n_rollouts: int) -> StreamProgress:
+    """Sends rollouts as credit comes, and returns the last answer."""
+    for sequence in range(1, n_rollouts + 1):
+        uplink.send(make_rollout(sequence, actor_id=actor_id))
+    for progress in uplink.responses():
+        if progress.acknowledged_sequence == n_rollouts:
+            return progress
+    raise AssertionError("the stream ended")

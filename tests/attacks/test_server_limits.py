@@ -190,7 +190,7 @@ def test_max_bytes_in_flight():
     """There is room for one; who leaves it half there is ended, and who waits for it is named, and served."""
     with contextlib.ExitStack() as stack:
         n_bytes = sum(len(message.body) for message in halves())
-        tight = Limits(max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes + 1, stalled_stream_s=2.0)
+        tight = Limits(max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes + 1, stalled_stream_s=5.0)
         learner = stack.enter_context(serve(limits=tight))
         client = stack.enter_context(LearnerClient(learner.address))
         channel = stack.enter_context(make_channel(learner.address))

@@ -7,13 +7,10 @@ import contextlib
 import json
 import os
 import re
-import shlex
-import signal
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -26,7 +23,8 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import Phase
 from tests.documents import PAGES, ROOT, blocks, commands
-from tests.processes import free_port, wait_until
+from tests.processes import wait_until
+from tests.shell import Shell
 
 # on an idle machine the longest takes 15 s
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -123,13 +121,6 @@ NOT_RUN = {
     "from rollcast.learner import DockerDistributedActors": "needs an engine: tests/e2e runs examples/containers.py",
     "actors.get_stats_value": "needs actors that play: tests/integration/test_structured_training.py and the warehouse",
 }
-SMALL = {
-    "ROLLCAST_TOTAL_STEPS": "1",
-    "ROLLCAST_N_ACTORS": "1",
-    "ROLLCAST_ACTOR_KIND": "sequential",
-    "ROLLCAST_ENVS_PER_ACTOR": "4",
-    "ROLLCAST_BATCH_SIZE": "4",
-}
 LONG = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
 
 
@@ -151,60 +142,6 @@ def test_every_command_is_typed_here_or_has_a_reason():
         assert len(matches) == 1, f"{command}: put it into TYPED, or into NOT_TYPED with its reason"
     for start in (*typed, *NOT_TYPED):
         assert any(command.startswith(start) for command in SHOWN), f"no page shows {start}"
-
-
-class Shell:
-    """A fresh shell in a folder of its own, with the examples as in a checkout, and free ports for the pages'."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.metrics_port, self.relay_port = folder, free_port(), free_port(), free_port()
-        (folder / "home").mkdir()
-        (folder / "examples").symlink_to(ROOT / "examples")
-        self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
-        self._variables = {
-            "HOME": str(folder / "home"),
-            "PATH": os.defpath,
-            "ROLLCAST_ADDRESS": self.address,
-            "ROLLCAST_LEARNER_ADDRESS": self.address,
-        }
-
-    @property
-    def address(self) -> str:
-        return f"localhost:{self.port}"
-
-    def here(self, text: str) -> str:
-        """Returns a text with the placeholders for hosts and ports replaced."""
-        for host in ("LEARNER_HOST", "learner.example.org"):
-            text = text.replace(f"{host}:50051", "localhost:50051")
-        text = text.replace("RELAY_HOST:50053", "localhost:50053").replace(":50053", f":{self.relay_port}")
-        return text.replace(":50051", f":{self.port}").replace(":9464", f":{self.metrics_port}")
-
-    def run(self, command: str, **variables: str) -> str:
-        """Types a command and returns what it prints."""
-        done = subprocess.run(**self._process(command, variables), capture_output=True, timeout=240)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    @contextlib.contextmanager
-    def running(self, command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-        """Types a command in the background, and kills what is left of it."""
-        process = subprocess.Popen(
-            **self._process(re.sub(r"^((?:[A-Z]+=\S+ )*)", r"\1exec ", command), variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    def _process(self, command: str, variables: dict[str, str]) -> dict[str, object]:
-        environment = self._variables | SMALL | variables
-        script = self._activate + self.here(command)
-        return {"args": ["bash", "-c", script], "cwd": self.folder, "env": environment, "text": True}
 
 
 @pytest.fixture

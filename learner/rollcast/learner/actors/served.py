@@ -14,7 +14,7 @@ from rollcast.learner.actors.stale_trajectories import FreshDestination, StaleTr
 from rollcast.learner.actors.taking import LOOK_S, RolloutTaker
 from rollcast.learner.actors.unsteered import UnsteeredControl
 from rollcast.learner.actors.waits import explain_wait
-from rollcast.learner.devices.copier import Copier, make_copier
+from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.arrivals import Arrivals
@@ -366,21 +366,13 @@ class ServedDistributedActors(DistributedActors):
         if self._assembly is None:
             copier = make_copier(learner_device)
             # One slot more, so that a batch is valid as long as if none were assembled ahead.
-            is_ahead = self._assembles_ahead(copier)
+            is_ahead = self._serving.assembles_ahead(copier, n_substeps=len(self.policy.spaces))
             self._assembly = self._make_assembly(copier, n_slots=N_SLOTS + is_ahead)
             if is_ahead:
                 self._taking.assemble_ahead(self._assembly, self.batch_size)
         with self._taking.turn():
             self._look_after_in_time()
             return self._taking.take_ahead() or self._fill(self._assembly)
-
-    def _assembles_ahead(self, copier: Copier) -> bool:
-        """Returns whether the next batch is assembled while the trainer learns from the last one."""
-        own = self._serving
-        # In step nothing comes before the next cast; and what becomes too old cannot be taken out of several batches.
-        is_limited = own.max_policy_lag is not None and len(self.policy.spaces) > 1
-        is_wanted = not copier.shares_memory if own.assemble_ahead is None else own.assemble_ahead
-        return is_wanted and not (self._n_in_step or own.on_policy or is_limited)
 
     def _look_after_in_time(self) -> None:
         # Also if the trainer never waits: else a dead actor would stay dead.

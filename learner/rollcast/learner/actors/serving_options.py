@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rollcast.learner.devices.copier import Copier
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.destination import RolloutDestination
@@ -74,3 +75,16 @@ class ServingOptions:
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None
     homes: ActorHomes = ONE_HOME
+
+    def assembles_ahead(self, copier: Copier, *, n_substeps: int) -> bool:
+        """Returns whether the next batch is assembled while the trainer learns from the last one.
+
+        Args:
+            copier: Copies the batches to the learner's device.
+            n_substeps: The substeps of the environment, each of which has batches of its own.
+        """
+        # In step, and in rounds, nothing comes before the next cast; and what becomes too old cannot be taken out of
+        # several batches.
+        is_limited = self.max_policy_lag is not None and n_substeps > 1
+        is_wanted = not copier.shares_memory if self.assemble_ahead is None else self.assemble_ahead
+        return is_wanted and not (self.deterministic or self.on_policy or is_limited)

@@ -57,7 +57,8 @@ class StaleTrajectories:
 
     def _note(self, n_trajectories: int, policy_lag: int) -> None:
         self.count += n_trajectories
-        if policy_lag < 0:
+        # The newest version may have changed since they were found to be stale.
+        if policy_lag < 0 or self._max_policy_lag is None:
             if self._clock() >= self._next_info:
                 self._next_info = self._clock() + _INTERVAL_S
                 logger.info("dropping trajectories that were played for an earlier learner")

@@ -19,7 +19,8 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.control import TrainingControl
-from rollcast.learner.training.run_parts import choose_device, learns_from_replay
+from rollcast.learner.training.run_device import choose_device
+from rollcast.learner.training.run_parts import learns_from_replay
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rendezvous import advertised_address
 

@@ -38,18 +38,15 @@ from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.rank_parts import ranked_experience, share_cores, tell_run, told_run
 from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_checks import check_actors_resume, check_on_policy, check_settings
+from rollcast.learner.training.run_device import capture_updates, choose_device, make_arithmetic, set_torch_threads
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
-    capture_updates,
-    choose_device,
     load_initial_data,
     make_algorithm,
-    make_arithmetic,
     make_experience,
     make_replay_buffers,
     make_schedule,
     serving_options,
-    set_torch_threads,
 )
 from rollcast.learner.training.stall_watchdog import StallWatchdog
 from rollcast.learner.training.summary import TrainingSummary

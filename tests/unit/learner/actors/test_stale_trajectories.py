@@ -55,3 +55,9 @@ def test_closed_destination_takes_no_fresh_rollout():
     fresh = FreshDestination(RolloutQueue(4), lambda rollout, n: False)
     fresh.close()
     assert not fresh.put(make_rollout(), is_active=lambda: True)
+
+
+def test_without_a_limit_only_those_of_an_earlier_learner_are_stale_whatever_is_newest_by_now(caplog):
+    caplog.set_level("INFO")
+    StaleTrajectories(None).drop(2, policy_lag=1)
+    assert caplog.messages == ["dropping trajectories that were played for an earlier learner"]

@@ -4,7 +4,8 @@ import pytest
 
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_checks import check_on_policy, check_settings
-from rollcast.learner.training.run_parts import choose_device, evaluation_schedule, make_algorithm
+from rollcast.learner.training.run_device import choose_device
+from rollcast.learner.training.run_parts import evaluation_schedule, make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.batches import SPACES
 from tests.two_substeps import SPACES as TWO_SUBSTEPS

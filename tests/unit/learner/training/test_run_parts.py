@@ -3,9 +3,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import capture_updates, make_algorithm, make_arithmetic, make_replay_buffers
+from rollcast.learner.training.run_parts import make_algorithm, make_replay_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import CARTPOLE_LIKE
@@ -120,75 +119,6 @@ def test_replayed_rewards_are_not_normalised(algorithm: str):
 def test_a_bound_of_observations_that_is_none_is_refused(clip: str):
     with pytest.raises(ConfigurationError, match="--observation-clip"):
         TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--observation-clip", clip])
-
-
-def test_precision_that_the_device_has_not_is_refused_before_anything_is_made():
-    settings = TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--precision", "tf32"])
-    with pytest.raises(ConfigurationError, match="--precision tf32 on the device cpu"):
-        make_arithmetic(settings, torch.device("cpu"))
-
-
-def test_precision_and_order_of_images_are_those_of_the_settings():
-    arguments = ["--env-id", "CartPole-v1", "--precision", "bf16", "--channels-last", "off"]
-    settings = TrainSettings.from_command_line("rollcast train", arguments)
-    networks = make_arithmetic(settings, torch.device("cpu")).networks
-    assert (networks.hidden, networks.channels_last) == (torch.bfloat16, False)
-
-
-def test_graphs_are_refused_where_the_device_has_none_and_left_out_by_default():
-    given = ["--env-id", "CartPole-v1", "--cuda-graphs"]
-    settings = TrainSettings.from_command_line("rollcast train", [*given, "on"])
-    algorithm = make_algorithm(settings, CARTPOLE_LIKE, torch.device("cpu"))
-    with pytest.raises(ConfigurationError, match="--cuda-graphs on: the device is cpu, which has no graphs; expected"):
-        capture_updates(settings, algorithm, torch.device("cpu"))
-    for switch in ("auto", "off"):
-        settings = TrainSettings.from_command_line("rollcast train", [*given, switch])
-        capture_updates(settings, algorithm, torch.device("cpu"))
-
-
-class Capturable(Algorithm):
-    """Says that it can be captured, and remembers that it was asked to."""
-
-    asked = False
-    why_not = None
-
-    def why_not_captured(self):
-        return self.why_not
-
-    def capture_updates(self, make_work):
-        self.asked = True
-
-
-def capturing(algorithm: Algorithm, *options: str) -> None:
-    settings = TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", *options])
-    capture_updates(settings, algorithm, torch.device("cuda"))
-
-
-def test_updates_on_a_gpu_are_captured_where_the_algorithm_can():
-    algorithm = _capturable()
-    capturing(algorithm)
-    assert algorithm.asked
-
-
-@pytest.mark.parametrize(
-    ("options", "why_not", "message"),
-    [
-        (["--deterministic"], None, "no run has shown yet that they give the bits"),
-        ([], "the host decides", "the host decides"),
-    ],
-)
-def test_updates_that_cannot_be_captured_run_without_or_are_refused(options, why_not, message):
-    algorithm = _capturable()
-    algorithm.why_not = why_not
-    capturing(algorithm, *options)
-    assert not algorithm.asked
-    with pytest.raises(ConfigurationError, match=f"--cuda-graphs on: {message}"):
-        capturing(algorithm, "--cuda-graphs", "on", *options)
-
-
-def _capturable() -> Capturable:
-    Capturable.__abstractmethods__ = frozenset()  # nothing else of it is used
-    return Capturable()
 
 
 @pytest.mark.parametrize(
