@@ -15,6 +15,7 @@ from tests.processes import SOURCE_ROOTS
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
+RANKS = yaml.safe_load((ROOT / "docker-compose.ddp.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings}
 
@@ -39,7 +40,7 @@ def environment(component):
 class TestAllOfThem:
     def test_probe_with_the_same_numbers(self, component):
         numbers, _ = health_check(component)
-        for file in (COMPOSE, TLS, STACK):
+        for file in (COMPOSE, TLS, RANKS, STACK):
             assert "healthcheck" not in file["services"].get(component, {}), "the image's is everybody's"
         for name in ("startupProbe", "livenessProbe"):
             probe = container(overlay("base"), component)[name]
@@ -100,6 +101,11 @@ class TestLearner:
             assert container(overlay("base"), "learner")[name]["grpc"] == {"port": 50051}
             # the kubelet speaks no TLS
             assert container(overlay("tls"), "learner")[name]["exec"] == {"command": json.loads(command)}
+
+    def test_gives_the_address_of_a_rank_by_the_name_that_actors_and_certificates_know(self):
+        assert environment("actor")["compose"]["ROLLCAST_LEARNER_ADDRESS"] == "learner:50051"
+        assert "--host learner" in TLS["services"]["certs"]["command"][0]
+        assert RANKS["services"]["learner"]["hostname"] == "learner"
 
 
 class TestActor:

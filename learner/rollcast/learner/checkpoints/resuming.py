@@ -1,6 +1,9 @@
 """Finds the run to resume, and merges its settings with those given. Imports neither torch nor grpc."""
 
+import contextlib
 import copy
+import fcntl
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -88,6 +91,11 @@ def _found(settings: BaseModel, runs: Path) -> Path | None:
     if values["run_dir"] is not None:
         path = Path(values["run_dir"])
         return path if RunDirectory(path).settings_path.is_file() else None
+    with _alone_in(runs):
+        return _newest(settings, values, runs)
+
+
+def _newest(settings: BaseModel, values: Mapping[str, Any], runs: Path) -> Path | None:
     candidates = [path.parent for path in runs.glob("*/settings.yaml")]
     for path in sorted(candidates, key=_written, reverse=True):
         run = RunDirectory(path)
@@ -104,6 +112,18 @@ def _found(settings: BaseModel, runs: Path) -> Path | None:
         elif not newest[1].has_ended or values.get("when_finished") == "serve":
             return path
     return None
+
+
+@contextlib.contextmanager
+def _alone_in(runs: Path) -> Iterator[None]:
+    """Waits for other searches in the folder: each locks a run for a moment, and the ranks of a run search at once."""
+    with contextlib.ExitStack() as stack:
+        # No folder, or one that cannot be read, has nothing to find; and some network file systems lock no folders.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(runs, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def newest_checkpoint(run: RunDirectory) -> tuple[Path, CheckpointInfo] | None:

@@ -1,4 +1,6 @@
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -278,6 +280,20 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
     assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
     with RunDirectory(tmp_path / "runs" / "first").locked():
         assert auto().resume is None, "somebody trains in it"
+
+
+def test_searches_at_the_same_time_find_the_same_run(tmp_path):
+    given = settings_for(tmp_path / "runs" / "run", "impala")
+    train(given, n_casts=10)
+    settings = given.model_copy(update={"run_dir": None, "resume": "auto"})
+    start = threading.Barrier(4)
+
+    def search(_):
+        start.wait()
+        return [_found(settings, tmp_path / "runs") for _ in range(50)]
+
+    with ThreadPoolExecutor(4) as ranks:
+        assert [*ranks.map(search, range(4))] == [[tmp_path / "runs" / "run"] * 50] * 4
 
 
 class SettingsThatServe(TrainSettings):
