@@ -133,16 +133,19 @@ class LearnerLink:
             timeout_s: The longest wait for that, in seconds.
         """
         self._ending.closing.set()
-        with self._lock:
-            bundles = self._bundles
-        if bundles is not None:
+        if (bundles := self._current_bundles()) is not None:
             bundles.close()
         if self._thread is None:
             return
         self._thread.join(timeout_s)
-        if self._thread.is_alive() and bundles is not None:
+        # It may have begun to connect meanwhile.
+        if (bundles := self._current_bundles()) is not None:
             bundles.cancel()
             self._thread.join(timeout_s)
+
+    def _current_bundles(self) -> BundleLink | None:
+        with self._lock:
+            return self._bundles
 
     def _keep(self) -> None:
         try:

@@ -172,6 +172,8 @@ class RelayedPolicies:
     def _take_from(self, link: OpenLink, reconnects: Reconnects) -> None:
         """Takes policies until the subscription ends, or another link is followed."""
         with self._changed:
+            if self._ending.is_set():  # `close` has ended the subscription before this one
+                return
             subscription = self._subscription = link.client.subscribe_encoded(after_version=self.version)
         for policy in subscription:
             reconnects.progressed()
