@@ -1,4 +1,6 @@
-"""The ground of every test: one torch thread, no deadline of hypothesis', and no thread or process left behind.
+"""The ground of every test: one torch thread, the same rounding each time, and no deadline of hypothesis'.
+
+No test leaves a thread or a process behind.
 
 Also lists, after a run, the unit tests that are too slow for `make quick` and not marked `slow`.
 """
@@ -14,7 +16,11 @@ import hypothesis
 import pytest
 import torch
 
+from rollcast.actor.rounding import fix_rounding
+
 torch.set_num_threads(1)
+# Before anything computes: runs in the tests' own process are compared, bit for bit, with runs in others.
+fix_rounding()
 # An example may take longer on a busy machine than the 200 ms that hypothesis allows.
 hypothesis.settings.register_profile("rollcast", deadline=None)
 hypothesis.settings.load_profile("rollcast")

@@ -11,10 +11,12 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.health_probe import probe
+from rollcast.services.client.relay import RelayClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.authorization import METHOD_ROLES
 from tests.integration.learner_fakes import offer
 
@@ -29,10 +31,18 @@ REPORT = EvaluationReport(
 )
 DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
-ENDLESS = {"StreamRollouts", "SubscribePolicy", "WatchStatus", "WatchHistory", "Sample"}
+ENDLESS = {"StreamRollouts", "StreamBundles", "SubscribePolicy", "WatchStatus", "WatchHistory", "Sample"}
+
+
+def relay_bundles(learner: LearnerClient) -> None:
+    with RelayClient(learner.address) as client:
+        client.open_bundles(Relay("rack-1", 1)).run(lambda _nonce: None)
+
+
 CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
     "RolloutService/Join": (CALL_TIMEOUT_S, lambda learner, _: learner.join(offer())),
     "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
+    "RelayService/StreamBundles": (None, lambda learner, _: relay_bundles(learner)),
     "RolloutService/ReportEvaluation": (CALL_TIMEOUT_S, lambda learner, _: learner.report_evaluation(REPORT)),
     "PolicyService/SubscribePolicy": (None, lambda learner, _: list(learner.subscribe_policy())),
     "PolicyService/GetPolicy": (POLICY_TIMEOUT_S, lambda learner, _: learner.get_policy()),
@@ -95,7 +105,7 @@ def _without_comment_marks(proto):
     return re.sub(r"^\s*// ?", "", proto, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("service", ["rollout", "policy", "learner", "replay"])
+@pytest.mark.parametrize("service", ["rollout", "relay", "policy", "learner", "replay"])
 def test_proto_comments_have_the_same_deadlines(service):
     source = (PROTOS / f"{service}.proto").read_text()
     above, body = re.search(r"(.*?)^service \w+ \{(.*?)^\}", source, re.MULTILINE | re.DOTALL).groups()

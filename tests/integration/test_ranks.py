@@ -303,6 +303,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
             learners[1].kill()
             wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end", 60)
             two.wait_for_updates(before + 5)
+            wait_until(lambda: _n_streaming(two, 0) + _n_streaming(two, 1) == 2, "both actors to come back", 60)
             with LearnerClient(two.address()) as client:
                 client.stop()
             assert started.wait(60) == 0

@@ -79,11 +79,13 @@ def test_training_through_two_relays_in_a_row_ends_everywhere(options: tuple[obj
         running(*relay(ports[2], near)) as second,
         running(*actor(far, "--actor-id", "far")) as behind_two,
         running(*actor(near, "--actor-id", "near")) as behind_one,
+        running(*learner(ports[0], tmp_path / "run", "--total-steps", 10**9, *options)) as training,
+        LearnerClient(own) as client,
     ):
-        training = learner(ports[0], tmp_path / "run", "--total-steps", 6_000, *options)
-        done = rollcast(*training[1:], timeout_s=200)
-        assert done.returncode == 0, done.stderr
-        for process in (behind_two, behind_one, first, second):
+        wait_until(lambda: has_trained(client), "training", START_S)
+        wait_until(lambda: (status := status_of(client)) and status.actors_alive == 2, "both actors", START_S)
+        client.stop()
+        for process in (training, behind_two, behind_one, first, second):
             assert process.wait(60) == 0, process.stdout.read()
 
 
