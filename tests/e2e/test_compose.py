@@ -265,8 +265,11 @@ def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(co
         victim = compose.containers("actor")[0]
         victim.kill("SIGKILL")
         watch.wait_for_progress()
+        # so that training does not end before the actor is back
+        watch.client.pause()
         compose.up(n_actors=3)
-        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot", 30)
+        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot", 60)
+        watch.client.resume()
     wait_until(lambda: compose.exit_codes()["learner"] == [0], "the end of training", 300)
     printed = compose.run("logs", "--no-color", "learner")
     assert re.search(r"policy +version \d+, lag mean 0\.00, max 0", printed)
