@@ -110,11 +110,11 @@ def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
     assert "env steps" in outputs[0][1], "rank 0 sums the run up"
     assert "env steps" not in outputs[1][1], "once"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert records[-1]["env_steps"] >= 6000
+    assert records[-1]["env_steps"] > records[0]["env_steps"], "one run, of which rank 0 keeps the metrics"
     (checkpoint,) = (run / "checkpoints").iterdir()
     assert (checkpoint / "rank1" / "training.json").is_file()
     states = [json.loads((checkpoint / part / "training.json").read_text()) for part in (".", "rank1")]
-    assert [state["progress"]["env_steps"] for state in states] == [states[0]["progress"]["env_steps"]] * 2
+    assert states[0]["progress"]["env_steps"] == states[1]["progress"]["env_steps"] >= 6000
     assert [state["progress"]["updates"] for state in states] == [states[0]["progress"]["updates"]] * 2
     assert [len(state["actors"]["actors"]) for state in states] == [2, 2]
     assert states[0]["actors"]["policy_version"] == states[1]["actors"]["policy_version"]
@@ -133,7 +133,8 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
         assert "rank 1 does not answer any more, and was last at" in output
         with ranks(*arguments, port=first.port) as second:
             second.wait_for_updates(before + 5)
-            wait_until(lambda: _n_streaming(second, 1) == 1, "the actor of rank 1 to come back there", 60)
+            for rank in range(2):
+                wait_until(lambda rank=rank: _n_streaming(second, rank) == 1, f"the actor of rank {rank}", 60)
             with LearnerClient(second.address(1)) as client:
                 (info,) = client.actors()
                 assert info.incarnation == 1, "the same process, at the same rank"
