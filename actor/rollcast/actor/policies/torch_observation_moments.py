@@ -39,7 +39,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(n_numbers, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(n_numbers, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        # What was observed since the last `take_apart`, if it does not enter the moments at once.
+        # The observations since the last `take_apart`, if it does not enter the moments at once.
         self._apart: Tensor | None = None
 
     @torch.no_grad()

@@ -71,7 +71,7 @@ def set_tf32(arithmetic: UpdateArithmetic) -> None:
 
     torch's own default is to round in convolutions only. The CPU does not round.
     """
-    # What is left in float32 beside bfloat16, the last layers, must not round more than asked for.
+    # The last layers stay in float32 beside bfloat16, and must not round more than asked for.
     allowed = arithmetic.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed

@@ -52,7 +52,7 @@ class AheadAssembler:
         self._is_away = self._has_ended = False
         self._turn = threading.Condition()  # guards everything below, arrivals and assembly
         self._n_visits = 0
-        # What was taken, and whether it was too old already.
+        # The rollouts that were taken, and whether they were too old already.
         self._taken: list[tuple[RolloutSlice, bool]] = []
         self._full: AssembledBatch | None = None
         self._error: BaseException | None = None

@@ -133,7 +133,7 @@ class RolloutIntake:
         self._check_network(offer)
         check_spaces_match(parts.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer))
         has_own_order = leaf_order(offer.spaces) != leaf_order(parts.spaces)
-        # What comes by a relay stays on its way.
+        # A rollout that comes by a relay stays on its way.
         if (
             offer.follows_redirect
             and not offer.via

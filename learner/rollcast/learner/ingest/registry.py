@@ -163,7 +163,7 @@ class ActorRegistry:
                     "give each actor its own --actor-id, or end this process"
                 )
             if relay != (record.offer.via[-1] if record.offer.via else None):
-                # What the last join says holds: a relay speaks only for those who have joined through it.
+                # The last join holds: a relay speaks only for those who have joined through it.
                 how = "itself" if relay is None else f"through relay {relay.relay_id!r}"
                 raise UnknownActorError(
                     f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner {how} last: call Join "

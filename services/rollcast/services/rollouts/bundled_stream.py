@@ -12,7 +12,7 @@ from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.receiver import RolloutReceiver, RolloutStream
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 
-# What the learner has for an actor's stream: how far it is, or the error that has ended it.
+# The learner's answer to an actor's stream: how far it is, or the error that has ended it.
 Answer: TypeAlias = StreamProgress | RollcastError
 
 

@@ -39,9 +39,9 @@ _VECTOR = Box(-np.inf, np.inf, (5,), np.float32)
 _BOX = Box(-1.0, 1.0, (2,), np.float32)
 _PASSES = {"n_epochs": 1, "minibatch_steps": T * B}
 
-# What an update in bfloat16 may differ by from the one in float32: the length of the difference of the gradients, as a
-# share of the gradient's. bfloat16 rounds each number to 8 bits, a share of 0.004; the sum over a batch of 20 rows
-# cancels most of the gradient, and not the rounding. 0.15 are a cosine of 0.99. Found: at most 0.10.
+# The amount by which an update in bfloat16 may differ from the one in float32: the length of the difference of the
+# gradients, as a share of the gradient's. bfloat16 rounds each number to 8 bits, a share of 0.004; the sum over a batch
+# of 20 rows cancels most of the gradient, and not the rounding. 0.15 are a cosine of 0.99. Found: at most 0.10.
 TOLERANCE = 0.15
 # The same where only the order of images in memory differs: convolutions then add in another order.
 ORDER_TOLERANCE = 1e-4
