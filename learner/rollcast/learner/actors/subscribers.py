@@ -116,8 +116,8 @@ class Subscribers:
         with self._lock:
             if one in self._waiting:
                 self._waiting.remove(one)
-            else:  # woken in between
-                one.woken.acquire()
+            else:  # woken in between: it was released with the lock held, so this never waits
+                one.woken.acquire(blocking=False)
 
     def _wake(self, some: "list[_Subscriber]") -> None:
         """Ends the waits of subscribers that wait. Called with the lock held."""

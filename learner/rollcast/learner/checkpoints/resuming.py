@@ -2,8 +2,6 @@
 
 import contextlib
 import copy
-import fcntl
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +11,7 @@ from pydantic import BaseModel
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.runs.lock import lock
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.resume_rules import ACTING, FREE, ResumeRule, resume_rule, why_not
 
@@ -20,6 +19,8 @@ AUTO: Final = "auto"
 
 # The folder of runs that were started without a --run-dir.
 RUNS: Final = Path("runs")
+# The ranks of a run search one after the other, and each reads the newest checkpoint whole: gigabytes with a buffer.
+_SEARCH_S: Final = 600.0
 
 
 def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
@@ -116,13 +117,19 @@ def _newest(settings: BaseModel, values: Mapping[str, Any], runs: Path) -> Path 
 
 @contextlib.contextmanager
 def _alone_in(runs: Path) -> Iterator[None]:
-    """Waits for other searches in the folder: each locks a run for a moment, and the ranks of a run search at once."""
+    """Waits for other searches in the folder: each locks a run for a moment, and the ranks of a run search at once.
+
+    Raises:
+        ConfigurationError: Another search does not end.
+    """
     with contextlib.ExitStack() as stack:
-        # No folder, or one that cannot be read, has nothing to find; and some network file systems lock no folders.
+        # No folder has nothing to find; nor, nearly always, has one in which this user may not write.
         with contextlib.suppress(OSError):
-            descriptor = os.open(runs, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not stack.enter_context(lock(runs, wait_s=_SEARCH_S)):
+                raise ConfigurationError(
+                    f"--resume auto: another process has been looking for a run in {runs} for {_SEARCH_S:.0f} s; "
+                    "expected an end by now; end that process if it hangs, or name the run with --run-dir"
+                )
         yield
 
 

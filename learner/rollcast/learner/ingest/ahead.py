@@ -1,5 +1,6 @@
 """Assembles the next batch in a thread of its own while the trainer learns from the last one."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,14 @@ from rollcast.learner.ingest.arrivals import Arrivals
 from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice
 
+logger = logging.getLogger(__name__)
+
 # The thread is woken when the queue has this share of a batch: for few large copies, and not long before the last one.
 _SHARE: Final = 4
 # A wait for rollouts looks so often whether it is to end, in case nobody wakes it.
 _LOOK_S: Final = 1.0
+# The copy of one rollout takes milliseconds.
+_END_S: Final = 10.0
 
 
 class AheadAssembler:
@@ -102,11 +107,20 @@ class AheadAssembler:
         return None
 
     def end(self) -> None:
-        """Ends the thread, and waits for its end. What was assembled is lost."""
+        """Ends the thread, and waits 10 s at most for its end. What was assembled is lost."""
         self._has_ended = True
-        with self.visit():
-            pass
-        self._thread.join()
+        self._is_away = False
+        self._queue.end_wait_ahead()
+        if self._turn.acquire(timeout=_END_S):
+            self._turn.notify()
+            self._turn.release()
+            self._thread.join(_END_S)
+        if self._thread.is_alive():
+            logger.error(
+                "assembling ahead has not ended within %.0f s, and is left alone; expected the copy of one rollout at "
+                "most; look whether the device hangs",
+                _END_S,
+            )
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,6 @@
 """Writes and reads the directory of a run: settings, metrics, policies, and the places of everything else."""
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcast.learner.disk import write_whole
+from rollcast.learner.runs.lock import is_locked, lock
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicyName, SavedPolicy
 from rollcast.services.policies.saved import encode_saved_policy, read_run_policy, saved_policy_path
@@ -19,7 +18,6 @@ _HISTORY = "history"
 # The jobs of a run on Slurm have their files there before it begins.
 _OF_SLURM = "slurm"
 _MAX_HISTORY = 64
-_LOCK_FILE = ".lock"
 
 
 class RunDirectory:
@@ -130,32 +128,17 @@ class RunDirectory:
         Raises:
             ConfigurationError: Another process trains in it.
         """
-        descriptor = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+        with lock(self.path) as is_ours:
+            if not is_ours:
                 raise ConfigurationError(
                     f"another process trains in the run directory {self.path}; expected one at a time; stop it first, "
                     "or start another run"
-                ) from error
+                )
             yield
-        finally:
-            os.close(descriptor)
 
     def is_locked(self) -> bool:
         """Returns True while a process trains in it."""
-        try:
-            descriptor = os.open(self.path / _LOCK_FILE, os.O_RDONLY)
-        except OSError:  # no process has trained in it, or it is another user's
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.path)
 
     def has_log(self) -> bool:
         """Returns True if there may be rollouts in the log."""

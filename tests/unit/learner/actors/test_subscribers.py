@@ -1,7 +1,6 @@
 """Tests of who is woken by a new version, and when."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -10,6 +9,7 @@ import pytest
 
 from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.services.policies.codec import encode_policy
+from tests.processes import wait_until
 
 DEADLINE_S = 10.0
 
@@ -25,10 +25,7 @@ def subscribers():
 
 def waits(subscribers, n=1):
     """Waits until `n` subscribers wait."""
-    deadline = time.monotonic() + DEADLINE_S
-    while len(subscribers._waiting) != n:
-        assert time.monotonic() < deadline, "the subscribers do not wait"
-        time.sleep(0.001)
+    wait_until(lambda: len(subscribers._waiting) == n, "the subscribers wait")
 
 
 def test_waiting_gives_the_newest_and_skips_those_between(subscribers):

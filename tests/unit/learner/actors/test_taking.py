@@ -1,7 +1,6 @@
 """Served actors whose next batch is assembled while the trainer is away: no rule of theirs changes."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rollcast.services.errors import CollectInterruptedError, CollectTimeoutErro
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 BATCH, N_ENVS = 4, 2
@@ -77,10 +77,7 @@ def cast(actors: RemoteDistributedActors) -> None:
 
 
 def await_assembled(actors: RemoteDistributedActors) -> None:
-    deadline = time.monotonic() + 20
-    while actors._taking._ahead._full is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: actors._taking._ahead._full is not None, "a batch is assembled")
 
 
 def thread_is_there() -> bool:

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.checkpoints.resuming import _found
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.runs.lock import lock
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
@@ -282,7 +285,14 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
         assert auto().resume is None, "somebody trains in it"
 
 
-def test_searches_at_the_same_time_find_the_same_run(tmp_path):
+def refuse_to_lock(descriptor, kind):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("locks_files", [True, False])
+def test_searches_at_the_same_time_find_the_same_run(tmp_path, monkeypatch, locks_files):
+    if not locks_files:
+        monkeypatch.setattr(fcntl, "flock", refuse_to_lock)
     given = settings_for(tmp_path / "runs" / "run", "impala")
     train(given, n_casts=10)
     settings = given.model_copy(update={"run_dir": None, "resume": "auto"})
@@ -290,10 +300,21 @@ def test_searches_at_the_same_time_find_the_same_run(tmp_path):
 
     def search(_):
         start.wait()
-        return [_found(settings, tmp_path / "runs") for _ in range(50)]
+        return [_found(settings, tmp_path / "runs") for _ in range(10)]
 
     with ThreadPoolExecutor(4) as ranks:
-        assert [*ranks.map(search, range(4))] == [[tmp_path / "runs" / "run"] * 50] * 4
+        assert [*ranks.map(search, range(4))] == [[tmp_path / "runs" / "run"] * 10] * 4
+
+
+def test_a_search_that_hangs_is_waited_for_so_long_only(tmp_path, monkeypatch):
+    given = settings_for(tmp_path / "runs" / "run", "impala")
+    train(given, n_casts=10)
+    settings = given.model_copy(update={"run_dir": None, "resume": "auto"})
+    monkeypatch.setattr("rollcast.learner.checkpoints.resuming._SEARCH_S", 0.1)
+    with lock(tmp_path / "runs"):
+        with pytest.raises(ConfigurationError, match=r"another process has been looking for a run .*--run-dir"):
+            _found(settings, tmp_path / "runs")
+    assert _found(settings, tmp_path / "runs") == tmp_path / "runs" / "run"
 
 
 class SettingsThatServe(TrainSettings):

@@ -1,7 +1,6 @@
 """The next batch is assembled while the trainer is away, and nothing else changes."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
 from rollcast.learner.ingest.batcher import N_SLOTS
 from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice
 from tests.delayed_copier import DelayedCopier
+from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 BATCH, N_ENVS = 4, 2
@@ -77,16 +77,11 @@ class Trainer:
 
     def await_assembled(self, n_trajectories: int) -> None:
         """Waits until the thread has assembled so many."""
-        await_that(lambda: sum(piece.n_trajectories for piece, _ in self.ahead._taken) == n_trajectories)
+        wait_until(
+            lambda: sum(piece.n_trajectories for piece, _ in self.ahead._taken) == n_trajectories, "it is assembled"
+        )
         with self.ahead._turn:
             pass  # it has also added the last one
-
-
-def await_that(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @contextmanager
@@ -149,7 +144,7 @@ def test_what_is_assembled_keeps_its_room_until_the_trainer_comes():
         assert trainer.queue.size == 2 * BATCH
         waiting = threading.Thread(target=trainer.put, args=(7,))
         waiting.start()
-        await_that(lambda: bool(trainer.queue._turns))
+        wait_until(lambda: trainer.queue._turns, "the producer waits for room")
         assert trainer.collect() == [3, 4]
         waiting.join(20)
         assert trainer.collect() == [5, 6]
@@ -224,7 +219,7 @@ def test_what_ends_the_thread_is_raised_in_the_trainers(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(trainer.assembly, "add", fails)
         trainer.put(3, 4)
-        await_that(lambda: trainer.ahead._error is not None)
+        wait_until(lambda: trainer.ahead._error is not None, "the thread has failed")
         with trainer.ahead.visit(), pytest.raises(ValueError, match="no room for 3"):
             trainer.ahead.take()
 
@@ -235,6 +230,24 @@ def test_ends_while_it_waits_and_while_a_batch_is_ready():
             trainer.put(*sequences)
             trainer.await_assembled(N_ENVS * len(sequences))
         assert not trainer.ahead._thread.is_alive()
+
+
+def test_a_thread_that_hangs_in_a_copy_does_not_hold_up_the_end(monkeypatch, caplog):
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang(piece: RolloutSlice) -> None:
+        hangs.set()
+        goes_on.wait(20)
+
+    monkeypatch.setattr("rollcast.learner.ingest.ahead._END_S", 0.05)
+    with training() as trainer:
+        monkeypatch.setattr(trainer.assembly, "add", hang)
+        trainer.put(3)
+        assert hangs.wait(20)
+        trainer.ahead.end()
+        assert "has not ended within" in caplog.text
+        goes_on.set()
+        trainer.ahead._thread.join(20)
 
 
 def test_batches_are_the_same_however_the_turns_fall():

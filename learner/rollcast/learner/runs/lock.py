@@ -1,0 +1,188 @@
+"""Locks a folder for one process, also on file systems that lock no files."""
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+# The file that is locked; without locks, `.lock-N` names the process that has the folder.
+_FILE: Final = ".lock"
+_BEAT_S: Final = 10.0
+# Six beats: a file system, or a machine, that is busy for a moment loses no run.
+_ABANDONED_S: Final = 60.0
+# The content of an owner's file after its end.
+_ENDED: Final = {"has_ended": True}
+# Somebody who waits for a lock looks so often.
+_LOOK_S: Final = 0.05
+
+
+@contextmanager
+def lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
+    """Locks a folder until the body, or this process, ends.
+
+    On file systems that lock no files (some of Lustre, NFS and FUSE), a file names the process, which touches it every
+    10 s. It counts as ended if its file is 60 s old, or, on this machine, as soon as there is no such process.
+
+    Args:
+        folder: The folder.
+        wait_s: The longest wait, in seconds, for another process that has it.
+
+    Returns:
+        True in the body if the folder is locked; False if another process has it.
+
+    Raises:
+        OSError: No file can be made in the folder.
+    """
+    deadline = time.monotonic() + wait_s
+    descriptor = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        while (is_ours := _flock(descriptor, fcntl.LOCK_EX)) is False and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        if is_ours is not None:
+            yield is_ours
+            return
+        while (owner := _Owner.take(folder)) is None and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        try:
+            yield owner is not None
+        finally:
+            if owner is not None:
+                owner.end()
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Returns True while a process has locked a folder."""
+    try:
+        descriptor = os.open(folder / _FILE, os.O_RDONLY)
+    except OSError:  # nobody has locked it yet, or it is another user's
+        return False
+    try:
+        is_free = _flock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+    if is_free is None:
+        owners = _owners(folder)
+        return bool(owners) and not _is_abandoned(folder / f"{_FILE}-{owners[-1]}")
+    return not is_free
+
+
+def _flock(descriptor: int, kind: int) -> bool | None:
+    """Locks a file without waiting; returns False if another has locked it, None if its file system locks none."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+class _Owner:
+    """A process that has a folder, by a numbered file in it.
+
+    Invariant: the file with the highest number is its owner's. A number is taken only above one whose owner has ended,
+    and by one process only, since a file is made once; the highest number never falls, since its file stays until
+    there is a higher one. So no process takes the folder from another, however slow it is between looking and writing.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder, self._number = folder, number
+        self._path = folder / f"{_FILE}-{number}"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="rollcast-run-lock", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(cls, folder: Path) -> "_Owner | None":
+        """Takes a folder; returns None if another process has it."""
+        owners = _owners(folder)
+        if owners and not _is_abandoned(folder / f"{_FILE}-{owners[-1]}"):
+            return None
+        number = owners[-1] + 1 if owners else 1
+        path = folder / f"{_FILE}-{number}"
+        try:
+            with path.open("x") as file:
+                json.dump({"machine": _machine(), "process": os.getpid()}, file)
+        except FileExistsError:
+            return None
+        if _owners(folder)[-1:] != [number]:
+            path.unlink(missing_ok=True)
+            return None
+        for other in owners:
+            (folder / f"{_FILE}-{other}").unlink(missing_ok=True)
+        return cls(folder, number)
+
+    def end(self) -> None:
+        """Gives the folder up."""
+        self._ended.set()
+        self._thread.join(_BEAT_S)
+        with suppress(OSError), self._path.open("r+") as file:
+            file.truncate()
+            json.dump(_ENDED, file)
+
+    def _beat(self) -> None:
+        """Thread: shows that the process is there. Ends the process if another has the folder by now."""
+        while not self._ended.wait(_BEAT_S):
+            with suppress(OSError):  # the file system may be away for a while
+                if _owners(self._folder)[-1:] == [self._number]:
+                    os.utime(self._path)
+                    continue
+                logger.critical(
+                    "another process has taken %s: this one gave no sign of life for %.0f s; expected one every "
+                    "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",
+                    self._folder,
+                    _ABANDONED_S,
+                    _BEAT_S,
+                )
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+
+def _owners(folder: Path) -> list[int]:
+    """Returns the numbers of the files that name owners, the highest last."""
+    numbers = (path.name.removeprefix(f"{_FILE}-") for path in folder.glob(f"{_FILE}-*"))
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        age_s = time.time() - path.stat().st_mtime
+        owner = json.loads(path.read_bytes())
+        if owner == _ENDED:
+            return True
+        is_here, process = owner["machine"] == _machine(), int(owner["process"])
+    except FileNotFoundError:
+        return True
+    except (KeyError, TypeError, ValueError):  # its owner has not written it yet, or never will
+        return age_s > _ABANDONED_S
+    return age_s > _ABANDONED_S or (is_here and not _is_there(process))
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _machine() -> str:
+    """Names where a process number means something: this machine, since it was started, and this container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return os.uname().nodename
