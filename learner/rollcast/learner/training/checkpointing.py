@@ -108,8 +108,9 @@ class TrainingCheckpoints:
         self._algorithm = algorithm
         self._experience = experience
         self._progress = progress
-        self._lock = threading.Lock()  # guards the five below: the trainer and operators begin checkpoints
+        self._lock = threading.Lock()  # guards the six below: the trainer and operators begin checkpoints
         self._written: Future[Path] | None = None
+        self._writer: threading.Thread | None = None
         self._pace = Pace(SHARE)
         self._what = ""
         self._began_at = 0.0
@@ -208,7 +209,7 @@ class TrainingCheckpoints:
             thread = threading.Thread(
                 target=_run, args=(write, written, self._store, staged, info, self._note), name=_THREAD, daemon=True
             )
-            self._written, self._began_at = written, time.monotonic()
+            self._written, self._writer, self._began_at = written, thread, time.monotonic()
             self._what = f"the checkpoint after {info.n_updates} updates"
             thread.start()
             return written
@@ -224,15 +225,17 @@ class TrainingCheckpoints:
             True if none is being written now, whether or not the last one succeeded.
         """
         written, deadline = self._written, time.monotonic() + timeout_s
-        if written is None or written.done():
+        if written is None:
             return True
         self._pace.hurry()
-        if waiting is None:
-            return not futures.wait([written], timeout_s).not_done
-        with waiting.waiting_for(self.describe()[0]):
-            while (left := deadline - time.monotonic()) > 0 and not written.done():
-                futures.wait([written], min(left, _LOOK_S))
-                waiting.explain(self.describe()[0])
+        if waiting is None or written.done():
+            futures.wait([written], timeout_s)
+        else:
+            with waiting.waiting_for(self.describe()[0]):
+                while (left := deadline - time.monotonic()) > 0 and not written.done():
+                    futures.wait([written], min(left, _LOOK_S))
+                    waiting.explain(self.describe()[0])
+        self._join(written, deadline)
         return written.done()
 
     def wait(self, written: "Future[Path]", timeout_s: float) -> Path:
@@ -246,6 +249,7 @@ class TrainingCheckpoints:
             OSError: It cannot be written; the checkpoint before is kept.
             NotReadyError: It is not written in time.
         """
+        deadline = time.monotonic() + timeout_s
         self._pace.hurry()
         if futures.wait([written], timeout_s).not_done:
             what, seconds = self.describe()
@@ -253,7 +257,16 @@ class TrainingCheckpoints:
                 f"waited {seconds:.0f} s for {what}; expected an end within {timeout_s:g} s; look whether the disk "
                 "hangs, or is too slow for the replay buffer; the checkpoint before is there"
             )
+        self._join(written, deadline)
         return written.result()
+
+    def _join(self, written: "Future[Path]", deadline: float) -> None:
+        """Waits for the end of the thread that has written a checkpoint.
+
+        With it go the tensors that it holds: torch aborts the process if a thread frees one while the interpreter ends.
+        """
+        if (writer := self._writer) is not None and written is self._written and written.done():
+            writer.join(max(0.0, deadline - time.monotonic()))
 
     def restore(self, directory: Path) -> RestoredBest:
         """Restores a checkpoint, and removes later ones. Call it before training starts.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.learner.training import run_keeper, trainer
+from rollcast.learner.training import checkpointing, run_keeper, trainer
 from rollcast.learner.training.trainer import Trainer
 from rollcast.services.errors import NotReadyError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
@@ -95,3 +95,29 @@ def test_an_unforeseen_error_reaches_whoever_waits(tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointStore, "commit", fail)
     with pytest.raises(ZeroDivisionError, match="unforeseen"):
         train(settings_for(tmp_path / "run", "impala"))
+
+
+def test_nothing_that_a_checkpoint_is_written_from_outlives_training(tmp_path, monkeypatch):
+    """A tensor that is freed in a thread while the interpreter ends aborts the process."""
+    is_over, came_late = threading.Event(), []
+
+    class Tensor:
+        def __del__(self) -> None:
+            came_late.append(is_over.wait(0.2))
+
+    begin = checkpointing.TrainingCheckpoints.begin
+
+    def begin_with_tensor(self, *, then, **options):
+        tensor = Tensor()
+
+        def then_with_tensor() -> None:
+            then()
+            assert tensor
+
+        return begin(self, then=then_with_tensor, **options)
+
+    monkeypatch.setattr(checkpointing.TrainingCheckpoints, "begin", begin_with_tensor)
+    train(settings_for(tmp_path / "run", "impala"))
+    is_over.set()
+    assert came_late
+    assert not any(came_late)
