@@ -163,12 +163,12 @@ class Proxy:
     """Listens for one actor and forwards to the learner. `inject` and `heal` may be called from any one thread.
 
     Args:
-        learner_port: The learner's port on this machine.
+        learner_port: The learner's port on this machine; an attribute, which counts for new connections.
         seed: The seed of the bits that flips hit.
     """
 
     def __init__(self, learner_port: int, seed: int) -> None:
-        self._learner_port = learner_port
+        self.learner_port = learner_port
         self._rng = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_LOOK_S)
@@ -234,7 +234,7 @@ class Proxy:
             except TimeoutError:
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self._learner_port), _CONNECT_TIMEOUT_S)
+                server = socket.create_connection(("127.0.0.1", self.learner_port), _CONNECT_TIMEOUT_S)
             except OSError:
                 client.close()
                 continue

@@ -1,5 +1,6 @@
 """Actors that connect from elsewhere: the failures that they survive, and the reasons to refuse them."""
 
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.status.status import ActorState, LearnerStatus, Phase
+from tests.chaos.proxy import Proxy
 from tests.processes import free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -223,6 +225,27 @@ def test_finished_learner_serves_its_policy_and_waiting_actors_join_the_next_run
             assert more.wait(60) == 0
         waiting.send_signal(signal.SIGTERM)
         assert waiting.wait(60) == 0
+
+
+def test_actor_that_has_lost_its_connection_at_the_end_is_told(tmp_path: Path):
+    """Else it would go on trying for ten minutes."""
+    port = free_port()
+    with (
+        contextlib.closing(Proxy(port, seed=0)) as proxy,
+        running(*learner(port, tmp_path / "run")) as learning,
+        LearnerClient(f"127.0.0.1:{port}") as client,
+        running("actor", "--learner-address", proxy.address, "--envs-per-actor", 8, "--actor-id", "a") as acting,
+    ):
+        wait_until(lambda: updates_of(client) > 2, "training", 40)
+        proxy.learner_port = free_port()
+        assert proxy.inject("cut", delay_s=0.0, timeout_s=0.0)
+        wait_until(lambda: client.actors()[0].state is ActorState.LOST, "the loss")
+        client.stop()
+        lines = iter(learning.stdout.readline, "")
+        assert any("waiting up to 7 s for actors that have lost their connection" in line for line in lines)
+        proxy.learner_port = port
+        assert acting.wait(60) == 0, acting.stdout.read()
+        assert learning.wait(60) == 0
 
 
 def test_actor_touches_its_heartbeat_while_it_waits_for_a_learner(tmp_path: Path):

@@ -1,9 +1,23 @@
 """Actors that dial in from other processes and machines."""
 
+import logging
+import time
+from typing import Final
+
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.services.process.printable import printable
+
+logger = logging.getLogger(__name__)
+
+# The longest delay between two attempts of an actor is 5 s, and an attempt takes a moment.
+_LINGER_S: Final = 7.0
+# An actor that has been away for longer than several attempts has ended, or does not reach this machine.
+_MISSING_S: Final = 30.0
+_LOOK_S: Final = 0.05
 
 
 class RemoteDistributedActors(ServedDistributedActors):
@@ -45,6 +59,29 @@ class RemoteDistributedActors(ServedDistributedActors):
             serving=serving,
             bounded_staleness=False,
         )
+
+    def stop(self) -> None:
+        """See `ServedDistributedActors.stop`; first tells actors that have just lost their connection of the end.
+
+        They are in backoff, and nobody would be there to tell them: they would go on trying until their own deadline.
+        """
+        if self._is_serving and not self._training_goes_on:
+            self._started().end_training()
+            self._await_missing(self._started().registry)
+        super().stop()
+
+    def _await_missing(self, registry: ActorRegistry) -> None:
+        deadline = time.monotonic() + _LINGER_S
+        if missing := registry.missing(_MISSING_S):
+            logger.info(
+                "training has ended: waiting up to %.0f s for actors that have lost their connection, to tell them: %s",
+                _LINGER_S,
+                printable(", ".join(missing)),
+            )
+        while registry.missing(_MISSING_S) and not self.is_in_a_hurry and not self._training_goes_on:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_S)
 
     @property
     def leaves_waiting(self) -> bool:

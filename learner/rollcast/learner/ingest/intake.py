@@ -127,6 +127,7 @@ class RolloutIntake:
         """
         parts = self._parts
         if parts.ended.is_set():
+            parts.registry.told_end(offer.actor_id)
             raise TrainingEndedError(
                 "training has ended; expected a run that goes on; start a learner that trains, or begin another run"
             )

@@ -1,5 +1,6 @@
 """Records of one actor: the learner's own while it runs, and the one in its checkpoints."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -43,6 +44,8 @@ class ActorRecord:
     policy_version: int = 0
     last_error: str = ""
     last_seen: float = field(default_factory=time.monotonic)
+    # the time at which it lost its connection last, by `time.monotonic`
+    lost_at: float = -math.inf
     cancel_stream: Callable[[], None] | None = None
     # the processes that had this name before, the latest last
     replaced_nonces: tuple[int, ...] = ()

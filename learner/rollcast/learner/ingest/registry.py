@@ -193,6 +193,8 @@ class ActorRegistry:
             was_streaming = record.state is ActorState.STREAMING
             if was_streaming:
                 self._set_state(record, ActorState.LEFT if clean else ActorState.LOST)
+                if not clean:
+                    record.lost_at = time.monotonic()
         if was_streaming and clean:
             self._note(EventSeverity.INFO, "left", who=record.actor_id)
         elif was_streaming:
@@ -288,6 +290,23 @@ class ActorRegistry:
         """Returns how many actors have an open stream. Asking takes no longer if there are many."""
         with self._lock:
             return len(self._streaming)
+
+    def missing(self, within_s: float) -> list[str]:
+        """Returns the actors that lost their connection within so many seconds and have not come back."""
+        since = time.monotonic() - within_s
+        with self._lock:
+            return sorted(
+                name
+                for name, record in self._records.items()
+                if record.state is ActorState.LOST and record.lost_at >= since
+            )
+
+    def told_end(self, actor_id: str) -> None:
+        """Notes that an actor came back, and was told that training has ended."""
+        with self._lock:
+            record = self._records.get(actor_id)
+            if record is not None and record.state is ActorState.LOST:
+                self._set_state(record, ActorState.LEFT)
 
     def _set_state(self, record: ActorRecord, state: ActorState) -> None:
         """Sets the state of an actor. Called with the lock held."""

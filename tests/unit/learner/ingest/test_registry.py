@@ -294,3 +294,27 @@ def test_counts_the_actors_with_an_open_stream_in_whatever_way_a_stream_ends():
     check(2)
     registry.lost("e", "killed")
     check(1)
+
+
+def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_come_back():
+    registry = make_registry()
+    cancels = {}
+    for nonce, name in enumerate(("streams", "left", "lost", "lost-long-ago", "came-back"), start=1):
+        record = registry.join(offer(name, nonce))
+        cancels[name] = record, (cancel := lambda: None)
+        registry.open_stream(name, 1, cancel)
+        if name in ("lost", "lost-long-ago", "came-back"):
+            registry.close_stream(record, cancel, clean=False)
+        if name == "left":
+            registry.close_stream(record, cancel, clean=True)
+    cancels["lost-long-ago"][0].lost_at -= 31.0
+    assert registry.missing(30.0) == ["came-back", "lost"]
+    registry.join(offer("came-back", 5))
+    registry.open_stream("came-back", 1, lambda: None)
+    assert registry.missing(30.0) == ["lost"]
+    registry.told_end("lost")
+    registry.told_end("unknown")
+    registry.told_end("streams")
+    assert registry.missing(30.0) == []
+    states = {info.actor_id: info.state for info in registry.infos()}
+    assert (states["lost"], states["streams"]) == (ActorState.LEFT, ActorState.STREAMING)
