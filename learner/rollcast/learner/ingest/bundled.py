@@ -1,12 +1,17 @@
-"""Takes the rollouts of an actor behind a relay, whose thread serves all of the relay's actors."""
+"""Streams of actors behind a relay: those that share its threads, and those that need one of their own."""
 
+import contextlib
+import functools
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rollcast.learner.ingest.destination import QueueingDestination
 from rollcast.learner.ingest.stream import IntakeStream
+from rollcast.learner.ingest.turns import Turn
 from rollcast.services.errors import RollcastError
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.bundled_stream import Answer
@@ -15,29 +20,17 @@ from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamPro
 logger = logging.getLogger(__name__)
 
 
-class _Submitted(NamedTuple):
-    """A rollout that waits for the stream's own thread."""
-
-    rollout: Rollout
-    is_active: Callable[[], bool]
-
-
-class BundledIntakeStream:
-    """An actor's stream behind a relay: a `rollcast.services.rollouts.bundled_stream.BundledStream`.
-
-    The relay's thread passes rollouts on itself, and waits for room, while nothing else of the relay is read: they get
-    in in the order in which they came. Where a rollout may have to wait for other actors' rollouts, of which the next
-    one behind it may be one, or for the disk, which writes those of many at once, the stream has a thread of its own.
+class _BundledIntakeStream:
+    """An actor's stream behind a relay, see `rollcast.services.rollouts.bundled_stream.BundledStream`.
 
     `close` may come from any thread, once; all else from the relay's.
 
     Args:
         stream: The actor's stream.
         answer: Takes what the learner has for it.
-        has_own_thread: Whether it has a thread of its own.
     """
 
-    def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None], *, has_own_thread: bool) -> None:
+    def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
         self._stream = stream
         self._answer = answer
         self.actor_id = stream.actor_id
@@ -48,15 +41,11 @@ class BundledIntakeStream:
         self.state_size = stream.state_size
         self.frame_stack = stream.frame_stack
         self.activity_interval_s = stream.activity_interval_s
-        self._lock = threading.Lock()  # guards the two below
-        self._is_passing_on = False
+        self._lock = threading.Lock()  # guards the two below, and what else may change in a subclass
+        # A thread passes a rollout on. It goes on with the next, or closes the stream, when it has done so.
+        self._is_busy = False
         # how the stream was closed; None: it is open
         self._closed: bool | None = None
-        self._submitted: queue.SimpleQueue[_Submitted | None] | None = None
-        if has_own_thread:
-            self._submitted = queue.SimpleQueue()
-            name = f"rollcast-relayed-{self.actor_id}"
-            threading.Thread(target=self._run, args=(self._submitted,), name=name, daemon=True).start()
         answer(stream.progress())
 
     def received(self, serialized: bytes) -> None:
@@ -69,18 +58,6 @@ class BundledIntakeStream:
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on; see `IntakeStream.accept`."""
         return self._stream.accept(rollout, is_active=is_active)
-
-    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Passes a rollout on, or leaves that to the stream's own thread; the answer is given in either case.
-
-        Args:
-            rollout: The rollout.
-            is_active: Called now and then during waits; a wait ends once it returns False.
-        """
-        if self._submitted is None:
-            self._pass_on(rollout, is_active)
-        else:
-            self._submitted.put(_Submitted(rollout, is_active))
 
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream has nothing to do but to wait; see `IntakeStream.awaits_message`."""
@@ -98,6 +75,65 @@ class BundledIntakeStream:
         """Counts and logs a rollout that did not fit."""
         self._stream.rejected(error)
 
+    def _give_answer(self, make: Callable[[], StreamProgress | None]) -> None:
+        """Gives the answer to a rollout, or the error in making it; None: there is no answer yet."""
+        answer: Answer | None
+        try:
+            answer = make()
+        except RollcastError as error:
+            answer = error
+        except Exception as error:  # the relay's other actors go on
+            logger.exception("a rollout of actor %s could not be passed on", self.actor_id)
+            answer = RollcastError(f"the learner failed on a rollout: {error!r}; expected no error; see its log")
+        # Before the stream may be closed: a stream that has ended takes no answer.
+        if answer is not None:
+            self._answer(answer)
+
+
+class QueuedIntakeStream(_BundledIntakeStream):
+    """A stream whose rollouts wait for nothing but room in a queue, and hold no thread meanwhile.
+
+    Each has a turn of its own, as the rollout of an actor that is connected directly has. The thread that answers the
+    relay goes on with those whose turn has come, many at a time. The actor's next rollout waits for the one before.
+
+    Args:
+        stream: The actor's stream.
+        answer: Takes what the learner has for it.
+        later: Has the thread that answers the relay do something.
+        destination: The queue.
+    """
+
+    def __init__(
+        self,
+        stream: IntakeStream,
+        answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
+        destination: QueueingDestination,
+    ) -> None:
+        self._later = later
+        self._destination = destination
+        # Guarded by the lock: the turn of the rollout that waits, while no thread is busy; the rollouts behind it.
+        self._turn: Turn | None = None
+        self._next: deque[Rollout] = deque()
+        super().__init__(stream, answer)
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Passes a rollout on, or lets it wait; the answer is given in either case. Returns at once.
+
+        Args:
+            rollout: The rollout.
+            is_active: Not needed: nobody waits.
+        """
+        del is_active
+        with self._lock:
+            if self._closed is not None:
+                return
+            if self._is_busy or self._turn is not None:
+                self._next.append(rollout)
+                return
+            self._is_busy = True
+        self._pass_on(rollout)
+
     def close(self, *, clean: bool) -> None:
         """Closes the actor's stream, once no rollout of it is being passed on. Called once.
 
@@ -106,34 +142,126 @@ class BundledIntakeStream:
         """
         with self._lock:
             self._closed = clean
-            is_passing_on = self._is_passing_on
-        if not is_passing_on:
+            self._next.clear()
+            turn, self._turn = self._turn, None
+            is_busy = self._is_busy
+        if turn is not None:
+            self._end_turn(turn)
+        if not is_busy:
             self._stream.close(clean=clean)
-        if self._submitted is not None:
-            self._submitted.put(None)
 
-    def _run(self, submitted: "queue.SimpleQueue[_Submitted | None]") -> None:
-        while (item := submitted.get()) is not None:
-            self._pass_on(*item)
-            del item
+    def _pass_on(self, rollout: Rollout | None) -> None:
+        """Passes rollouts on until one has to wait. Called by the thread that has made the stream busy."""
+        while rollout is not None:
+            turn: Turn | None = None
 
-    def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> None:
+            def offer(rollout: Rollout = rollout) -> StreamProgress | None:
+                nonlocal turn
+                turn = self._stream.offer(rollout, self._destination, self._decided)
+                return self._stream.progress() if turn is None else None
+
+            self._give_answer(offer)
+            rollout = self._rest(turn)
+
+    def _decided(self) -> None:
+        self._later(self._go_on)
+
+    def _go_on(self) -> None:
+        """Goes on when a turn is over."""
         with self._lock:
-            if self._closed is not None:
+            turn = self._turn
+            if turn is None or turn.is_in is None:
                 return
-            self._is_passing_on = True
-        answer: Answer
-        try:
-            answer = self._stream.accept(rollout, is_active=is_active)
-        except RollcastError as error:
-            answer = error
-        except Exception as error:  # the relay's other actors go on
-            logger.exception("a rollout of actor %s could not be passed on", self.actor_id)
-            answer = RollcastError(f"the learner failed on a rollout: {error!r}; expected no error; see its log")
-        # Before the stream may be closed: a stream that has ended takes no answer.
-        self._answer(answer)
+            self._turn, self._is_busy = None, True
+        is_in = turn.is_in
+
+        def finish() -> StreamProgress:
+            self._stream.finish(turn.rollout, is_in=is_in)
+            return self._stream.progress()
+
+        self._give_answer(finish)
+        self._pass_on(self._rest(None))
+
+    def _rest(self, turn: Turn | None) -> Rollout | None:
+        """Ends being busy, with a rollout that waits or without; returns the next rollout if there is one already."""
         with self._lock:
-            self._is_passing_on = False
             closed = self._closed
+            if closed is None:
+                if turn is None and self._next:
+                    return self._next.popleft()
+                self._turn, self._is_busy = turn, False
         if closed is not None:
+            if turn is not None:
+                self._end_turn(turn)
             self._stream.close(clean=closed)
+        elif turn is not None and turn.is_in is not None:
+            # It may have been decided before `_go_on` could see it.
+            self._later(self._go_on)
+        return None
+
+    def _end_turn(self, turn: Turn) -> None:
+        """Ends a wait because the stream is closed."""
+        self._destination.withdraw(turn)
+        with contextlib.suppress(RollcastError):  # there is nobody to tell
+            self._stream.finish(turn.rollout, is_in=bool(turn.is_in))
+
+
+class _Submitted(NamedTuple):
+    """A rollout that waits for the stream's own thread."""
+
+    rollout: Rollout
+    is_active: Callable[[], bool]
+
+
+class ThreadedIntakeStream(_BundledIntakeStream):
+    """A stream with a thread of its own, which waits with its rollouts.
+
+    For rollouts that may have to wait for other actors' rollouts, of which the next one behind it may be one; or for
+    the disk, which writes those of many at once; or for a replay buffer.
+
+    Args:
+        stream: The actor's stream.
+        answer: Takes what the learner has for it.
+    """
+
+    def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
+        super().__init__(stream, answer)
+        self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"rollcast-relayed-{self.actor_id}", daemon=True).start()
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Hands a rollout to the stream's own thread, which gives the answer.
+
+        Args:
+            rollout: The rollout.
+            is_active: Called now and then during waits; a wait ends once it returns False.
+        """
+        self._submitted.put(_Submitted(rollout, is_active))
+
+    def close(self, *, clean: bool) -> None:
+        """Closes the actor's stream, once no rollout of it is being passed on. Called once.
+
+        Args:
+            clean: True if the actor said goodbye, False if it or its relay was lost.
+        """
+        with self._lock:
+            self._closed = clean
+            is_busy = self._is_busy
+        if not is_busy:
+            self._stream.close(clean=clean)
+        self._submitted.put(None)
+
+    def _run(self) -> None:
+        while (item := self._submitted.get()) is not None:
+            with self._lock:
+                if self._closed is not None:
+                    return
+                self._is_busy = True
+            self._give_answer(functools.partial(self._stream.accept, item.rollout, is_active=item.is_active))
+            del item
+            with self._lock:
+                self._is_busy = False
+                closed = self._closed
+            if closed is not None:
+                self._stream.close(clean=closed)
+                return

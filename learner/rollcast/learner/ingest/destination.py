@@ -1,10 +1,11 @@
 """The seams behind the intake: where accepted rollouts go, and the log they are written to before."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rollcast.learner.ingest.credits import Room
 from rollcast.learner.ingest.records import ActorRecord
+from rollcast.learner.ingest.turns import Turn
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import Rollout
 
@@ -26,6 +27,17 @@ class RolloutDestination(Room, Protocol):
 
     def close(self) -> None:
         """Refuses every further rollout, and ends the waits in `put`."""
+
+
+@runtime_checkable
+class QueueingDestination(RolloutDestination, Protocol):
+    """A destination in which rollouts wait for room without a thread: a `RolloutQueue`. Called from many threads."""
+
+    def offer(self, rollout: Rollout, *, decided: Callable[[], None], n_reserved: int = 0) -> Turn:
+        """Takes a rollout, or lets it wait for its turn; see `RolloutQueue.offer`."""
+
+    def withdraw(self, turn: Turn) -> None:
+        """Ends the wait of a rollout; see `RolloutQueue.withdraw`."""
 
 
 class RolloutLog(Protocol):

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.bundled import BundledIntakeStream
+from rollcast.learner.ingest.bundled import QueuedIntakeStream, ThreadedIntakeStream
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
 from rollcast.learner.ingest.evaluations import Evaluations
@@ -257,8 +257,9 @@ class RolloutIntake:
         relay: Relay,
         peer: str,
         answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
         cancel: Callable[[], None],
-    ) -> BundledIntakeStream:
+    ) -> QueuedIntakeStream | ThreadedIntakeStream:
         """Opens the stream of an actor that has joined through a relay.
 
         Args:
@@ -267,6 +268,7 @@ class RolloutIntake:
             relay: The relay that speaks for it.
             peer: The relay's address; known since the join.
             answer: Takes what the learner has for the stream.
+            later: Has the relay's other thread do something.
             cancel: Ends the stream; called when a newer stream replaces it.
 
         Raises:
@@ -276,7 +278,10 @@ class RolloutIntake:
         """
         del peer
         stream = self._open(actor_id, incarnation, cancel, relay)
-        return BundledIntakeStream(stream, answer, has_own_thread=self._parts.takes_turns)
+        queue = self._parts.queue
+        if queue is None:
+            return ThreadedIntakeStream(stream, answer)
+        return QueuedIntakeStream(stream, answer, later, queue)
 
     def _open(self, actor_id: str, incarnation: int, cancel: Callable[[], None], relay: Relay | None) -> IntakeStream:
         registry = self._parts.registry

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.learner.ingest.turns import Turn
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
@@ -47,26 +48,6 @@ class SliceName(NamedTuple):
     sequence: int
     start: int
     stop: int
-
-
-class _Turn:
-    """The turn of a thread that waits for room.
-
-    Attributes:
-        rollout: The rollout that it brings.
-        arrived_at: The time at which it came.
-        is_in: True once the rollout is in the queue.
-        is_over: Held while the thread waits.
-    """
-
-    __slots__ = ("arrived_at", "is_in", "is_over", "rollout")
-
-    def __init__(self, rollout: Rollout, arrived_at: float) -> None:
-        self.rollout = rollout
-        self.arrived_at = arrived_at
-        self.is_in = False
-        self.is_over = threading.Lock()
-        self.is_over.acquire()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +154,10 @@ class RolloutQueue:
     than its own size. No room is promised out of what the consumer waits for: other rollouts may fill it first, and a
     promise outlives the wait.
 
-    Any number of threads may `put`; one thread at a time may `get`. `put` blocks while the queue is full: this is the
-    back-pressure that reaches the actors. Rollouts get in in the order in which they came, so that no actor overtakes
-    another of the same speed twice. Whoever makes room lets the next rollouts in, and wakes only their threads:
+    Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
+    and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
+    which they came, so that no actor overtakes another of the same speed twice. Whoever makes room lets the next
+    rollouts in, and wakes only their threads:
     the cost of a rollout does not depend on how many threads wait.
 
     Args:
@@ -195,7 +177,7 @@ class RolloutQueue:
         self._kept = 0
         self._closed = False
         # The rollouts that wait for room, in the order in which they came.
-        self._turns: deque[_Turn] = deque()
+        self._turns: deque[Turn] = deque()
         # The trajectories that the consumer waits for; 0 while it does not wait.
         self._n_awaited = 0
         # True once the consumer has found the queue empty: it takes whatever comes next.
@@ -221,37 +203,60 @@ class RolloutQueue:
         Returns:
             False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
         """
-        arrived_at = time.monotonic()
+        is_over = threading.Lock()
+        is_over.acquire()
+        turn = self.offer(rollout, decided=is_over.release, n_reserved=n_reserved)
+        if turn.is_in is None:
+            self._wait_for_turn(turn, is_over, is_active)
+        return bool(turn.is_in)
+
+    def offer(self, rollout: Rollout, *, decided: Callable[[], None], n_reserved: int = 0) -> Turn:
+        """Appends a rollout, or lets it wait for its turn; returns at once.
+
+        Args:
+            rollout: The rollout.
+            decided: Called when its wait has ended, if it waits: by the thread that ends it, with the lock held. It
+                must not call the queue.
+            n_reserved: See `put`.
+
+        Returns:
+            Its turn, with `is_in` for a rollout that does not wait.
+        """
+        turn = Turn(rollout, time.monotonic(), decided)
         with self._lock:
             self._reserved -= n_reserved
             if self._closed:
-                return False
-            if n_reserved or (not self._turns and self._fits(rollout.n_envs)):
-                self._append(rollout, arrived_at)
+                turn.is_in = False
+            elif n_reserved or (not self._turns and self._fits(rollout.n_envs)):
+                self._append(rollout, turn.arrived_at)
                 self._let_in()
-                return True
-            turn = _Turn(rollout, arrived_at)
-            self._turns.append(turn)
-            self._arrived.notify()
-        return self._wait_for_turn(turn, is_active)
+                turn.is_in = True
+            else:
+                self._turns.append(turn)
+                self._arrived.notify()
+        return turn
 
-    def _wait_for_turn(self, turn: _Turn, is_active: Callable[[], bool]) -> bool:
-        """Waits until a rollout is in the queue; returns False if it will not be. Called without the lock."""
-        is_over = False
-        try:
-            while not is_over and is_active():
-                is_over = turn.is_over.acquire(timeout=_CHECK_S)
-        finally:
-            if not is_over:
-                self._give_up(turn)
-        return turn.is_in
+    def withdraw(self, turn: Turn) -> None:
+        """Ends the wait of a rollout, without a call of `decided`; changes nothing if it has ended.
 
-    def _give_up(self, turn: _Turn) -> None:
-        """Takes a rollout out of those that wait; changes nothing if it got in meanwhile."""
+        Args:
+            turn: Its turn, from `offer`; afterwards `is_in` says where it is.
+        """
         with self._lock:
-            if turn in self._turns:
+            if turn.is_in is None:
                 self._turns.remove(turn)
+                turn.is_in = False
                 self._let_in()
+
+    def _wait_for_turn(self, turn: Turn, is_over: threading.Lock, is_active: Callable[[], bool]) -> None:
+        """Waits until a rollout is in the queue, or will not be. Called without the lock."""
+        try:
+            while is_active():
+                if is_over.acquire(timeout=_CHECK_S):
+                    return
+        finally:
+            if turn.is_in is None:
+                self.withdraw(turn)
 
     def _append(self, rollout: Rollout, arrived_at: float) -> None:
         """Appends a rollout, and wakes the consumer if that is what it waits for. Called with the lock held."""
@@ -267,8 +272,7 @@ class RolloutQueue:
         while self._turns and self._fits(self._turns[0].rollout.n_envs):
             turn = self._turns.popleft()
             self._append(turn.rollout, turn.arrived_at)
-            turn.is_in = True
-            turn.is_over.release()
+            turn.decide(is_in=True)
 
     def _fits(self, n_trajectories: int) -> bool:
         # The consumer will take at once the trajectories that it waits for.
@@ -379,5 +383,5 @@ class RolloutQueue:
             self._closed = True
             self._arrived.notify()
             for turn in self._turns:
-                turn.is_over.release()
+                turn.decide(is_in=False)
             self._turns.clear()

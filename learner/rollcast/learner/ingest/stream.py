@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule, StreamCredits
-from rollcast.learner.ingest.destination import RolloutDestination, RolloutLog
+from rollcast.learner.ingest.destination import QueueingDestination, RolloutDestination, RolloutLog
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.turns import Turn
 from rollcast.services.errors import (
     DuplicateSequenceError,
     LimitExceededError,
@@ -82,9 +83,10 @@ class SharedParts:
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def takes_turns(self) -> bool:
-        """True if passing a rollout on may last until other actors have passed theirs on, or the disk has it."""
-        return self.durable is not None or self.rule.rounds is not None
+    def queue(self) -> QueueingDestination | None:
+        """The destination, if passing a rollout on never waits for anything but room in it; None: it may."""
+        waits_for_others = self.durable is not None or self.rule.rounds is not None
+        return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
 
     @property
     def activity_interval_s(self) -> float:
@@ -175,17 +177,51 @@ class IntakeStream:
         if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
             return self.progress()
         self._parts.rule.pause_policies(self.actor_id)
-        if not self._pass_on(rollout, is_active):
-            if self._parts.ended.is_set():
-                return self.progress()
-            raise NotReadyError(
-                f"rollout {rollout.sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or "
-                "the stream broke while it waited for room; join again with backoff and send it again"
-            )
-        self._last_on_stream = rollout.sequence
-        self._credits.acknowledge(rollout.sequence)
-        self._take_places(rollout.policy_version, is_active)
+        if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
+            self._take_places(rollout.policy_version, is_active)
         return self.progress()
+
+    def offer(self, rollout: Rollout, queue: QueueingDestination, decided: Callable[[], None]) -> Turn | None:
+        """Passes a rollout on like `accept`, but does not wait for room.
+
+        Args:
+            rollout: The rollout.
+            queue: The destination.
+            decided: See `RolloutQueue.offer`.
+
+        Returns:
+            The rollout's turn, if it waits; `finish` must be called when that is over, before the stream is closed.
+            None if it was taken or dropped.
+
+        Raises:
+            RollcastError: See `accept`.
+        """
+        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+            return None
+        self._parts.rule.pause_policies(self.actor_id)
+        self._record.accepting.acquire()
+        turn = None
+        if self._parts.registry.is_current(self._record, self._cancel):
+            turn = queue.offer(rollout, decided=decided, n_reserved=self._credits.spend())
+        if turn is None or turn.is_in is not None:
+            self.finish(rollout, is_in=turn is not None and bool(turn.is_in))
+            return None
+        return turn
+
+    def finish(self, rollout: Rollout, *, is_in: bool) -> None:
+        """Notes that the turn of a rollout is over.
+
+        Args:
+            rollout: The rollout.
+            is_in: Whether it is in the queue.
+
+        Raises:
+            NotReadyError: It is not.
+        """
+        if is_in:
+            self._parts.registry.accepted(self._record, rollout)
+        self._record.accepting.release()
+        self._acknowledge(rollout, is_in=is_in)
 
     def acted(self, activity: ActorActivity) -> None:
         """Notes how the actor says that it spends its time. That is no progress."""
@@ -229,6 +265,18 @@ class IntakeStream:
         if rounds is not None and policy_version >= self._round:
             self._round = 0
             self._round = rounds.wait(self._n_trajectories, is_active=lambda: is_active() and not ended.is_set())
+
+    def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:
+        """Gives the credit for a rollout that was taken; returns False for one that came after the end of training."""
+        if is_in:
+            self._last_on_stream = rollout.sequence
+            self._credits.acknowledge(rollout.sequence)
+        elif not self._parts.ended.is_set():
+            raise NotReadyError(
+                f"rollout {rollout.sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or "
+                "the stream broke while it waited for room; join again with backoff and send it again"
+            )
+        return is_in
 
     def _is_next(self, sequence: int) -> bool:
         """Returns True for the next rollout, False for a duplicate, which it counts; raises for any other."""

@@ -126,10 +126,11 @@ class RelayIntake:
         relay: Relay,
         peer: str,
         answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
         cancel: Callable[[], None],
     ) -> RelayedStream:
         """Opens the stream of an actor that has joined through another relay and this one; see `BundleSink`."""
-        del peer
+        del peer, later
         return self._open(self._find(actor_id, incarnation, relay), answer, cancel)
 
     def _open(

@@ -105,7 +105,7 @@ class BundleServicer:
 
 
 class RelayCall:
-    """One relay's call. One thread reads, one iterates over `answers`; any thread may `answer`.
+    """One relay's call. One thread reads, one iterates over `answers`; any may call `answer` and `later`.
 
     Args:
         sink: The learner.
@@ -135,6 +135,7 @@ class RelayCall:
         self._changed = threading.Condition()  # guards all below
         self._streams: dict[int, ActorStream] = {}
         self._answers: deque[tuple[int, Answer]] = deque()
+        self._to_do: deque[Callable[[], None]] = deque()
         self._ended = False
         self._error: Exception | None = None
         # Used by the thread that reads only.
@@ -165,9 +166,12 @@ class RelayCall:
     def answers(self) -> Iterator[relay_pb2.StreamBundlesResponse]:
         """Yields the learner's answers, as many together as there are, until the call ends."""
         while True:
+            self._do_all()
             with self._changed:
-                while not self._answers and not self._ended:
+                while not self._answers and not self._to_do and not self._ended:
                     self._changed.wait(_LOOK_S)
+                if self._to_do and not self._ended:
+                    continue
                 answers = self._take_answers()
                 if not answers:
                     if self._error is not None:
@@ -189,6 +193,17 @@ class RelayCall:
             self._answers.append((number, answer))
             if threading.get_ident() != self._reader:
                 self._changed.notify_all()
+
+    def later(self, do: Callable[[], None]) -> None:
+        """Has the thread that answers do something. Any thread may call, whatever locks it holds."""
+        with self._changed:
+            self._to_do.append(do)
+            self._changed.notify_all()
+
+    def _do_all(self) -> None:
+        """Does what was asked for; its answers leave together."""
+        while self._to_do:
+            self._to_do.popleft()()
 
     def forget(self, number: int) -> None:
         """Forgets a stream that has ended."""
@@ -287,6 +302,7 @@ class RelayCall:
                 relay=self._relay,
                 peer=self._context.peer(),
                 answer=stream.answer,
+                later=self.later,
                 cancel=stream.cancel,
             )
         except RollcastError as error:

@@ -20,12 +20,12 @@ class BundledStream(RolloutStream, Protocol):
     """One actor's open stream behind a relay as the learner sees it."""
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Takes a rollout; its answer comes later, or before this returns. Waits only as long as all actors wait.
+        """Takes a rollout; its answer comes later, or before this returns. Does not wait: others are behind it.
 
         Args:
             rollout: A rollout checked against the agreement. The stream must not use its arrays after its answer.
-            is_active: Returns whether the actor's stream is still open; to be called at least every second while
-                waiting.
+            is_active: Returns whether the actor's stream is still open; a thread that waits with the rollout has to
+                call it at least every second.
         """
 
 
@@ -48,6 +48,7 @@ class BundleSink(Protocol):
         relay: Relay,
         peer: str,
         answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
         cancel: Callable[[], None],
     ) -> BundledStream:
         """Opens the stream of an actor that has joined through a relay.
@@ -59,6 +60,8 @@ class BundleSink(Protocol):
             peer: The relay's address, as gRPC names it.
             answer: Called with the stream's progress: as soon as it is open, then after each rollout; or with the error
                 that ends it. From any thread, in the order of the stream.
+            later: Has the thread that answers the relay do something that does not wait, soon, unless the relay has
+                gone. From any thread, whatever locks it holds.
             cancel: Ends the stream from any thread, with an error that asks the actor to join again.
 
         Raises:

@@ -59,6 +59,21 @@ def test_put_gives_up_when_its_stream_has_gone():
     assert queue.size == 2
 
 
+def test_an_offer_waits_without_a_thread_and_is_told_when_its_turn_has_come():
+    queue, told = RolloutQueue(2), []
+    turns = [queue.offer(make_rollout(sequence=i), decided=lambda i=i: told.append(i)) for i in range(1, 5)]
+    assert [turn.is_in for turn in turns] == [True, None, None, None]
+    queue.withdraw(turns[1])
+    assert turns[1].is_in is False
+    assert queue.get(2, 0).rollout.sequence == 1
+    assert ([turn.is_in for turn in turns], told) == ([True, False, True, None], [3])
+    queue.withdraw(turns[2])
+    assert turns[2].is_in is True, "it is too late"
+    queue.close()
+    assert (turns[3].is_in, told) == (False, [3, 4])
+    assert queue.offer(make_rollout(sequence=5), decided=lambda: None).is_in is False
+
+
 def test_a_rollout_larger_than_the_queue_enters_an_empty_one():
     queue = RolloutQueue(2)
     assert queue.put(make_rollout(n_envs=5), is_active=always)

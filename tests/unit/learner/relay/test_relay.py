@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -94,6 +95,29 @@ def test_nothing_is_acknowledged_before_the_learner_has_it():
         assert learner.info("a").rollouts == 1
         learner.take(1)
         assert next(answers).acknowledged_sequence == 2
+
+
+def test_the_actors_of_a_relay_get_as_much_room_as_one_that_is_connected_directly():
+    n_behind, n_rollouts = 9, 20
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(queue=RolloutQueue(4)))
+        relay = stack.enter_context(relaying(learner.address))
+        addresses = {"direct": learner.address} | {f"behind-{i}": relay.address for i in range(n_behind)}
+        threads = [
+            threading.Thread(target=send, args=(stack.enter_context(streaming(address, name)), name, n_rollouts))
+            for name, address in addresses.items()
+        ]
+        for thread in threads:
+            thread.start()
+        n_taken: Counter[str] = Counter()
+        while max(n_taken.values(), default=0) < n_rollouts - 2:
+            wait_until(lambda: len(learner.queue._turns) == len(addresses), "a rollout of each actor to wait for room")
+            n_taken.update(rollout.actor_id for rollout in learner.take(1))
+        assert min(n_taken[name] for name in addresses) >= n_rollouts - 4, n_taken
+        learner.take(len(addresses) * n_rollouts - n_taken.total())
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_bad_rollout_ends_its_actors_stream_alone_and_the_learner_hears_why(learner: Learner, relay: RollcastRelay):
