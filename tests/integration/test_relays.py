@@ -194,6 +194,7 @@ def test_a_killed_durable_learner_goes_on_behind_a_relay(tmp_path: Path):
             first.wait(60)
         with running(*learner(port, run, *options)):
             wait_until(lambda: has_trained(client), "the second learner to train", START_S)
+            wait_until(lambda: any(info.rollouts for info in client.actors()), "the actor to be back")
             (info,) = client.actors()
             assert (info.incarnation, info.via) == (1, (f"relay-{relay_port}",))
             assert client.status().rejected_rollouts == 0

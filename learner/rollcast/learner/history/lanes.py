@@ -154,14 +154,20 @@ class LaneTable:
             self._forget(second)
 
     def _fill_held(self, second: int, column: NDArray[np.float64]) -> None:
+        held: list[_Known] = []
+        since_s: list[float] = []
         for known in self._known.values():
             since = None if known.held_since is None else known.held_since()
-            if since is None or since >= second + 1:
-                continue
-            row = column[known.index]
-            unknown_s = min(1.0 - float(row.sum()), second + 1 - since)
-            if unknown_s > 0:
-                row[self._held_state] += unknown_s
+            if since is not None and since < second + 1:
+                held.append(known)
+                since_s.append(since)
+        if not held:
+            return
+        rows = np.array([known.index for known in held])
+        unknown_s = np.minimum(1.0 - column[rows].sum(axis=1), second + 1 - np.array(since_s))
+        column[rows, self._held_state] += np.maximum(unknown_s, 0.0)
+        for known, seconds in zip(held, unknown_s.tolist(), strict=True):
+            if seconds > 0:
                 known.last_second = second
 
     def _skip(self, end: int) -> None:

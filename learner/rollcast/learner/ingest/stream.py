@@ -19,9 +19,10 @@ from rollcast.services.errors import (
     NotReadyError,
     RollcastError,
 )
-from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S
+from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, RELAYED_ACTIVITY_INTERVAL_S
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -88,10 +89,11 @@ class SharedParts:
         waits_for_others = self.durable is not None or self.rule.rounds is not None
         return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
 
-    @property
-    def activity_interval_s(self) -> float:
-        """Seconds between two reports of an actor's time; 0: nobody wants them."""
-        return 0.0 if self.memory is None else ACTIVITY_INTERVAL_S
+    def activity_interval_s(self, offer: JoinOffer) -> float:
+        """Returns the seconds between two reports of an actor's time; 0: nobody wants them."""
+        if self.memory is None:
+            return 0.0
+        return RELAYED_ACTIVITY_INTERVAL_S if offer.via else ACTIVITY_INTERVAL_S
 
 
 class IntakeStream:
@@ -118,7 +120,7 @@ class IntakeStream:
         self.state_size = parts.state_size
         self.frame_stack = parts.frame_stack
         self.n_envs = record.offer.n_envs
-        self.activity_interval_s = parts.activity_interval_s
+        self.activity_interval_s = parts.activity_interval_s(record.offer)
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
         self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())

@@ -2,6 +2,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.bundled import QueuedIntakeStream, ThreadedIntakeStream
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.rounds import Rounds
@@ -182,3 +183,10 @@ def test_turns_that_come_while_their_streams_are_closed_lose_nothing_and_repeat_
         acknowledged = again.stream.progress().acknowledged_sequence
         assert came.count(("b", acknowledged)) == (len(came) == 2), "what is acknowledged has come, and nothing else"
         again.stream.close(clean=False)
+
+
+def test_actors_behind_a_relay_report_their_time_half_as_often():
+    intake = Intake(memory=RunHistory())
+    direct, behind = (intake.intake.join(offer(actor_id=name, via=via)) for name, via in (("a", ()), ("b", (RELAY,))))
+    assert (direct.activity_interval_s, behind.activity_interval_s) == (1.0, 2.0)
+    assert Bundled(intake, "b").stream.activity_interval_s == 2.0
