@@ -8,7 +8,7 @@ import torch
 
 from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.place import rank_place
-from rollcast.services.errors import RollcastError
+from rollcast.services.errors import ConfigurationError, RollcastError
 
 
 def main(what: str) -> int:
@@ -21,9 +21,11 @@ def main(what: str) -> int:
             group.compare({"--batch-size": 8 if what != "differ" else 8 * (1 + place.rank)})
             group.begin("gloo")
             group.sum(torch.ones(1), "the first sum")
-            group.doing("thinking")
+            group.describe = lambda: ("thinking", "after 7 updates")
             if is_last and what == "die":
                 os._exit(0)
+            if is_last and what == "raise":
+                raise ConfigurationError("a wrong number; expected another; take it")
             if is_last and what == "hang":
                 print("hangs", flush=True)  # noqa: T201  # for the test, which reads it
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -16,7 +16,6 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.observing import observe_batch
 from rollcast.learner.batch import Batch
 from rollcast.services.replay.replay import ReplayStatus
-from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,8 @@ class Experience:
     Attributes:
         batch: The batch to learn from.
         env_steps: The environment steps that have come, those of every agent.
-        episodes: The episodes that have ended in these steps.
+        n_episodes: The episodes that have ended in these steps.
+        returns: Their returns, in the order in which they came; of many only the last ones.
         policy_lag: int64 `[trajectories that have come]`, the newest policy version minus the version that acted.
         waited_s: The seconds spent waiting for the batch.
         data_age_s: The time that each rollout lay here before training took it; empty if rollouts are not sent.
@@ -34,7 +34,8 @@ class Experience:
 
     batch: Batch
     env_steps: int
-    episodes: tuple[EpisodeStatistics, ...]
+    n_episodes: int
+    returns: tuple[float, ...]
     policy_lag: NDArray[np.int64]
     waited_s: float
     data_age_s: tuple[float, ...] = ()
@@ -143,7 +144,8 @@ class FreshExperience(ExperienceSource):
         return Experience(
             batch=batch,
             env_steps=batch.n_env_steps,
-            episodes=batch.episodes,
+            n_episodes=len(batch.episodes),
+            returns=tuple(episode.episode_return for episode in batch.episodes),
             policy_lag=np.maximum(0, self.actors.policy_version - batch.policy_version),
             waited_s=waited_s,
             data_age_s=tuple(time.monotonic() - arrived_at for arrived_at in self.actors.batch_arrived_at),

@@ -88,8 +88,8 @@ class TrainingProgress:
                 self._lag_count += len(lag)
                 self._lag_max = max(self._lag_max, int(lag.max()))
             self._waited_s += experience.waited_s
-            self._episodes += len(experience.episodes)
-            self._returns.extend(episode.episode_return for episode in experience.episodes)
+            self._episodes += experience.n_episodes
+            self._returns.extend(experience.returns)
             if now - self._marks[-1][0] >= _RATE_WINDOW_S / 50:
                 self._marks.append((now, self._env_steps, self._updates))
                 while now - self._marks[0][0] > _RATE_WINDOW_S and len(self._marks) > 2:

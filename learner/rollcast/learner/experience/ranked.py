@@ -190,6 +190,8 @@ class RankedExperience(ExperienceSource):
                     is_paused=wishes.is_paused(),
                     checkpoint=wishes.checkpoint,
                     n_actors=self.actors.n_actors_alive,
+                    n_episodes=0 if held is None else held.n_episodes,
+                    returns=() if held is None else held.returns,
                     largest_weight=weights or 0.0,
                     digest=digest,
                 )
@@ -198,14 +200,15 @@ class RankedExperience(ExperienceSource):
         return agreed
 
     def _share(self, agreed: Round, learner_device: str, *, waited_s: float) -> Experience:
-        """Returns this rank's batch, or nothing, with the steps of all ranks."""
+        """Returns this rank's batch, or nothing, with the steps and the episodes of all ranks."""
         held, self._held = self._held, None
         self._is_own = held is not None
         if held is None:
             return Experience(
                 batch=self._nothing(learner_device),
                 env_steps=agreed.env_steps,
-                episodes=(),
+                n_episodes=agreed.n_episodes,
+                returns=agreed.returns,
                 policy_lag=np.zeros(0, np.int64),
                 waited_s=waited_s,
             )
@@ -213,4 +216,11 @@ class RankedExperience(ExperienceSource):
         if batch.weights is not None and batch.largest_weight:
             # Each rank has scaled its weights by its own largest.
             batch = dataclasses.replace(batch, weights=batch.weights * (batch.largest_weight / agreed.largest_weight))
-        return dataclasses.replace(held, batch=batch, env_steps=agreed.env_steps, waited_s=waited_s)
+        return dataclasses.replace(
+            held,
+            batch=batch,
+            env_steps=agreed.env_steps,
+            n_episodes=agreed.n_episodes,
+            returns=agreed.returns,
+            waited_s=waited_s,
+        )

@@ -189,7 +189,8 @@ class ReplayedExperience(ExperienceSource):
         return Experience(
             batch=batch,
             env_steps=arrivals.env_steps,
-            episodes=tuple(arrivals.episodes),
+            n_episodes=len(arrivals.episodes),
+            returns=tuple(episode.episode_return for episode in arrivals.episodes),
             policy_lag=np.concatenate(arrivals.policy_lag) if arrivals.policy_lag else np.zeros(0, np.int64),
             waited_s=time.perf_counter() - started,
             data_age_s=tuple(arrivals.data_age_s),

@@ -4,10 +4,10 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, distributed
@@ -17,8 +17,13 @@ from rollcast.learner.ranks.place import RankPlace
 from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
 from rollcast.services.version import software_version
 
-# A rank tells the others so often where it is. It is gone for them after two such times without news.
-_BEAT_S: Final = 1.0
+# A rank tells the others so often where it is. It is gone for them after so long without news.
+_BEAT_S: Final = 0.25
+_SILENCE_S: Final = 2.0
+# Ranks whose settings differ wait so long for the others to see it.
+_COMPARED_S: Final = 5.0
+# The error of a rank that has ended is told to the others, cut to so many characters.
+_MAX_ERROR: Final = 300
 # A text that is waited for is looked for so often.
 _LOOK_S: Final = 0.05
 
@@ -42,6 +47,22 @@ def choose_backend(name: Backend, device: torch.device) -> str:
     return name
 
 
+class _Word(NamedTuple):
+    """The last word of a rank.
+
+    Attributes:
+        n_operations: The operations of all ranks that it has begun.
+        doing: The work that it does, or did last.
+        beat: Counts its signs of life.
+        ended: The reason for which it has ended; empty: it has not.
+    """
+
+    n_operations: int
+    doing: str
+    beat: int
+    ended: str = ""
+
+
 class RankGroup:
     """The connection of this process to the other ranks of its run.
 
@@ -52,6 +73,10 @@ class RankGroup:
         place: The place of this process.
         timeout_s: The seconds that an operation may take, waiting for other ranks included.
 
+    Attributes:
+        describe: Returns, in words, what this rank does now, and when: two parts, of which the other ranks leave out
+            the first while it waits for one of them. Any thread may call it.
+
     Raises:
         RankLostError: Not all ranks have come in time.
     """
@@ -59,10 +84,14 @@ class RankGroup:
     def __init__(self, place: RankPlace, *, timeout_s: float) -> None:
         self._place = place
         self._timeout_s = timeout_s
+        self.describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
         self._store = self._connect()
         self._n_operations = 0
-        self._doing = "starting"
+        # What an operation of all ranks waits for; empty: none runs.
+        self._operating = ""
         self._ended = threading.Event()
+        # Why this rank ends, for the others.
+        self._farewell = ""
         # Why the store is gone; empty: it is there.
         self._store_lost = ""
         # A connection of its own: a call that waits keeps the others of its connection waiting.
@@ -75,7 +104,7 @@ class RankGroup:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(error)
 
     @property
     def rank(self) -> int:
@@ -87,10 +116,16 @@ class RankGroup:
         """W."""
         return self._place.n_ranks
 
-    def close(self) -> None:
-        """Leaves the group. Idempotent."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leaves the group. Idempotent.
+
+        Args:
+            error: The error with which this rank ends: ranks that wait for it say so.
+        """
+        if error is not None and not self._farewell:
+            self._farewell = _reason(error)
         self._ended.set()
-        self._beats.join(2 * _BEAT_S)
+        self._beats.join(_SILENCE_S)
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -106,15 +141,24 @@ class RankGroup:
         own = {"the version of rollcast": software_version(), "the version of torch": torch.__version__, **settings}
         self.tell("settings", json.dumps(own, default=str))
         own = json.loads(json.dumps(own, default=str))
-        for rank in range(self.n_ranks):
-            theirs = json.loads(self.told("settings", rank, what="the settings of every rank"))
+        every = [json.loads(self.told("settings", r, what="the settings of every rank")) for r in range(self.n_ranks)]
+        self.tell("compared", "")
+        for rank, theirs in enumerate(every):
             names = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
             if names:
+                self._let_others_compare()
                 differing = "; ".join(f"{name} is {theirs.get(name)!r} there, {own.get(name)!r} here" for name in names)
                 raise MismatchError(
                     f"rank {rank} and rank {self.rank} of one run differ: {differing}; expected the same at all "
                     "ranks; start them with the same command, and the same version of rollcast"
                 )
+
+    def _let_others_compare(self) -> None:
+        """Waits until all ranks have the settings of all: the store ends with this process if it serves it."""
+        if self._place.hosts_store:
+            with contextlib.suppress(RankLostError):
+                for rank in range(self.n_ranks):
+                    self.told("compared", rank, what="every rank to compare settings", timeout_s=_COMPARED_S)
 
     def begin(self, backend: str) -> None:
         """Connects all ranks for the operations below.
@@ -130,10 +174,6 @@ class RankGroup:
                 world_size=self.n_ranks,
                 timeout=timedelta(seconds=self._timeout_s),
             )
-
-    def doing(self, what: str) -> None:
-        """Notes what this rank does between two operations: the others say so if they wait for it in vain."""
-        self._doing = what
 
     def sum(self, values: Tensor, what: str) -> None:
         """Replaces values, of any shape, by their sum over all ranks.
@@ -192,16 +232,21 @@ class RankGroup:
             RankLostError: It has not come in time, or the store is gone.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + timeout_s
-        while (text := self.noted(f"{name}/{rank}")) is None:
-            if time.monotonic() > deadline:
+        began = time.monotonic()
+        while True:
+            # Before the text is looked for: a rank may leave it and end.
+            with self._store_errors(f"looking for rank {rank}"):
+                word = self._last_word(rank)
+            if (text := self.noted(f"{name}/{rank}")) is not None:
+                return text
+            waited_s = time.monotonic() - began
+            if waited_s > timeout_s or (word is not None and word.ended):
                 raise RankLostError(
-                    f"rank {self.rank} of {self.n_ranks} waited {timeout_s:g} s for {what}, and rank {rank} has not "
-                    f"come; expected all ranks to be started; look at the log of rank {rank}, or raise "
-                    "--ranks.timeout-s"
+                    f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}, and rank {rank} has "
+                    f"{_where(word)}; expected it within {timeout_s:g} s, of all ranks together; look at the log of "
+                    f"rank {rank}, or raise --ranks.timeout-s"
                 )
             self._ended.wait(_LOOK_S)
-        return text
 
     def _connect(self) -> Store:
         place = self._place
@@ -227,7 +272,7 @@ class RankGroup:
         if self._store_lost:
             # Now, not when the next checkpoint needs it.
             raise RankLostError(self._without_store(f"before {what}", self._store_lost))
-        before, self._doing = self._doing, what
+        self._operating = what
         self._n_operations += 1
         began = time.monotonic()
         try:
@@ -235,7 +280,7 @@ class RankGroup:
         except RuntimeError as error:
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
         finally:
-            self._doing = before
+            self._operating = ""
 
     @contextlib.contextmanager
     def _store_errors(self, what: str) -> Iterator[None]:
@@ -252,43 +297,63 @@ class RankGroup:
 
     def _lost(self, what: str, waited_s: float, error: RuntimeError) -> str:
         """Describes, in words, which rank an operation has waited for."""
+        others = [rank for rank in range(self.n_ranks) if rank != self.rank]
         try:
-            before = {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
-            threading.Event().wait(2 * _BEAT_S)
-            now = {rank: self._last_word(rank) for rank in before}
+            before = {rank: self._last_word(rank) for rank in others}
+            threading.Event().wait(_SILENCE_S)
+            now = {rank: self._last_word(rank) for rank in others}
         except RuntimeError:
             return self._without_store(f"after {waited_s:.1f} s of {what}", _first_line(error))
         found = []
-        for rank, (n_operations, doing, beat) in now.items():
-            if beat == before[rank][2]:
-                found.append(f"rank {rank} does not answer any more, and was last at: {doing}")
-            elif n_operations < self._n_operations:
-                found.append(f"rank {rank} has not come, and is at: {doing}")
+        for rank, word in now.items():
+            if word is None or word.ended:
+                found.append(f"rank {rank} has {_where(word)}")
+            elif word == before[rank]:
+                found.append(f"rank {rank} does not answer any more, and was last at: {word.doing}")
+            elif word.n_operations < self._n_operations:
+                found.append(f"rank {rank} has {_where(word)}")
         who = "; ".join(found) or "every rank still answers"
         return (
             f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}: {who}; expected every rank within "
             f"{self._timeout_s:g} s (--ranks.timeout-s); look at the log of that rank: {_first_line(error)}"
         )
 
-    def _last_word(self, rank: int) -> tuple[int, str, int]:
-        """Returns a rank's number of operations, what it does, and the number of its last sign of life."""
+    def _last_word(self, rank: int) -> _Word | None:
+        """Returns the last word of a rank; None: it has never said any."""
         key = f"beat/{rank}"
-        if not self._store.check([key]):
-            return 0, "its start", 0
-        n_operations, doing, beat = json.loads(self._store.get(key))
-        return int(n_operations), str(doing), int(beat)
+        return _Word(*json.loads(self._store.get(key))) if self._store.check([key]) else None
 
     def _beat(self, store: Store) -> None:
-        """Tells the other ranks, again and again, where this one is."""
-        beat = 0
-        while not self._ended.is_set():
-            beat += 1
+        """Tells the other ranks, again and again, where this one is, and at last why it ends."""
+        beat, is_over = 0, False
+        while not is_over:
+            is_over, beat = self._ended.is_set(), beat + 1
+            doing, when = self.describe()
+            if self._operating:
+                doing = f"waiting for {self._operating}"
+            word = _Word(self._n_operations, f"{doing}, {when}", beat, self._farewell if is_over else "")
             try:
-                store.set(f"beat/{self.rank}", json.dumps([self._n_operations, self._doing, beat]))
+                store.set(f"beat/{self.rank}", json.dumps(word))
             except RuntimeError as error:
                 self._store_lost = _first_line(error)
                 return
             self._ended.wait(_BEAT_S)
+
+
+def _where(word: _Word | None) -> str:
+    if word is None:
+        return "never answered"
+    if word.ended:
+        return f"ended: {word.ended}; it was last at: {word.doing}"
+    return f"not come, and is at: {word.doing}"
+
+
+def _reason(error: BaseException) -> str:
+    """Returns why a rank ends, in one line."""
+    if isinstance(error, RankLostError):
+        return "it has lost another rank, too"
+    line = f"{type(error).__name__}: {_first_line(error)}"
+    return line if len(line) <= _MAX_ERROR else line[:_MAX_ERROR] + "..."
 
 
 def _first_line(error: BaseException) -> str:

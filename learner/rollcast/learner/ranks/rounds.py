@@ -13,6 +13,8 @@ from rollcast.services.policies.policies import PolicyState
 
 # A digest travels as numbers of so many bytes, which a float64 holds exactly.
 _DIGEST_BYTES: Final = 6
+# A rank tells the others so many returns in a round: as many as the mean return has.
+MAX_RETURNS: Final = 100
 
 
 class Gathering(Protocol):
@@ -42,6 +44,8 @@ class RankState:
         is_paused: True if an operator has paused training.
         checkpoint: True if a checkpoint is due.
         n_actors: Its actors.
+        n_episodes: The episodes that ended in these steps.
+        returns: Their returns, in their order; the last `MAX_RETURNS` count.
         largest_weight: The largest importance weight of its batch, before it was scaled; 0 for none.
         digest: The digest of its policy; 0 if it is not compared in this round.
     """
@@ -53,6 +57,8 @@ class RankState:
     is_paused: bool = False
     checkpoint: bool = False
     n_actors: int = 0
+    n_episodes: int = 0
+    returns: Sequence[float] = ()
     largest_weight: float = 0.0
     digest: int = 0
 
@@ -69,6 +75,8 @@ class Round:
         is_paused: True if training is paused.
         checkpoint: True if a checkpoint is due.
         n_actors: The actors of each rank.
+        n_episodes: The episodes that ended in these steps.
+        returns: Their returns, those of rank 0 first; of each rank at most the last `MAX_RETURNS`.
         largest_weight: The largest importance weight of all batches; 0 for none.
     """
 
@@ -79,10 +87,13 @@ class Round:
     is_paused: bool
     checkpoint: bool
     n_actors: Sequence[int]
+    n_episodes: int
+    returns: tuple[float, ...]
     largest_weight: float
 
 
-_FIELDS: Final = tuple(field.name for field in fields(RankState))
+# The fields of one number each; after them come the returns.
+_FIELDS: Final = tuple(field.name for field in fields(RankState) if field.name != "returns")
 
 
 class RankRounds:
@@ -104,9 +115,12 @@ class RankRounds:
             RollcastError: The ranks have policies that differ.
         """
         self._n_rounds += 1
-        own = torch.tensor([float(getattr(state, name)) for name in _FIELDS], dtype=torch.float64)
+        own = torch.zeros(len(_FIELDS) + MAX_RETURNS, dtype=torch.float64)
+        own[: len(_FIELDS)] = torch.tensor([float(getattr(state, name)) for name in _FIELDS], dtype=torch.float64)
+        returns = state.returns[-MAX_RETURNS:]
+        own[len(_FIELDS) : len(_FIELDS) + len(returns)] = torch.tensor(returns, dtype=torch.float64)
         rows = self._group.gather(own, f"the states of all ranks before update round {self._n_rounds}").tolist()
-        states = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+        states = [dict(zip(_FIELDS, row[: len(_FIELDS)], strict=True)) for row in rows]
         self._compare([int(other["digest"]) for other in states])
         return Round(
             has_batch=any(other["has_batch"] for other in states),
@@ -117,6 +131,12 @@ class RankRounds:
             is_paused=any(other["is_paused"] for other in states),
             checkpoint=any(other["checkpoint"] for other in states),
             n_actors=[int(other["n_actors"]) for other in states],
+            n_episodes=int(sum(other["n_episodes"] for other in states)),
+            returns=tuple(
+                value
+                for other, row in zip(states, rows, strict=True)
+                for value in row[len(_FIELDS) : len(_FIELDS) + min(int(other["n_episodes"]), MAX_RETURNS)]
+            ),
             largest_weight=max(other["largest_weight"] for other in states),
         )
 

@@ -3,7 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -22,11 +22,26 @@ from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_device import choose_device
 from rollcast.learner.training.run_parts import learns_from_replay
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.history.history import LearnerActivity
 from rollcast.services.rendezvous import advertised_address
+from rollcast.services.status.status import Phase
 
 Settings = TypeVar("Settings", bound=LearnerSettings)
 
-_RUN: str = "run"
+_RUN: Final = "run"
+_PHASES: Final = {
+    Phase.STARTING: "starting",
+    Phase.PAUSED: "pausing",
+    Phase.STOPPING: "stopping",
+    Phase.FINISHED: "serving the last policy",
+}
+_ACTIVITIES: Final = {
+    LearnerActivity.WAITING: "waiting for a batch",
+    LearnerActivity.UPDATING: "learning",
+    LearnerActivity.PUBLISHING: "publishing the policy",
+    LearnerActivity.CHECKPOINTING: "keeping metrics and checkpoints",
+    LearnerActivity.PAUSED: "pausing",
+}
 
 
 def check_rank_settings(settings: ServingSettings, place: RankPlace) -> None:
@@ -146,6 +161,7 @@ def ranked_experience(
     wishes.stops = lambda: int(control.stop_requested) * (1 + actors.leaves_waiting)
     wishes.on_stop = partial(_stop, control, actors)
     wishes.on_start = partial(_announce, settings, actors, ranks)
+    ranks.group.describe = partial(_describe, control)
     n_steps, burn_in, of_transitions = settings.n_rollout_steps, 0, False
     if learns_from_replay(settings):
         replay = settings.replay
@@ -170,6 +186,18 @@ def ranked_experience(
         data_timeout_s=ranks.data_timeout_s,
         check_updates=ranks.check_updates,
     )
+
+
+def _describe(control: TrainingControl) -> tuple[str, str]:
+    """Returns what a rank does now, and after which update; see `RankGroup.describe`."""
+    status = control.status()
+    if status.phase is not Phase.TRAINING:
+        doing = _PHASES[status.phase]
+    elif status.waiting_for:
+        doing = f"waiting for {status.waiting_for}"
+    else:
+        doing = _ACTIVITIES[control.memory.activity.state]
+    return doing, f"after {status.updates} updates"
 
 
 def _stop(control: TrainingControl, actors: DistributedActors, stops: int) -> None:

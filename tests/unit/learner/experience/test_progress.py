@@ -5,14 +5,14 @@ import pytest
 
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
 
 def experience(lags: list[int], returns: list[float], waited_s: float = 0.0) -> Experience:
     return Experience(
         batch=None,
         env_steps=10,
-        episodes=tuple(EpisodeStatistics(env_index=0, episode_return=value, n_steps=1) for value in returns),
+        n_episodes=len(returns),
+        returns=tuple(returns),
         policy_lag=np.array(lags, np.int64),
         waited_s=waited_s,
     )

@@ -62,9 +62,9 @@ def test_it_fills_first_and_then_keeps_the_ratio():
 
 def test_what_comes_is_in_the_statistics_of_the_actors():
     with make_source(samples_per_insert=4.0, error_buffer=400.0) as source:
-        episodes = [episode for _ in range(20) for episode in source.next("cpu").episodes]
+        returns = [value for _ in range(20) for value in source.next("cpu").returns]
         statistics = source.actors.get_epoch_stats_aggregator().epoch_stats()
-        assert statistics["episode_count/epoch"] == len(episodes) > 0
+        assert statistics["episode_count/epoch"] == len(returns) > 0
         assert statistics["episode_return/mean"] == 15.0
 
 

@@ -68,7 +68,15 @@ def test_a_rank_that_does_something_else_is_named_with_it():
     with ranks("stay away") as (first, _):
         code, output = outcome(first)
         assert code == 1
-        assert "rank 1 has not come, and is at: thinking" in output
+        assert "rank 1 has not come, and is at: thinking, after 7 updates" in output
+
+
+def test_a_rank_that_raises_is_named_with_its_error():
+    with ranks("raise") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "for the second sum: rank 1 has ended: ConfigurationError: a wrong number; expected another" in output
+        assert "it was last at: thinking, after 7 updates" in output
 
 
 def test_a_rank_whose_store_is_gone_says_so():
@@ -85,7 +93,7 @@ def test_a_rank_that_was_never_started_is_named():
     with ranks("add", 2, started=1) as (first,):
         code, output = outcome(first)
         assert code == 1
-        assert "waited 4 s for the settings of every rank, and rank 1 has not come" in output
+        assert "s for the settings of every rank, and rank 1 has never answered; expected it within 4 s" in output
 
 
 def test_auto_takes_gloo_on_the_cpu_and_nccl_is_refused_there():

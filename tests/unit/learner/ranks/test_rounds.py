@@ -1,34 +1,43 @@
-import dataclasses
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
 from rollcast.actor.policies.exploration import EPSILONS
-from rollcast.learner.ranks.rounds import RankRounds, RankState, Round, policy_digest
+from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round, policy_digest
 from rollcast.services.errors import RollcastError
 
 
-class Others:
-    """Answers as the other ranks would: with their states."""
+class Table:
+    """Where the ranks of a test, each in a thread, lay what they have."""
 
-    rank = 0
+    def __init__(self, n_ranks: int) -> None:
+        self.n_ranks = n_ranks
+        self.rows = [torch.empty(0)] * n_ranks
+        self.barrier = threading.Barrier(n_ranks)
 
-    def __init__(self, *states: RankState) -> None:
-        self.states = states
-        self.n_ranks = 1 + len(states)
+
+class AtTable:
+    def __init__(self, table: Table, rank: int) -> None:
+        self.table, self.rank, self.n_ranks = table, rank, table.n_ranks
 
     def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
-        rows = [
-            torch.tensor([float(value) for value in dataclasses.astuple(state)], dtype=torch.float64)
-            for state in self.states
-        ]
-        return torch.stack([values, *rows])
+        self.table.rows[self.rank] = values
+        self.table.barrier.wait(20)
+        return torch.stack(self.table.rows)
 
 
 def agreed(*states: RankState) -> Round:
-    return RankRounds(Others(*states[1:])).agree(states[0])
+    """What the ranks agree on: the same for each."""
+    table = Table(len(states))
+    with ThreadPoolExecutor(len(states)) as ranks:
+        rounds = [ranks.submit(RankRounds(AtTable(table, i)).agree, state) for i, state in enumerate(states)]
+        first, *others = [of_rank.result(20) for of_rank in rounds]
+    assert all(other == first for other in others)
+    return first
 
 
 def test_an_update_needs_one_batch_and_has_the_steps_of_all():
@@ -47,6 +56,16 @@ def test_any_rank_pauses_stops_and_saves_but_only_rank_0_ends():
     assert every.stops == 2
     assert not every.ends
     assert agreed(RankState(ends=True), RankState()).ends
+
+
+def test_episodes_are_those_of_all_ranks_and_of_many_the_last_ones_have_their_returns():
+    few = agreed(RankState(n_episodes=2, returns=(1.5, -2.0)), RankState(), RankState(n_episodes=1, returns=(7.0,)))
+    assert few.n_episodes == 3
+    assert few.returns == (1.5, -2.0, 7.0)
+    values = [float(i) for i in range(250)]
+    many = agreed(RankState(n_episodes=250, returns=values), RankState(n_episodes=1, returns=(0.5,)))
+    assert many.n_episodes == 251
+    assert many.returns == (*values[-MAX_RETURNS:], 0.5)
 
 
 def test_importance_weights_have_one_largest():

@@ -14,7 +14,6 @@ from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
 from rollcast.services.policies.policies import PolicySpec, SavedPolicy
-from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from tests.actor_kinds import make_policy_for
 
 
@@ -55,9 +54,9 @@ def best_policy(n_return_episodes: int = 100) -> tuple[BestPolicy, TrainingProgr
 def play(best: BestPolicy, progress: TrainingProgress, returns: list[float]) -> None:
     """An update for each episode."""
     for value in returns:
-        episode = EpisodeStatistics(env_index=0, episode_return=value, n_steps=1)
+        lag = np.zeros(1, np.int64)
         progress.record(
-            Experience(batch=None, env_steps=1, episodes=(episode,), policy_lag=np.zeros(1, np.int64), waited_s=0.0)
+            Experience(batch=None, env_steps=1, n_episodes=1, returns=(value,), policy_lag=lag, waited_s=0.0)
         )
         best.observe()
 

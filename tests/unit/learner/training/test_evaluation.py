@@ -56,7 +56,14 @@ class Training:
     def update(self, times: int = 1, steps: int = 10) -> None:
         for _ in range(times):
             self.progress.record(
-                Experience(batch=None, env_steps=steps, episodes=(), policy_lag=np.zeros(0, np.int64), waited_s=0.0)
+                Experience(
+                    batch=None,
+                    env_steps=steps,
+                    n_episodes=0,
+                    returns=(),
+                    policy_lag=np.zeros(0, np.int64),
+                    waited_s=0.0,
+                )
             )
             self.actors.version += 1
             self.evaluation.offer_due()
