@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +117,9 @@ def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
     assert (checkpoint / "rank1" / "training.json").is_file()
     states = [json.loads((checkpoint / part / "training.json").read_text()) for part in (".", "rank1")]
     assert states[0]["progress"]["env_steps"] == states[1]["progress"]["env_steps"] >= 6000
-    assert [state["progress"]["updates"] for state in states] == [states[0]["progress"]["updates"]] * 2
+    for name in ("updates", "episodes", "returns"):
+        assert [state["progress"][name] for state in states] == [states[0]["progress"][name]] * 2, name
+    assert len(states[0]["progress"]["returns"]) == 100, "those of all ranks, of which the last 100 count"
     assert [len(state["actors"]["actors"]) for state in states] == [2, 2]
     assert states[0]["actors"]["policy_version"] == states[1]["actors"]["policy_version"]
 
@@ -130,7 +134,7 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
         code, output = first.ended(0)
         assert code == 1
         assert "RankLostError: rank 0 of 2 waited" in output
-        assert "rank 1 does not answer any more, and was last at" in output
+        assert re.search(r"rank 1 does not answer any more, and was last at: .+, after \d+ updates", output), output
         with ranks(*arguments, port=first.port) as second:
             second.wait_for_updates(before + 5)
             for rank in range(2):
@@ -237,6 +241,20 @@ def test_ranks_with_different_settings_are_refused(tmp_path: Path):
             assert code == 1
             assert "of one run differ: --impala.learning-rate is 0." in output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_that_cannot_serve_ends_the_other_with_its_error_and_leaves_no_run(tmp_path: Path):
+    port = free_ports(2)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port + 1))
+        other.listen()
+        with ranks("--run-dir", tmp_path / "run", port=port) as two:
+            code, output = two.ended(0)
+            assert code == 1
+            assert f"rank 1 has ended: AddressInUseError: the address '127.0.0.1:{port + 1}' is in use" in output
+            assert "after 0 updates" in output
+            assert two.ended(1)[0] == 1
+    assert not (tmp_path / "run").exists(), "the same command works once the address is free"
 
 
 def test_a_rank_that_hangs_is_named_after_the_deadline(tmp_path: Path):

@@ -309,7 +309,10 @@ class RankGroup:
             if word is None or word.ended:
                 found.append(f"rank {rank} has {_where(word)}")
             elif word == before[rank]:
-                found.append(f"rank {rank} does not answer any more, and was last at: {word.doing}")
+                found.append(
+                    f"rank {rank} does not answer any more, and was last at: {word.doing} (as it says "
+                    f"{1 / _BEAT_S:.0f} times a second)"
+                )
             elif word.n_operations < self._n_operations:
                 found.append(f"rank {rank} has {_where(word)}")
         who = "; ".join(found) or "every rank still answers"
@@ -357,4 +360,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]
+    line = (str(error).splitlines() or [repr(error)])[0]
+    # Gloo goes on with advice, and a greeting.
+    return line.partition(". This is typically caused by")[0]

@@ -53,7 +53,7 @@ from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.trainer import Trainer
 from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, PrometheusWriter, TensorBoardWriter, TrackerWriter
 from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
-from rollcast.services.errors import AddressInUseError
+from rollcast.services.errors import AddressInUseError, RankLostError
 from rollcast.services.history.history import RunFacts
 from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.process.installation import require_extra
@@ -191,9 +191,10 @@ def training_run(
                 server = stack.enter_context(MetricsServer(settings.metrics_address, prometheus.collect))
                 announce(f"metrics for Prometheus at http://{server.address}/metrics")
             yield run
-        except AddressInUseError:
-            # Nothing was learnt. Without its folder, the same command works once the address is free.
-            if folder.is_new:
+        except (AddressInUseError, RankLostError):
+            # Nothing was learnt. Without its folder, the same command works once the address is free, or all ranks
+            # come. Only a log may have rollouts that are not to be lost.
+            if folder.is_new and not settings.durable and not run.control.status().updates:
                 shutil.rmtree(folder.directory.path, ignore_errors=True)
             raise
 
