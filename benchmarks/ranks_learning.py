@@ -84,7 +84,7 @@ def learn(task: Task, n_ranks: int, seed: int) -> tuple[dict[str, Any], float]:
         if process.wait(_TIMEOUT_S):
             raise RuntimeError(f"{' '.join(learner)} has ended with {process.returncode}; expected 0")
         trained = json.loads(summary.read_text())
-        played = ["evaluate", str(run), "--policy", "last", "--n-episodes", str(_N_EPISODES)]
+        played = ["evaluate", str(run), "--saved-policy", "last", "--n-episodes", str(_N_EPISODES)]
         played += ["--summary-json", str(summary)]
         subprocess.run([sys.executable, "-m", "rollcast.learner", *played], check=True, stdout=subprocess.DEVNULL)
         return trained, json.loads(summary.read_text())["mean"]

@@ -12,7 +12,7 @@ from rollcast.services.errors import RollcastError
 
 
 class Table:
-    """Where the ranks of a test, each in a thread, lay what they have."""
+    """A table on which the ranks of a test, each in a thread, lay what they have."""
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
@@ -31,7 +31,7 @@ class AtTable:
 
 
 def agreed(*states: RankState) -> Round:
-    """What the ranks agree on: the same for each."""
+    """Returns what the ranks agree on, which is the same for each."""
     table = Table(len(states))
     with ThreadPoolExecutor(len(states)) as ranks:
         rounds = [ranks.submit(RankRounds(AtTable(table, i)).agree, state) for i, state in enumerate(states)]
