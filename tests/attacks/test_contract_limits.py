@@ -190,7 +190,7 @@ def test_max_policy_expansion():
         learner.source.encoded = encoded = EncodedPolicy(1, bytes(1 << 20))
         head = policy_pb2.PolicyChunk(encoding=policy_pb2.POLICY_ENCODING_DELTA, file_bytes=1 << 20)
         bombs = encoded._cut(bomb, head)
-        encoded._once((PolicyEncoding.DELTA, 0), lambda: bombs)
+        encoded._once((PolicyEncoding.DELTA, b""), lambda: bombs)
         with pytest.raises(LimitExceededError) as refused:
             list(client.subscribe_policy(assembler=PolicyAssembler(encodings=[PolicyEncoding.DELTA])))
     assert refused.value.limit == "max_policy_expansion"

@@ -1,10 +1,11 @@
-"""A TCP proxy between one actor and its learner, which can be told to do what networks do."""
+"""A TCP proxy between actors and their learner, which can be told to do what networks do."""
 
 import contextlib
 import random
 import socket
 import struct
 import threading
+import time
 from typing import Literal, get_args
 
 NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate"]
@@ -21,6 +22,31 @@ _MESSAGE_HEAD_BYTES = 5
 _DATA = 0
 
 
+class TokenBucket:
+    """The rate of a line that all connections share, in one direction. Any thread may call.
+
+    Invariant: in any t seconds at most `bytes_per_s * t + burst_bytes` bytes pass.
+
+    Args:
+        bytes_per_s: The rate.
+        burst_bytes: The bytes that may pass at once after a pause.
+    """
+
+    def __init__(self, bytes_per_s: float, burst_bytes: int = _CHUNK_BYTES) -> None:
+        self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
+        self._lock = threading.Lock()  # guards both
+        self._tokens = float(burst_bytes)
+        self._filled_at: float | None = None
+
+    def take(self, n_bytes: int, now: float) -> float:
+        """Takes room for bytes, and returns the seconds to wait before they may pass; `now` is the clock's time."""
+        with self._lock:
+            since = 0.0 if self._filled_at is None else max(0.0, now - self._filled_at)
+            filled = self._tokens + since * self._bytes_per_s
+            self._tokens, self._filled_at = min(filled, self._burst_bytes) - n_bytes, now
+            return max(0.0, -self._tokens / self._bytes_per_s)
+
+
 class Link:
     """One proxied connection, with a thread for each direction.
 
@@ -28,9 +54,16 @@ class Link:
         client: The actor's end.
         server: The learner's end.
         rng: Draws the bit that a flip hits.
+        lines: The shared lines to the learner and from it; None: they are as fast as this machine.
     """
 
-    def __init__(self, client: socket.socket, server: socket.socket, rng: random.Random) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        rng: random.Random,
+        lines: tuple[TokenBucket, TokenBucket] | None = None,
+    ) -> None:
         self._ends = (client, server)
         self._rng = rng
         self._over = threading.Event()
@@ -40,9 +73,13 @@ class Link:
         self.delay_s = 0.0
         self._damage: Damage | None = None
         self.damaged = threading.Event()
+        # Written by the thread of that direction only.
+        self.n_bytes_down = 0
         self._threads = [
-            threading.Thread(target=self._pump, args=pair, name=f"chaos-link-{way}", daemon=True)
-            for way, pair in (("up", (client, server)), ("down", (server, client)))
+            threading.Thread(target=self._pump, args=(*pair, line), name=f"chaos-link-{way}", daemon=True)
+            for way, pair, line in zip(
+                ("up", "down"), ((client, server), (server, client)), lines or (None, None), strict=True
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -92,7 +129,7 @@ class Link:
         self.damaged.clear()
         self._damage = fault
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, line: TokenBucket | None) -> None:
         source.settimeout(_LOOK_S)
         try:
             while not self._over.is_set():
@@ -102,6 +139,8 @@ class Link:
                     continue
                 if self.delay_s:
                     self._over.wait(self.delay_s)
+                if line is not None:
+                    self._over.wait(line.take(len(chunk), time.monotonic()))
                 while not self._flowing.wait(_LOOK_S) and not self._over.is_set():
                     pass
                 if self._over.is_set():
@@ -114,6 +153,8 @@ class Link:
                 if self._damage and source is self._ends[0]:
                     chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
+                if source is self._ends[1]:
+                    self.n_bytes_down += len(chunk)
         except OSError:
             # an end is gone: the other is to learn of it, which a RST would tell it
             self._over.set()
@@ -160,24 +201,33 @@ def _find_length(chunk: bytes) -> int | None:
 
 
 class Proxy:
-    """Listens for one actor and forwards to the learner. `inject` and `heal` may be called from any one thread.
+    """Listens for actors and forwards to the learner. `inject` and `heal` may be called from any one thread.
 
     Args:
         learner_port: The learner's port on this machine; an attribute, which counts for new connections.
         seed: The seed of the bits that flips hit.
+        bytes_per_s: The rate in each direction, of all connections together; None: as fast as this machine.
     """
 
-    def __init__(self, learner_port: int, seed: int) -> None:
+    def __init__(self, learner_port: int, seed: int, *, bytes_per_s: float | None = None) -> None:
         self.learner_port = learner_port
+        self._lines = None if bytes_per_s is None else (TokenBucket(bytes_per_s), TokenBucket(bytes_per_s))
         self._rng = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_LOOK_S)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()  # guards the links
         self._links: list[Link] = []
+        self._n_bytes_down_before = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="chaos-proxy", daemon=True)
         self._thread.start()
+
+    @property
+    def n_bytes_down(self) -> int:
+        """The bytes that the learner has sent to its actors."""
+        with self._lock:
+            return self._n_bytes_down_before + sum(link.n_bytes_down for link in self._links)
 
     def inject(self, fault: NetworkFault, delay_s: float, timeout_s: float) -> bool:
         """Injects a fault into every open connection.
@@ -242,8 +292,9 @@ class Proxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # within the lock: a link that carries anything already is one that faults find
             with self._lock:
-                link = Link(client, server, random.Random(self._rng.random()))
+                link = Link(client, server, random.Random(self._rng.random()), self._lines)
                 dead = [known for known in self._links if not known.is_open]
                 self._links = [*(known for known in self._links if known.is_open), link]
+                self._n_bytes_down_before += sum(known.n_bytes_down for known in dead)
             for known in dead:
                 known.cut()

@@ -23,20 +23,30 @@ def updates_of(client: LearnerClient) -> int:
         return 0
 
 
+def via_of(client: LearnerClient, actor_id: str) -> tuple[str, ...]:
+    try:
+        return next((info.via for info in client.actors() if info.actor_id == actor_id), ())
+    except RollcastError:
+        return ()
+
+
 def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_path: Path):
-    port = free_port()
-    address = f"127.0.0.1:{port}"
+    port, relay_port = free_port(), free_port()
+    address, through = f"127.0.0.1:{port}", f"127.0.0.1:{relay_port}"
+    relay = ("learner", "relay", "--learner-address", address, "--address", through, "--policy-encoding", "delta")
     training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 30_000)
     learner = (
         *("learner", "learner", "--address", address, "--run-dir", tmp_path, "--when-finished", "serve"),
         *("--policy-rounding", "bfloat16", "--max-policy-lag", 20, "--stop-return", 1e9, *training),
     )
-    with running(*learner), LearnerClient(address) as client:
+    with running(*learner), running(*relay) as relaying, LearnerClient(address) as client:
+        ways = {"full": address, "bfloat16": address, "delta": through}
         actors = [
-            ("actor", "--learner-address", address, "--actor-id", encoding, "--policy-encoding", encoding)
-            for encoding in ("full", "bfloat16", "delta")
+            ("actor", "--learner-address", way, "--actor-id", encoding, "--policy-encoding", encoding)
+            for encoding, way in ways.items()
         ]
         with running(*actors[0]), running(*actors[1]), running(*actors[2]) as last:
+            wait_until(lambda: via_of(client, "delta") != (), "the actor behind the relay", 60)
             wait_until(lambda: updates_of(client) > 20, "training", 60)
             states = {}
             for takes in ((), (PolicyEncoding.BFLOAT16,), (PolicyEncoding.DELTA,)):
@@ -49,6 +59,7 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
                 policies.close()
             wait_until(lambda: client.status().phase is Phase.FINISHED, "the end of training", 120)
             assert last.wait(60) == 0
+            assert relaying.wait(60) == 0
         taken = {info.actor_id: info.rollouts for info in client.actors()}
         assert set(taken) == {"full", "bfloat16", "delta"}
         assert all(taken.values()), taken

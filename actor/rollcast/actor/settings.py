@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
+from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.origins import Origins
@@ -139,7 +140,7 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         description="The learner's --network, if it is package.module:factory: a learner cannot make an actor import "
         "anything else.",
     )
-    policy_encoding: Literal["full", "bfloat16", "delta"] = Field(
+    policy_encoding: PolicyEncodingName = Field(
         "full",
         description="Form in which policies come; all bring the same numbers. full: whole; bfloat16: half as many "
         "bytes; delta: the compressed difference to the policy before, for thin links. The last two save most with a "

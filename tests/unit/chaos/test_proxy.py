@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy, TokenBucket
 from tests.processes import wait_until
 
 DEADLINE_S = 10.0
@@ -115,3 +115,28 @@ def test_the_end_of_one_side_reaches_the_other(line: Line, which: str):
     assert other.recv(1) == b""
     other.close()
     wait_until(lambda: not line.proxy.inject("delay", 0.0, 0.0), "the proxy to notice")
+
+
+def test_a_line_lets_through_its_rate_whatever_the_pauses_between():
+    bucket = TokenBucket(bytes_per_s=1000, burst_bytes=100)
+    assert bucket.take(100, 5.0) == 0.0, "the burst"
+    assert bucket.take(100, 5.0) == pytest.approx(0.1)
+    assert bucket.take(100, 5.1) == pytest.approx(0.1), "room is filled up while one waits"
+    assert bucket.take(100, 9.0) == 0.0
+    assert bucket.take(50, 9.0) == pytest.approx(0.05), "a pause gives no more than the burst"
+
+
+def test_bytes_are_counted_and_pass_a_shaped_line_unchanged():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = Proxy(listener.getsockname()[1], seed=0, bytes_per_s=1e9)
+        host, _, port = proxy.address.rpartition(":")
+        sent = bytes(range(256)) * 2000
+        with contextlib.closing(proxy), socket.create_connection((host, int(port)), 5.0) as client:
+            server, _ = listener.accept()
+            with server:
+                server.sendall(sent)
+            received = bytearray()
+            while len(received) < len(sent):
+                received += client.recv(1 << 16)
+            assert bytes(received) == sent
+        wait_until(lambda: proxy.n_bytes_down == len(sent), "the count")

@@ -8,6 +8,7 @@ from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.relay.relay import RollcastRelay
 from rollcast.learner.settings.relay import RelaySettings
 from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.policies.encodings import ENCODINGS
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ def relay(settings: RelaySettings) -> int:
         server_security=settings.server_security(),
         client_security=settings.client_security(),
         announcement=settings.announcement(),
+        encodings=ENCODINGS[settings.policy_encoding],
         wait_s=settings.bundle_wait_s,
         connect_timeout_s=settings.connect_timeout_s,
         reconnect_timeout_s=settings.reconnect_timeout_s,

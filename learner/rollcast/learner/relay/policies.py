@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
@@ -16,7 +16,9 @@ from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.learner.relay.link import OpenLink
 from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.relayed import EncodedSubscription
 from rollcast.services.rollouts.evaluation import EvaluationReport
@@ -39,10 +41,15 @@ class RelayedPolicies:
     Args:
         refuse: Raises the error for calls that only the learner itself answers.
         stop: Ends every wait.
+        encodings: The encodings to ask the learner for, besides whole files.
     """
 
-    def __init__(self, refuse: Callable[[str], NoReturn], stop: threading.Event) -> None:
+    def __init__(
+        self, refuse: Callable[[str], NoReturn], stop: threading.Event, encodings: Collection[PolicyEncoding] = ()
+    ) -> None:
         self._refuse = refuse
+        # Of the thread that takes policies: it has the last file over every reconnect.
+        self._assembler = PolicyAssembler(encodings=encodings, keeps_file=True)
         self._ending = Ending(stop)
         self._changed = threading.Condition()  # guards all below
         # those of the learner that is connected; another learner's versions have others
@@ -174,7 +181,9 @@ class RelayedPolicies:
         with self._changed:
             if self._ending.is_set():  # `close` has ended the subscription before this one
                 return
-            subscription = self._subscription = link.client.subscribe_encoded(after_version=self.version)
+            subscription = self._subscription = link.client.subscribe_encoded(
+                self._assembler, after_version=self.version
+            )
         for policy in subscription:
             reconnects.progressed()
             with self._changed:
@@ -205,16 +214,21 @@ class RelayedEvaluations:
 
     Args:
         current: Returns the open connection to the learner.
+        encodings: The encodings to ask the learner for, besides whole files.
     """
 
-    def __init__(self, current: Callable[[], OpenLink]) -> None:
+    def __init__(self, current: Callable[[], OpenLink], encodings: Collection[PolicyEncoding] = ()) -> None:
         self._current = current
+        self._encodings = encodings
 
     @contextmanager
     def subscription(self, evaluator_id: str, incarnation: int, *, holds_version: int) -> Iterator[WaitForVersion]:
         """Opens an evaluator's subscription at the learner; its errors come from waiting."""
         subscription = self._current().client.subscribe_encoded(
-            evaluator_id=evaluator_id, incarnation=incarnation, after_version=holds_version
+            PolicyAssembler(encodings=self._encodings, keeps_file=True),
+            evaluator_id=evaluator_id,
+            incarnation=incarnation,
+            after_version=holds_version,
         )
         # The learner sends the next version only once the one before was reported.
         versions: queue.Queue[EncodedPolicy | RollcastError] = queue.Queue()

@@ -5,7 +5,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from prometheus_client import Metric
@@ -16,6 +16,7 @@ from rollcast.learner.relay.link import LearnerLink
 from rollcast.learner.relay.policies import RelayedEvaluations, RelayedPolicies
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.metrics.families import Families
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
@@ -41,6 +42,7 @@ class RollcastRelay:
         server_security: What its clients must bring.
         client_security: What it brings to the learner.
         announcement: Says other machines where it is; None: they know.
+        encodings: The encodings of policies to ask the learner for, besides whole files.
         wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         connect_timeout_s: How long to wait for the learner at the start, in seconds.
         reconnect_timeout_s: How long to wait for a learner that was lost, in seconds.
@@ -56,6 +58,7 @@ class RollcastRelay:
         server_security: ServerSecurity = PLAIN_SERVER,
         client_security: ClientSecurity = PLAIN_CLIENT,
         announcement: Announcement | None = None,
+        encodings: Collection[PolicyEncoding] = (),
         wait_s: float = 0.0,
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 600.0,
@@ -66,7 +69,7 @@ class RollcastRelay:
         self._stop = threading.Event()
         relay = Relay(relay_id, secrets.randbelow(2**64 - 1) + 1)
         control = RefusingControl(relay_id, ", ".join(learner_addresses))
-        self.policies = RelayedPolicies(control.refuse, self._stop)
+        self.policies = RelayedPolicies(control.refuse, self._stop, encodings)
         self.link = LearnerLink(
             learner_addresses,
             relay,
@@ -83,7 +86,7 @@ class RollcastRelay:
             sink=self.intake,
             source=self.policies,
             control=control,
-            evaluators=RelayedEvaluations(self.link.current),
+            evaluators=RelayedEvaluations(self.link.current, encodings),
             relays=self.intake,
             limits=limits,
             security=server_security,

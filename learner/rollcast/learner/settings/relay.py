@@ -12,6 +12,7 @@ from rollcast.services.address import split_addresses
 from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
+from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
@@ -36,8 +37,8 @@ class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSet
 
     first_options: ClassVar = (
         *("learner_address", "address", "relay_id", "max_actors", "wait_for_next_run", "connect_timeout_s"),
-        *("reconnect_timeout_s", "bundle_wait_s", "tls_ca", "token_file", "serve_tls_cert", "serve_tls_key"),
-        *("tokens_file", "insecure", "metrics_address", "log_level"),
+        *("reconnect_timeout_s", "policy_encoding", "bundle_wait_s", "tls_ca", "token_file", "serve_tls_cert"),
+        *("serve_tls_key", "tokens_file", "insecure", "metrics_address", "log_level"),
     )
 
     learner_address: str = Field(
@@ -59,6 +60,12 @@ class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSet
         False,
         description="After training, wait for the learner's next run and relay for it, instead of ending with exit "
         "code 0.",
+    )
+    policy_encoding: PolicyEncodingName = Field(
+        "full",
+        description="Form in which policies come from the learner; all bring the same numbers, and this relay's actors "
+        "choose their own. full: whole; bfloat16: half as many bytes; delta: the compressed difference to the policy "
+        "before, for thin links. The last two save most with a learner that has --policy-rounding bfloat16.",
     )
     bundle_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
         0.02,

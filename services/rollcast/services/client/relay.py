@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError
+from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.relayed import EncodedSubscription
 from rollcast.services.rollouts.bundle_link import BundleLink
 from rollcast.services.rollouts.evaluation import EvaluationReport
@@ -37,11 +38,12 @@ class RelayClient(LearnerClient):
         return BundleLink(self._channel, self.address, relay, wait_s=wait_s)
 
     def subscribe_encoded(
-        self, *, evaluator_id: str = "", incarnation: int = 0, after_version: int = 0
+        self, assembler: PolicyAssembler, *, evaluator_id: str = "", incarnation: int = 0, after_version: int = 0
     ) -> EncodedSubscription:
         """Subscribes to new policies as the bytes they are, without a deadline; iterating raises the errors.
 
         Args:
+            assembler: Says which encodings to ask for, over several subscriptions; it keeps the last file.
             evaluator_id: An evaluator's name: then only the versions that it is to evaluate come. Empty: all versions.
             incarnation: The evaluator's incarnation.
             after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
@@ -53,6 +55,7 @@ class RelayClient(LearnerClient):
             return EncodedSubscription(
                 self._channel,
                 self.address,
+                assembler=assembler,
                 evaluator_id=evaluator_id,
                 incarnation=incarnation,
                 after_version=after_version,

@@ -28,7 +28,7 @@ class PolicyAssembler:
     Args:
         max_policy_bytes: The largest policy to accept.
         encodings: The encodings to accept, besides the whole file.
-        keeps_file: Whether it keeps the last file; it does so anyway for `PolicyEncoding.DELTA`.
+        keeps_file: Whether it keeps the last whole file; it does so anyway for `PolicyEncoding.DELTA`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PolicyAssembler:
 
     @property
     def file(self) -> bytes:
-        """The last file, as it was sent or decoded, if files are kept."""
+        """The last whole file, as the learner made it, if files are kept."""
         assert self._base is not None, "no policy has come, or files are not kept"
         return self._base[1]
 
@@ -122,6 +122,8 @@ class PolicyAssembler:
             content = self._decode(chunk, content)
         state = _parse(content, chunk)
         if self._keeps_file:
+            if chunk.encoding == policy_pb2.POLICY_ENCODING_BFLOAT16:
+                content = safetensors.numpy.save(dict(state))
             self._base = chunk.version, content
         return chunk.version, state
 

@@ -93,7 +93,8 @@ class EncodedPolicy:
             )
             return self._cut(delta, head)
 
-        return self._once((PolicyEncoding.DELTA, 0 if base is None else base.version), make)
+        # By digest: behind a relay two learners' versions can have one number.
+        return self._once((PolicyEncoding.DELTA, b"" if base is None else base.digest), make)
 
     def _once(self, key: Hashable, make: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
         with self._lock:

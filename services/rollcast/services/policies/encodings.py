@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Final
 
+from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.v1 import policy_pb2
 
 
@@ -15,7 +16,7 @@ class PolicyEncoding(Enum):
 
 
 # By the names that people choose from: what a subscriber takes.
-ENCODINGS: Final[dict[str, tuple[PolicyEncoding, ...]]] = {
+ENCODINGS: Final[dict[PolicyEncodingName, tuple[PolicyEncoding, ...]]] = {
     "full": (),
     "bfloat16": (PolicyEncoding.BFLOAT16,),
     "delta": (PolicyEncoding.DELTA,),

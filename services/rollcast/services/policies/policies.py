@@ -19,6 +19,8 @@ BUILT_IN_NETWORKS: Final = (AUTO_NETWORK, "mlp", *IMAGE_NETWORKS)
 Activation = Literal["tanh", "relu"]
 # The policies that a run keeps: the newest, and the one with the highest mean return.
 PolicyName = Literal["last", "best"]
+# The forms in which policies come, by the names that people choose from; see `encodings.ENCODINGS`.
+PolicyEncodingName = Literal["full", "bfloat16", "delta"]
 Recurrence = Literal["none", "lstm", "gru"]
 PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_values"]
 

@@ -15,6 +15,7 @@ class EncodedSubscription:
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
+        assembler: Says which encodings to ask for, over several subscriptions; it keeps the last file.
         evaluator_id: An evaluator's name; empty: every version comes.
         incarnation: The evaluator's incarnation.
         after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
@@ -25,11 +26,12 @@ class EncodedSubscription:
         channel: grpc.Channel,
         target: str,
         *,
+        assembler: PolicyAssembler,
         evaluator_id: str = "",
         incarnation: int = 0,
         after_version: int = 0,
     ) -> None:
-        self._assembler = PolicyAssembler(keeps_file=True)
+        self._assembler = assembler
         self._policies = PolicySubscription(
             channel,
             target,

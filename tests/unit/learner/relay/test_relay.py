@@ -26,12 +26,15 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
 from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
+from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import offer
 from tests.processes import free_port, wait_until
 from tests.relays import LIMITS, Learner, relaying, send, serve_learner, streaming
@@ -220,6 +223,41 @@ def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: 
         assert relay.policies.ended
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_relay_takes_policies_in_its_encoding_and_has_the_learners_files(learner: Learner, name: str):
+    state = {"w": rounded_to_bfloat16(np.random.default_rng(0).standard_normal(300_000, np.float32))}
+    proxy = Proxy(int(learner.address.rpartition(":")[2]), seed=0)
+    with contextlib.closing(proxy), relaying(proxy.address, encodings=ENCODINGS[name]) as relay:
+        with LearnerClient(relay.address) as client:
+            policies = iter(client.subscribe_policy())
+            assert next(policies)[0] == 1
+            for version in range(2, 8):
+                learner.source.publish(version, state)
+                came, arrays = next(policies)
+                assert came == version
+                np.testing.assert_array_equal(arrays["w"], state["w"], strict=True)
+                assert relay.policies.newest().digest == learner.source.newest().digest
+                state["w"][version::100] = version
+    n_files = proxy.n_bytes_down / learner.source.newest().n_bytes
+    least, most = {"full": (6, 7), "bfloat16": (3, 3.5), "delta": (0.3, 0.5)}[name]
+    assert least < n_files < most
+
+
+def test_a_relay_that_lost_its_learner_for_a_while_is_sent_the_difference(learner: Learner):
+    state = {"w": np.random.default_rng(0).standard_normal(300_000, np.float32)}
+    learner.source.publish(2, state)
+    proxy = Proxy(int(learner.address.rpartition(":")[2]), seed=0)
+    with contextlib.closing(proxy), relaying(proxy.address, encodings=ENCODINGS["delta"]) as relay:
+        wait_until(lambda: relay.policies.version == 2, "the policy")
+        proxy.inject("cut", 0.0, 0.0)
+        before = proxy.n_bytes_down
+        state["w"][::1000] += 1
+        learner.source.publish(3, state)
+        wait_until(lambda: relay.policies.version == 3, "the next policy")
+        assert relay.policies.newest().digest == learner.source.newest().digest
+        assert proxy.n_bytes_down - before < learner.source.newest().n_bytes / 10
+
+
 def test_a_loop_of_relays_is_refused():
     ports = free_port(), free_port()
     with contextlib.ExitStack() as stack:
@@ -290,9 +328,11 @@ def test_a_learner_older_than_relays_is_named():
             relay.run()
 
 
-def test_evaluators_join_play_and_report_through_a_relay():
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_evaluators_join_play_and_report_through_a_relay(name: str):
     desk = Evaluations(EvaluationPlan(n_episodes=2, seed=5))
-    with serve_learner(evaluations=desk) as learner, relaying(learner.address) as relay:
+    encodings = ENCODINGS[name]
+    with serve_learner(evaluations=desk) as learner, relaying(learner.address, encodings=encodings) as relay:
         with LearnerClient(relay.address) as client:
             agreement = client.join(offer("e", role=ActorRole.EVALUATE))
             assert agreement.evaluation == desk.plan

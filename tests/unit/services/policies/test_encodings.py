@@ -67,7 +67,7 @@ def test_subscriber_that_comes_back_goes_on_with_the_difference_to_what_it_has(l
     version, state = next(iter(client.subscribe_policy(1, assembler=assembler)))
     assert version == 2
     np.testing.assert_array_equal(state["w"], weights(2)["w"])
-    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, 1)}
+    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, encode_policy(1, weights(1)).digest)}
 
 
 def spoilt(encoded, base, how):
@@ -92,7 +92,7 @@ def spoilt(encoded, base, how):
     elif how == "digest":
         head.file_digest = bytes(16)
     messages = encoded._cut(delta, head)
-    encoded._once((PolicyEncoding.DELTA, base.version), lambda: messages)
+    encoded._once((PolicyEncoding.DELTA, base.digest), lambda: messages)
 
 
 @pytest.mark.parametrize("how", ["bytes", "planes", "base", "size", "bomb", "digest"])
@@ -114,7 +114,7 @@ def test_damaged_delta_is_told_and_the_stream_goes_on_with_a_whole_one(learner, 
     assert "it is asked for again, without a base" in caplog.text
     learner.source.publish(3, weights(3))
     assert next(policies)[0] == 3
-    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, 2)}, "from here on as before"
+    assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, encoded.digest)}, "from here on as before"
     policies.close()
 
 
@@ -122,7 +122,7 @@ def test_learner_whose_deltas_never_decode_is_given_up(learner, client, caplog):
     encoded = encode_policy(1, weights(1))
     head = policy_pb2.PolicyChunk(encoding=PolicyEncoding.DELTA.value, file_bytes=encoded.n_bytes)
     never = encoded._cut(encode_delta(encoded.file, None), head)
-    encoded._once((PolicyEncoding.DELTA, 0), lambda: never)
+    encoded._once((PolicyEncoding.DELTA, b""), lambda: never)
     learner.source.encoded = encoded
     with pytest.raises(InvalidTensorError, match=r"policy 1 has digest .* once it is decoded"):
         list(client.subscribe_policy(assembler=PolicyAssembler(encodings=DELTA)))

@@ -47,8 +47,15 @@ def test_an_encoding_of_a_version_is_made_once_for_all_and_not_before_somebody_a
     ):
         assert a.chunks(one) is b.chunks(one)
         assert a.chunks(two) is b.chunks(two)
-    assert set(one._made) == {(PolicyEncoding.DELTA, 0)}
-    assert set(two._made) == {(PolicyEncoding.DELTA, 1)}
+    assert set(one._made) == {(PolicyEncoding.DELTA, b"")}
+    assert set(two._made) == {(PolicyEncoding.DELTA, one.digest)}
+
+
+def test_deltas_to_versions_of_one_number_but_of_different_learners_are_told_apart():
+    newest, here = version(3), version(1)
+    elsewhere = version(1, WEIGHTS + 1)
+    assert newest.delta(here.as_base()) is newest.delta(here.as_base())
+    assert newest.delta(here.as_base()) != newest.delta(elsewhere.as_base())
 
 
 def test_who_comes_back_with_a_version_gets_the_difference_to_it_and_others_a_whole_one():
