@@ -14,6 +14,7 @@ from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
+from rollcast.learner.ingest.assembly_times import AssemblyTimes
 from rollcast.learner.ingest.batcher import N_SLOTS
 from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.ingest.queue import RolloutSlice, SliceName
@@ -101,6 +102,7 @@ class DistributedActors(ABC):
         self._versions_before = 0
         # The batches that are being filled; made with the first one, which names the device.
         self._assembly: Assembly | None = None
+        self._assembly_times = AssemblyTimes()
         self.batch_names: list[SliceName] = []
         self.batch_arrived_at: list[float] = []
 
@@ -134,8 +136,8 @@ class DistributedActors(ABC):
         """Notes that a checkpoint with this `state` is on the disk. Any thread may call."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns more metrics of the actors, besides the properties below, by tag."""
-        return {}
+        """Returns more metrics of the actors, besides the properties below, by tag: since the last call."""
+        return self._assembly_times.take()
 
     def renew(self) -> bool:
         """Brings the actors into the state in which a resumed run would find them. Called after a checkpoint.
@@ -313,8 +315,9 @@ class DistributedActors(ABC):
         """
         started = time.perf_counter()
         before = self.queue_size
-        assembled = self._assemble(learner_device)
-        batch = assembled.ready()
+        with self._assembly_times.collecting():
+            assembled = self._assemble(learner_device)
+            batch = assembled.ready()
         self.batch_names, self.batch_arrived_at = assembled.names, assembled.arrived_at
         self._statistics.add_all(batch.episodes, batch.events)
         return batch, before, self.queue_size, time.perf_counter() - started
@@ -340,7 +343,9 @@ class DistributedActors(ABC):
         """Waits for trajectories until a batch is full."""
         # The substep of the next trajectories is unknown until they are here, so take what fits into every batch.
         while n_missing := assembly.n_missing:
-            assembly.add(self.next_slice(n_missing, enough=n_missing))
+            with self._assembly_times.waiting():
+                piece = self.next_slice(n_missing, enough=n_missing)
+            assembly.add(piece)
         return assembly.finish()
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:

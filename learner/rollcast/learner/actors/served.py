@@ -254,8 +254,8 @@ class ServedDistributedActors(DistributedActors):
             self._serving.durable.saved(state["log"])
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the log; see `DistributedActors.metrics`."""
-        return self._serving.durable.metrics() if self._serving.durable is not None else {}
+        """See `DistributedActors.metrics`; with those of the log."""
+        return super().metrics() | (self._serving.durable.metrics() if self._serving.durable is not None else {})
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
         """Hands the next version over; a thread encodes it once, and wakes the actors that wait for it.

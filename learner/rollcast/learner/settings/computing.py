@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt
 
-from rollcast.services.settings.resume_rules import ACTING
+from rollcast.services.settings.resume_rules import ACTING, FREE
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import ProcessSettings
 
@@ -34,6 +34,13 @@ class ComputingSettings(ProcessSettings):
         "GPU, where the algorithm can, but not with --deterministic. If a capture fails, the log says so, and updates "
         "run without.",
         ACTING,
+    )
+    batch_ahead: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Assemble the next batch in a thread, and copy it to the device, while the trainer learns from the last one. "
+        "Only the time of copies changes. auto: on a GPU; on the CPU the thread takes from the update what it saves. "
+        "With a replay buffer, PPO, --deterministic or --actor-kind sequential there is nothing to assemble.",
+        FREE,
     )
     torch_threads: NonNegativeInt = setting(
         0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING

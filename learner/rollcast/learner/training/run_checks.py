@@ -64,6 +64,33 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
         )
 
 
+def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    """Checks that a batch can be assembled ahead, if the settings insist on it.
+
+    Raises:
+        ConfigurationError: Nothing comes that could be, or not in the right order.
+    """
+    if settings.batch_ahead != "on":
+        return
+    is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
+    has_several = len(algorithm.policy.spaces) > 1
+    reasons = {
+        "--deterministic: actors play in step, and nothing comes before the next policy": settings.deterministic,
+        "--actor-kind sequential: actors do not play while the learner learns": is_sequential,
+        f"--algorithm {settings.algorithm}, which learns from the newest policy's rollouts only: nothing comes before "
+        "it": algorithm.on_policy,
+        f"--algorithm {settings.algorithm}, which draws its batches from a replay buffer": algorithm.learns_from_replay,
+        f"--max-policy-lag {settings.max_policy_lag} and several substeps: what becomes too old cannot be taken out of "
+        "several batches": has_several and settings.max_policy_lag is not None,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ConfigurationError(
+                f"--batch-ahead on with {reason}; expected rollouts that come while the trainer learns; choose "
+                "--batch-ahead auto, or off"
+            )
+
+
 def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) -> None:
     """Checks that the actors of a resumed run can go on from its checkpoint.
 

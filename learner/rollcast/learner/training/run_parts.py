@@ -269,6 +269,7 @@ def serving_options(
         collect_timeout_s=settings.collect_timeout_s,
         limits=settings.server_limits(),
         replay=replay,
+        assemble_ahead=None if settings.batch_ahead == "auto" else settings.batch_ahead == "on",
         durable=durable,
         evaluations=evaluations,
         homes=ONE_HOME if ranks is None else ranks.homes,

@@ -52,6 +52,14 @@ WAITING_FRACTION: Final = Metric(
 )
 
 QUEUE_SIZE: Final = Metric("queue/size", "trajectories", "trajectories that wait for the trainer")
+ASSEMBLY_TRAINER_FRACTION: Final = Metric(
+    "assembly/trainer_fraction", "0 to 1", "share of its time that the trainer copied rollouts into batches itself"
+)
+ASSEMBLY_READY_FRACTION: Final = Metric(
+    "assembly/ready_fraction",
+    "0 to 1",
+    "share of the batches that were ready when the trainer came; 0 without `--batch-ahead`",
+)
 POLICY_LAG_MEAN: Final = Metric(
     "queue/policy_lag_mean", "versions", "mean age of a trajectory's policy when it is learnt from"
 )

@@ -197,6 +197,19 @@ def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., 
     assert collect(actors) == [3, 4]
 
 
+def test_metrics_say_how_many_batches_were_ready(make_actors: Callable[..., RemoteDistributedActors]):
+    actors = make_actors()
+    stream = stream_of(actors)
+    send(stream, 1, 2)
+    collect(actors)
+    assert actors.metrics()["assembly/ready_fraction"] == 0.0
+    send(stream, 3, 4)
+    await_assembled(actors)
+    collect(actors)
+    assert actors.metrics()["assembly/ready_fraction"] == 1.0
+    assert actors.metrics() == {}
+
+
 @pytest.mark.parametrize(
     ("options", "is_there"),
     [

@@ -3,7 +3,7 @@
 import pytest
 
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_checks import check_on_policy, check_settings
+from rollcast.learner.training.run_checks import check_batch_ahead, check_on_policy, check_settings
 from rollcast.learner.training.run_device import choose_device
 from rollcast.learner.training.run_parts import evaluation_schedule, make_algorithm
 from rollcast.services.errors import ConfigurationError
@@ -13,7 +13,9 @@ from tests.two_substeps import SPACES as TWO_SUBSTEPS
 
 def check(*options: str, algorithm: str = "ppo", spaces=SPACES) -> None:
     settings = TrainSettings.from_command_line("rollcast train", ["--algorithm", algorithm, *options])
-    check_on_policy(settings, make_algorithm(settings, spaces, choose_device("cpu")))
+    algorithm_made = make_algorithm(settings, spaces, choose_device("cpu"))
+    check_on_policy(settings, algorithm_made)
+    check_batch_ahead(settings, algorithm_made)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +111,29 @@ def test_evaluation_decides_the_end_unless_the_clock_would(options: list[str], d
 
 def test_nothing_is_evaluated_by_default():
     assert evaluation_schedule(settings_of()) is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "reason"),
+    [
+        ("ppo", [], "--algorithm ppo, which learns from the newest policy's rollouts only"),
+        ("dqn", [], "--algorithm dqn, which draws its batches from a replay buffer"),
+        ("impala", ["--deterministic"], "--deterministic: actors play in step"),
+        ("impala", ["--actor-kind", "sequential"], "--actor-kind sequential: actors do not play while"),
+    ],
+)
+def test_rejects_batching_ahead_where_nothing_comes_ahead(algorithm: str, options: list[str], reason: str):
+    with pytest.raises(
+        ConfigurationError, match=f"--batch-ahead on with {reason}.*; choose --batch-ahead auto, or off"
+    ):
+        check("--batch-ahead", "on", *options, algorithm=algorithm)
+    for choice in ("auto", "off"):
+        check("--batch-ahead", choice, *options, algorithm=algorithm)
+
+
+def test_rejects_batching_ahead_with_a_limit_of_lag_and_several_substeps():
+    on = ("--batch-ahead", "on")
+    with pytest.raises(ConfigurationError, match="--batch-ahead on with --max-policy-lag 3 and several substeps"):
+        check(*on, "--max-policy-lag", "3", algorithm="impala", spaces=TWO_SUBSTEPS)
+    check(*on, algorithm="impala", spaces=TWO_SUBSTEPS)
+    check(*on, "--max-policy-lag", "3", algorithm="impala")
