@@ -51,6 +51,8 @@ class PolicySubscription:
         self._evaluator_id, self._incarnation, self._actor_id = evaluator_id, incarnation, actor_id
         self._cancelled = False
         self._assembler = assembler or PolicyAssembler()
+        # A connection that broke may have left parts of a version.
+        self._assembler.begin()
         # Without a deserialiser, so that damage is noticed here.
         self._subscribe: Any = channel.unary_stream(
             _METHOD,

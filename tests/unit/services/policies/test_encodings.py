@@ -1,17 +1,23 @@
 """Subscriptions to policies in every encoding, over a real connection."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 
 from rollcast.services.client.channel import make_channel
-from rollcast.services.errors import InvalidTensorError
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import InvalidTensorError, LearnerUnreachableError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.delta import encode_delta
-from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.services.policies.encodings import ENCODINGS, PolicyEncoding
 from rollcast.v1 import policy_pb2
+from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import DEADLINE_S
+from tests.processes import wait_until
 
 DELTA, BFLOAT16 = (PolicyEncoding.DELTA,), (PolicyEncoding.BFLOAT16,)
 RNG = np.random.default_rng(0)
@@ -68,6 +74,27 @@ def test_subscriber_that_comes_back_goes_on_with_the_difference_to_what_it_has(l
     assert version == 2
     np.testing.assert_array_equal(state["w"], weights(2)["w"])
     assert set(learner.source.encoded._made) == {(PolicyEncoding.DELTA, encode_policy(1, weights(1)).digest)}
+
+
+@pytest.mark.parametrize("takes", ENCODINGS.values(), ids=ENCODINGS)
+def test_subscriber_whose_connection_broke_in_the_middle_of_a_version_gets_all_of_it(learner, takes):
+    large = np.random.default_rng(0).standard_normal(2_000_000, np.float32)  # several chunks in every encoding
+    learner.source.publish(1, {"w": large})
+    proxy = Proxy(int(learner.address.rpartition(":")[2]), seed=0, bytes_per_s=4e6)
+    assembler = PolicyAssembler(encodings=takes)
+    with contextlib.closing(proxy), LearnerClient(proxy.address) as client:
+        policies = iter(client.subscribe_policy(assembler=assembler))
+        cut = threading.Thread(
+            target=lambda: (wait_until(lambda: proxy.n_bytes_down > 3e6, "some chunks"), proxy.inject("cut", 0.0, 0.0))
+        )
+        cut.start()
+        with pytest.raises(LearnerUnreachableError):
+            next(policies)
+        cut.join(DEADLINE_S)
+    with LearnerClient(learner.address) as client:
+        version, state = next(iter(client.subscribe_policy(assembler=assembler)))
+    assert version == 1
+    np.testing.assert_array_equal(state["w"], large, strict=True)
 
 
 def spoilt(encoded, base, how):
