@@ -48,9 +48,9 @@ def learn(task: Task, seed: int, train_options: list[str]) -> tuple[dict[str, An
         what = ("--algorithm", task.algorithm, "--env-id", task.env_id, "--total-steps", str(task.total_steps))
         trained = rollcast("train", *what, "--seed", str(seed), *train_options, "--run-dir", str(run), summary=summary)
         played = {
-            name: rollcast(*("evaluate", str(run), "--policy", name, "--n-episodes", str(N_EPISODES)), summary=summary)[
-                "mean"
-            ]
+            name: rollcast(
+                *("evaluate", str(run), "--saved-policy", name, "--n-episodes", str(N_EPISODES)), summary=summary
+            )["mean"]
             for name in ("last", "best")
         }
         return trained, played

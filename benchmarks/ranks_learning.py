@@ -76,7 +76,8 @@ def learn(task: Task, n_ranks: int, seed: int) -> tuple[dict[str, Any], float]:
         if "sac" in task.options:
             learner += ["--replay.min-size", str(1000 // n_ranks)]
         process = stack.enter_context(running([*learner_command(n_ranks), *learner]))
-        actor = [sys.executable, "-m", "rollcast.actor", "--learner-address", address, "--connect-timeout-s", "120"]
+        actor = [sys.executable, "-m", "rollcast.actor", "--learner-address", address, "--env-id", task.env_id]
+        actor += ["--connect-timeout-s", "120"]
         if "--envs-per-actor" in task.options:
             actor += ["--envs-per-actor", task.options[task.options.index("--envs-per-actor") + 1]]
         for _ in range(2):

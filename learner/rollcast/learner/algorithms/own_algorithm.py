@@ -13,6 +13,7 @@ from rollcast.actor.entry_points import load_entry_point
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics, check_learns
 from rollcast.learner.batch import Batch
+from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -179,6 +180,14 @@ class OwnAlgorithm(Algorithm):
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the weights of another run; see `Algorithm.begin_with`."""
         return self._algorithm.begin_with(state, checkpoint)
+
+    def join_ranks(self, reduction: GradientReduction) -> None:
+        """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
+        self._algorithm.join_ranks(reduction)
+
+    def share_observations(self) -> None:
+        """Merges what all ranks have observed; see `Algorithm.share_observations`."""
+        self._algorithm.share_observations()
 
     def save(self, directory: Path) -> None:
         """Writes the algorithm's state; see `Algorithm.save`."""

@@ -143,10 +143,13 @@ class RankRounds:
     def _compare(self, digests: Sequence[int]) -> None:
         other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if other:
+            differing = (
+                f"{'ranks' if len(other) > 1 else 'rank'} {', '.join(map(str, other))} of {len(digests)} no longer "
+            )
+            differing += "have" if len(other) > 1 else "has"
             raise RollcastError(
-                f"the policies of the ranks differ: rank{'s' if len(other) > 1 else ''} "
-                f"{', '.join(map(str, other))} of {len(digests)} no longer {'have' if len(other) > 1 else 'has'} the "
-                "policy of rank 0; expected equal parameters after every update; use the same hardware, torch and "
+                f"before update round {self._n_rounds} the policies of the ranks differ: {differing} the policy of "
+                "rank 0; expected equal parameters after every update; use the same hardware, torch and "
                 "--torch-threads for all ranks, and resume from the last checkpoint"
             )
 

@@ -48,6 +48,13 @@ def test_a_rank_with_another_setting_is_refused_by_its_name():
         assert "--batch-size is 8 there, 16 here" in outcome(second)[1]
 
 
+def test_a_rank_with_another_version_is_refused():
+    with ranks("another version") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "rank 1 and rank 0 of one run differ: the version of rollcast is '0.0.1' there" in output
+
+
 def test_a_rank_that_died_is_named_with_its_last_word():
     with ranks("die") as (first, _):
         code, output = outcome(first)
