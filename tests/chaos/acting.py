@@ -1,8 +1,9 @@
-"""An actor as `python -m rollcast.actor` runs it, which also writes down every acknowledgement that it is given.
+"""An actor as `python -m rollcast.actor` runs it, which also writes down the acknowledgements and policies it is given.
 
     python -m tests.chaos.acting FILE [options of `python -m rollcast.actor`]
 
-The file is written to before the actor acts on the acknowledgement, and by the kernel: SIGKILL loses no line of it.
+Each file is written to before the actor acts on what it says, and by the kernel: SIGKILL loses no line of it. FILE has
+the acknowledgements, and the one beside it that ends in `.policies` the policies.
 """
 
 import os
@@ -15,6 +16,7 @@ from typing import Any
 from rollcast.actor.acting.process import main
 from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.rollouts.uplink import RolloutUplink
+from tests.chaos.policies import write_policies
 
 
 def write_acknowledgements(path: Path) -> None:
@@ -46,4 +48,5 @@ def read_acknowledgements(path: Path) -> dict[int, int]:
 
 if __name__ == "__main__":
     write_acknowledgements(Path(sys.argv[1]))
+    write_policies(Path(sys.argv[1]).with_suffix(".policies"))
     sys.exit(main(sys.argv[2:]))

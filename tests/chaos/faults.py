@@ -13,7 +13,7 @@ from tests.chaos.proxy import NetworkFault, Proxy
 ProcessFault = Literal["kill", "terminate", "freeze"]
 Kind = Literal[ProcessFault, NetworkFault]
 
-# The weight of each, of 41. A process takes seconds of both cores to start, and a connection that has gone silent
+# The weight of each, of 45. A process takes seconds of both cores to start, and a connection that has gone silent
 # is found by keepalive only: these are drawn less often than what is over in a second.
 _WEIGHTS: Final[dict[Kind, int]] = {
     "kill": 3,
@@ -24,6 +24,7 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "half_close": 6,
     "stall": 4,
     "flip": 4,
+    "flip_policy": 4,
     "garble": 2,
     "black_hole": 1,
     "inflate": 1,

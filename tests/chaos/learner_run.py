@@ -18,7 +18,7 @@ from tests.chaos.lineage import Lineage
 from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
-from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, end_all, join_all, share
+from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, encoding_of, end_all, join_all, share
 from tests.chaos.run_files import checkpoints, rollouts_in_log, steps_in_buffer
 
 Algorithm = Literal["impala", "sac"]
@@ -118,6 +118,7 @@ def run_learner_chaos(
                 folder,
                 n_envs=_ENVS_PER_ACTOR,
                 step_s=_STEP_S,
+                policy_encoding=encoding_of(i),
                 variables=clocks["actors_clock"].variables(),
             )
             assault = ActorAssault(

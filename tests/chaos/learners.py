@@ -21,6 +21,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.ledger import Ledger, StepLedger
+from tests.chaos.policies import digest_of
 
 N_ROLLOUT_STEPS = 8
 ENVS_PER_ACTOR = 2
@@ -60,6 +61,9 @@ class _Served(ABC):
     def __init__(self, seed: int) -> None:
         self.ledger = Ledger()
         self._rng = random.Random(seed)
+        self._noise = np.random.default_rng(seed)
+        # The digest of each version that was cast.
+        self.cast: dict[int, str] = {}
         self.spaces = bookkeeping_spaces()
         self._policy = TorchPolicy(self.spaces, PolicySpec(hidden_sizes=(64,), frame_stack=self.frame_stack))
         self._policy.set_uniform_exploration(True)
@@ -79,6 +83,7 @@ class _Served(ABC):
 
     def __enter__(self) -> Self:
         self.actors.start()
+        self.cast[self.actors.policy_version] = digest_of(self._policy.state_arrays())
         self._thread.start()
         return self
 
@@ -100,10 +105,19 @@ class _Served(ABC):
                 self._take_all()
                 if self.ledger.n_rollouts >= broadcast_at:
                     broadcast_at = self.ledger.n_rollouts + _BROADCAST_EVERY
-                    self.actors.broadcast_updated_policy(self._policy.state_arrays())
+                    self._cast_other_weights()
         except BaseException as error:
             self.failure = error
             raise
+
+    def _cast_other_weights(self) -> None:
+        """Casts a policy that differs a little from the first; all of them act uniformly at random."""
+        state = {}
+        for name, array in self._policy.state_arrays().items():
+            noise = self._noise.standard_normal(array.shape).astype(np.float32)
+            state[name] = array * (1 + 1e-3 * noise) if array.dtype == np.float32 else array
+        self.actors.broadcast_updated_policy(state)
+        self.cast[self.actors.policy_version] = digest_of(state)
 
     def _make_destination(self) -> RolloutDestination | None:
         """Makes what rollouts go to instead of the queue; None for the queue."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.learners import ENVS_PER_ACTOR
 from tests.processes import ROOT, environment
 
@@ -25,6 +26,7 @@ class SupervisedActor:
         folder: The folder for its log and its acknowledgements.
         n_envs: The number of environments that it steps.
         step_s: The time that a step of each takes, in seconds.
+        policy_encoding: The form in which it asks for policies.
         variables: Variables of its environment, besides this process's.
     """
 
@@ -36,13 +38,15 @@ class SupervisedActor:
         *,
         n_envs: int = ENVS_PER_ACTOR,
         step_s: float = _STEP_S,
+        policy_encoding: PolicyEncodingName = "full",
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._n_envs, self._step_s, self._variables = n_envs, step_s, variables
+        self._variables = variables
+        self._options = acting_options(actor_id, address, n_envs=n_envs, step_s=step_s, policy_encoding=policy_encoding)
         self.actor_id = actor_id
         self.acknowledgements = folder / f"{actor_id}.acknowledged"
+        self.policies = folder / f"{actor_id}.policies"
         self.log = folder / f"{actor_id}.log"
-        self._address = address
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards the process: it is not started and signalled at once
         self._process = self._start()
@@ -75,10 +79,9 @@ class SupervisedActor:
         return True
 
     def _start(self) -> subprocess.Popen[bytes]:
-        options = acting_options(self.actor_id, self._address, n_envs=self._n_envs, step_s=self._step_s)
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.acting", self.acknowledgements, *options],
+                [sys.executable, "-m", "tests.chaos.acting", self.acknowledgements, *self._options],
                 cwd=ROOT,
                 env=environment() | self._variables,
                 stdout=log,
@@ -93,7 +96,9 @@ class SupervisedActor:
                     self.n_starts += 1
 
 
-def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: float) -> list[str]:
+def acting_options(
+    actor_id: str, address: str, *, n_envs: int | None, step_s: float, policy_encoding: PolicyEncodingName = "full"
+) -> list[str]:
     """Returns the options of `python -m rollcast.actor`; without `n_envs`, it steps as many as the learner wants."""
     options = {
         "--learner-address": address,
@@ -104,6 +109,7 @@ def acting_options(actor_id: str, address: str, *, n_envs: int | None, step_s: f
         "--connect-timeout-s": "300",
         # for those whose run was killed: they end by themselves
         "--reconnect-timeout-s": "120",
+        "--policy-encoding": policy_encoding,
     }
     if n_envs is not None:
         options["--envs-per-actor"] = str(n_envs)

@@ -8,14 +8,15 @@ import threading
 import time
 from typing import Literal, get_args
 
-NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate"]
-# The faults that change bytes of the actor's next message.
-Damage = Literal["flip", "garble", "inflate"]
+NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate", "flip_policy"]
+# The faults that change bytes of the next message: the learner's for the last, else the actor's.
+Damage = Literal["flip", "garble", "inflate", "flip_policy"]
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.1
 _CONNECT_TIMEOUT_S = 5.0
-# A chunk that is as long has a rollout at its end. One of nine bytes has the head of a frame of HTTP/2.
+# A chunk that is as long has a rollout at its end, or a part of a policy. One of nine bytes has the head of a frame of
+# HTTP/2.
 _ROLLOUT_BYTES = 1024
 _FRAME_HEAD_BYTES = 9
 _MESSAGE_HEAD_BYTES = 5
@@ -120,11 +121,12 @@ class Link:
         self._swallow = True
 
     def damage(self, fault: Damage) -> None:
-        """Flips one bit of the actor's next bytes; `damaged` is set when that is done.
+        """Flips one bit of the next bytes; `damaged` is set when that is done.
 
         Args:
             fault: `flip` hits a rollout; `garble` hits any bytes, also those that tell HTTP/2 where a frame ends;
-                `inflate` adds 64 KiB to the length of a rollout's message, so that the learner waits for the rest.
+                `inflate` adds 64 KiB to the length of a rollout's message, so that the learner waits for the rest;
+                `flip_policy` hits a policy on its way to the actor.
         """
         self.damaged.clear()
         self._damage = fault
@@ -150,7 +152,7 @@ class Link:
                 if not chunk:
                     target.shutdown(socket.SHUT_WR)
                     return
-                if self._damage and source is self._ends[0]:
+                if self._damage and (source is self._ends[1]) == (self._damage == "flip_policy"):
                     chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
                 if source is self._ends[1]:
@@ -172,7 +174,7 @@ class Link:
                 return chunk
             changed[length + 1] ^= 1  # of 64 KiB
         else:
-            start = len(chunk) // 2 if self._damage == "flip" else 0
+            start = 0 if self._damage == "garble" else len(chunk) // 2
             changed[self._rng.randrange(start, len(chunk))] ^= 1 << self._rng.randrange(8)
         self._damage = None
         self.damaged.set()
@@ -253,7 +255,7 @@ class Proxy:
                     link.stall(stalled=True)
                 case "black_hole":
                     link.swallow()
-                case "flip" | "garble" | "inflate":
+                case "flip" | "garble" | "inflate" | "flip_policy":
                     link.damage(fault)
         if fault in get_args(Damage):
             return bool(links) and links[-1].damaged.wait(timeout_s)
@@ -290,6 +292,9 @@ class Proxy:
                 continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._lines is not None:  # a thin line has no megabytes under way, in which pings would be late
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES)
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK_BYTES)
             # within the lock: a link that carries anything already is one that faults find
             with self._lock:
                 link = Link(client, server, random.Random(self._rng.random()), self._lines)

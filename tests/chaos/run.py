@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.assault import Assault, Books
 from tests.chaos.faults import Kind, draw_faults
 from tests.chaos.learners import LEARNERS
+from tests.chaos.policies import find_wrong, read_policies
 from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
@@ -21,6 +24,8 @@ from tests.chaos.report import Report
 NEW_ROLLOUTS = 7
 # Keepalive finds a dead connection after 9 s, and a process starts within seconds where it has the machine to itself.
 RECOVERY_TIMEOUT_S = 90.0
+# The smallest first: a suite of one actor has it.
+_ENCODINGS: Final[tuple[PolicyEncodingName, ...]] = ("delta", "bfloat16", "full")
 
 
 class ActorAssault(Assault):
@@ -69,6 +74,11 @@ class ActorAssault(Assault):
         if not self.actor.close():
             self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.actor.log}")
         self.proxy.close()
+
+
+def encoding_of(i: int) -> PolicyEncodingName:
+    """Returns the form in which an actor asks for policies, by its number: all forms come up."""
+    return _ENCODINGS[i % len(_ENCODINGS)]
 
 
 def share(n_faults: int, n_victims: int) -> list[int]:
@@ -131,7 +141,7 @@ def run_chaos(
         for i, n in enumerate(share(n_faults, n_actors)):
             proxy = Proxy(serving.port, rng.randrange(2**32))
             assault = ActorAssault(
-                SupervisedActor(f"chaos-{i}", proxy.address, folder),
+                SupervisedActor(f"chaos-{i}", proxy.address, folder, policy_encoding=encoding_of(i)),
                 proxy,
                 count=ledger.count,
                 books=ledger,
@@ -154,6 +164,12 @@ def run_chaos(
         stack.pop_all().close()
     for actor_id, sequences in acknowledged.items():
         ledger.check_acknowledged(actor_id, sequences)
+    given = {assault.victim: read_policies(assault.actor.policies) for assault in assaults}
+    for actor_id, policies in given.items():
+        report.entries.corrupt += find_wrong(actor_id, policies, serving.cast)
+    for encoding in PolicyEncoding:
+        n_given = sum(one.encoding is encoding for policies in given.values() for one in policies)
+        report.notes[f"policies, {encoding.name.lower()}"] = n_given
     report.n_rollouts = ledger.n_rollouts
     report.n_acknowledged = sum(sum(sequences.values()) for sequences in acknowledged.values())
     report.hangs = [hang for assault in assaults for hang in assault.hangs]

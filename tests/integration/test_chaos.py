@@ -17,6 +17,16 @@ def test_faults_lose_nothing(learner: str, tmp_path: Path):
     assert len(report.recoveries) == 9, report
     assert len({recovery.fault.kind for recovery in report.recoveries}) > 4, report
     assert 0 < report.n_acknowledged <= report.n_rollouts, report
+    assert report.notes["policies, delta"] > 1, report
+
+
+def test_no_actor_is_given_a_wrong_policy_whatever_its_encoding(tmp_path: Path):
+    kinds = ("flip_policy", "cut", "delay", "stall")
+    report = run_chaos(tmp_path, learner="queue", n_faults=12, n_actors=3, seed=4, short=True, only=kinds)
+    assert report.is_clean, report
+    assert {recovery.fault.kind for recovery in report.recoveries} == set(kinds), report
+    for encoding in ("full", "bfloat16", "delta"):
+        assert report.notes[f"policies, {encoding}"] > 1, report
 
 
 @pytest.mark.timeout(300)

@@ -108,6 +108,14 @@ def test_a_flip_changes_one_bit_once(line: Line, fault: str):
     assert line.down(MESSAGE) == MESSAGE
 
 
+def test_a_flip_of_a_policy_hits_the_learners_bytes_alone(line: Line):
+    assert not line.proxy.inject("flip_policy", 0.0, 0.0), "nothing has been sent that it could hit"
+    assert line.up(MESSAGE) == MESSAGE
+    arrived = line.down(MESSAGE)
+    assert (int.from_bytes(arrived, "big") ^ int.from_bytes(MESSAGE, "big")).bit_count() == 1
+    assert line.down(MESSAGE) == MESSAGE
+
+
 @pytest.mark.parametrize("which", ["client", "server"])
 def test_the_end_of_one_side_reaches_the_other(line: Line, which: str):
     ending, other = (line.client, line.server) if which == "client" else (line.server, line.client)
