@@ -33,6 +33,8 @@ class Subscribers:
         self._newest: EncodedPolicy | None = None
         self._ended = False
         self._waiting: set[_Subscriber] = set()
+        # Those that wait and are paused: a new version does not look at them, however many they are.
+        self._resting: set[_Subscriber] = set()
         # By name: the subscription of each actor, and the version that its credit asks for.
         self._actors: dict[str, _Subscriber] = {}
 
@@ -57,7 +59,7 @@ class Subscribers:
         """Notes that no further version will come, and wakes all."""
         with self._lock:
             self._ended = True
-            self._wake(list(self._waiting))
+            self._wake([*self._waiting, *self._resting])
 
     def want(self, actor_id: str, version: int) -> None:
         """Notes that an actor waits for a version, or any newer one: it was given a credit for another rollout."""
@@ -66,6 +68,9 @@ class Subscribers:
             if one is None:
                 return
             one.is_paused = False
+            if one in self._resting:
+                self._resting.remove(one)
+                self._waiting.add(one)
             if version <= max(one.version, one.wanted):
                 return
             one.wanted = version
@@ -78,6 +83,9 @@ class Subscribers:
             one = self._actors.get(actor_id)
             if one is not None:
                 one.is_paused = True
+                if one in self._waiting and math.isinf(self._due_s(one, 0.0)):
+                    self._waiting.remove(one)
+                    self._resting.add(one)
 
     @contextmanager
     def subscription(self, after_version: int, actor_id: str) -> Iterator[WaitForVersion]:
@@ -107,21 +115,23 @@ class Subscribers:
                 left_s = deadline - now
                 if self._ended or left_s <= 0.0:
                     return None
-                self._waiting.add(one)
+                (self._resting if math.isinf(due_s) else self._waiting).add(one)
             self._block(one, min(left_s, due_s) if due_s > 0.0 else left_s)
 
     def _block(self, one: "_Subscriber", timeout_s: float) -> None:
         if one.woken.acquire(timeout=timeout_s):
             return
         with self._lock:
-            if one in self._waiting:
-                self._waiting.remove(one)
+            if one in self._waiting or one in self._resting:
+                self._waiting.discard(one)
+                self._resting.discard(one)
             else:  # woken in between: it was released with the lock held, so this never waits
                 one.woken.acquire(blocking=False)
 
     def _wake(self, some: "list[_Subscriber]") -> None:
         """Ends the waits of subscribers that wait. Called with the lock held."""
         self._waiting.difference_update(some)
+        self._resting.difference_update(some)
         for one in some:
             one.woken.release()
 

@@ -11,7 +11,7 @@ from rollcast.learner.history.activity_times import Span
 from rollcast.learner.history.points import COARSE_S, FINE_S, N_COARSE, N_FINE
 from rollcast.services.history.history import Lane, Shares
 
-# A second is closed so long after its end: reports come once a second, and may take a moment.
+# A second is closed so long after its end: reports come every second or two, and may take a moment.
 CLOSES_AFTER_S: Final = 3
 # Seconds that are open at once, with room for the one of now and a late close.
 _N_OPEN: Final = CLOSES_AFTER_S + 3

@@ -170,7 +170,7 @@ class RolloutIntake:
             learner_nonce=self._nonce,
             awaiting_s=record.awaiting_s(),
             policy_version=parts.rule.policy_version(),
-            activity_interval_s=parts.activity_interval_s(offer),
+            activity_interval_s=parts.activity_interval_s(record),
             spaces=parts.spaces if has_own_order else None,
         )
 

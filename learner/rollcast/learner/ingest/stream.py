@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule, StreamCredits
@@ -19,14 +20,16 @@ from rollcast.services.errors import (
     NotReadyError,
     RollcastError,
 )
-from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, RELAYED_ACTIVITY_INTERVAL_S
+from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVITY_INTERVAL_S
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
+
+# So many actors report their time every `ACTIVITY_INTERVAL_S`, those after them less often.
+_OFTEN_REPORTING: Final = 32
 
 
 class IntakeCounts:
@@ -89,11 +92,17 @@ class SharedParts:
         waits_for_others = self.durable is not None or self.rule.rounds is not None
         return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
 
-    def activity_interval_s(self, offer: JoinOffer) -> float:
-        """Returns the seconds between two reports of an actor's time; 0: nobody wants them."""
+    def activity_interval_s(self, record: ActorRecord) -> float:
+        """Returns the seconds between two reports of an actor's time; 0: nobody wants them.
+
+        Args:
+            record: The actor. The first report most often; where there are hundreds, and behind relays, half as often.
+        """
         if self.memory is None:
             return 0.0
-        return RELAYED_ACTIVITY_INTERVAL_S if offer.via else ACTIVITY_INTERVAL_S
+        if record.offer.via:
+            return LONGEST_ACTIVITY_INTERVAL_S
+        return min(max(ACTIVITY_INTERVAL_S, record.slot / _OFTEN_REPORTING), LONGEST_ACTIVITY_INTERVAL_S)
 
 
 class IntakeStream:
@@ -120,7 +129,7 @@ class IntakeStream:
         self.state_size = parts.state_size
         self.frame_stack = parts.frame_stack
         self.n_envs = record.offer.n_envs
-        self.activity_interval_s = parts.activity_interval_s(record.offer)
+        self.activity_interval_s = parts.activity_interval_s(record)
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
         self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
@@ -132,6 +141,8 @@ class IntakeStream:
         )
         # The round in which the actor has places for its next rollout.
         self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
+        # The policy for the credit that it tells its actor of; None once its subscription knows.
+        self._wanted_version: int | None = None
         self._awaiting_since: float | None = None
         # since when it passes a rollout on, and reads nothing; None: it reads
         self.held_since: float | None = None
@@ -146,8 +157,8 @@ class IntakeStream:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
         credits_now, rule = self._credits, self._parts.rule
         min_policy_version = self._round or rule.min_policy_version(credits_now.credit)
-        # With the newest policy, whatever it must at least have.
-        rule.want_policy(self.actor_id, max(min_policy_version, rule.policy_version()))
+        # The newest policy, whatever it must at least have.
+        self._wanted_version = max(min_policy_version, rule.policy_version())
         return StreamProgress(
             acknowledged_sequence=credits_now.acknowledged,
             credit_sequence=credits_now.credit,
@@ -156,9 +167,16 @@ class IntakeStream:
         )
 
     def awaits_message(self, awaits: bool) -> None:
-        """Notes whether the stream has nothing to do but to wait for the actor's next message."""
+        """Notes whether the stream has nothing to do but to wait for the actor's next message.
+
+        If it has, the actor is sent the policy for the credit that it was told of. Not before: the thread that sends
+        the policy would take turns with the one that still sends the answer.
+        """
         now = time.monotonic()
         self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
+        wanted, self._wanted_version = self._wanted_version, None
+        if wanted is not None:
+            self._parts.rule.want_policy(self.actor_id, wanted)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.

@@ -74,10 +74,10 @@ MAX_TIMEOUT_S: Final = 3600.0
 MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 3600.0
 
-# Time between two reports of an actor's time that a learner asks for, in seconds. It takes so many times as many over a
-# stream's life, and so many more at once. Actors behind relays are many, and report less often.
+# Time between two reports of an actor's time that a learner asks for, in seconds: of the first actors, and of each
+# where there are many or behind relays. It takes so many times as many over a stream's life, and so many more at once.
 ACTIVITY_INTERVAL_S: Final = 1.0
-RELAYED_ACTIVITY_INTERVAL_S: Final = 2.0
+LONGEST_ACTIVITY_INTERVAL_S: Final = 2.0
 MAX_ACTIVITY_RATE: Final = 2
 ACTIVITIES_AHEAD: Final = 10
 

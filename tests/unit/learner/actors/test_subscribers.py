@@ -25,7 +25,7 @@ def subscribers():
 
 def waits(subscribers, n=1):
     """Waits until `n` subscribers wait."""
-    wait_until(lambda: len(subscribers._waiting) == n, "the subscribers wait")
+    wait_until(lambda: len(subscribers._waiting | subscribers._resting) == n, "the subscribers wait")
 
 
 def test_waiting_gives_the_newest_and_skips_those_between(subscribers):
@@ -76,7 +76,7 @@ def test_actor_that_plays_is_not_woken_until_it_wants_a_policy(subscribers):
         waits(subscribers)
         subscribers.offer(version(2))
         subscribers.offer(version(3))
-        assert len(subscribers._waiting) == 1, "it waits on"
+        assert len(subscribers._waiting | subscribers._resting) == 1, "it waits on"
         assert not playing.done()
         subscribers.want("actor-0", 3)
         assert playing.result(DEADLINE_S).version == 3
@@ -91,7 +91,7 @@ def test_actor_whose_rollout_waits_for_room_is_sent_nothing_until_it_wants_a_pol
         waits(subscribers)
         for number in (2, 3):
             subscribers.offer(version(number))
-            assert len(subscribers._waiting) == 1, "it waits on"
+            assert (len(subscribers._waiting), len(subscribers._resting)) == (0, 1), "no version looks at it"
         subscribers.want("actor-0", 3)
         assert waiting.result(DEADLINE_S).version == 3
         subscribers.pause("actor-0")
@@ -100,6 +100,22 @@ def test_actor_whose_rollout_waits_for_room_is_sent_nothing_until_it_wants_a_pol
         waits(subscribers)
         subscribers.offer(version(4))
         assert waiting.result(DEADLINE_S).version == 4, "it has what it wants, and plays"
+
+
+def test_actor_whose_rollout_comes_while_it_waits_is_looked_at_by_no_version(subscribers):
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        wait, *_ = with_many_actors(subscribers, stack)
+        subscribers.offer(version(1))
+        assert wait(0.0).version == 1
+        waiting = threads.submit(wait, 60.0)
+        waits(subscribers)
+        subscribers.pause("actor-0")
+        assert (len(subscribers._waiting), len(subscribers._resting)) == (0, 1)
+        subscribers.want("actor-0", 1)
+        assert (len(subscribers._waiting), len(subscribers._resting)) == (1, 0), "it plays, and has what it wants"
+        subscribers.pause("actor-0")
+        subscribers.end()
+        assert waiting.result(DEADLINE_S) is None
 
 
 def test_pause_of_an_actor_without_a_subscription_is_no_error(subscribers):
@@ -161,5 +177,5 @@ def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
         thread.join(DEADLINE_S)
     assert [versions[-1] for versions in received] == [n_versions] * len(received)
     assert all(versions == sorted(set(versions)) for versions in received)
-    assert not subscribers._waiting
+    assert not subscribers._waiting | subscribers._resting
     assert not subscribers._actors

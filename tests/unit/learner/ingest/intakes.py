@@ -34,9 +34,10 @@ class Intake:
         rule: CreditRule | None = None,
         network: str = "auto",
         memory: RunHistory | None = None,
+        max_actors: int = 4,
     ) -> None:
         self.queue = RolloutQueue(capacity)
-        self.registry = ActorRegistry(max_actors=4, note=forget_event if memory is None else memory.note)
+        self.registry = ActorRegistry(max_actors=max_actors, note=forget_event if memory is None else memory.note)
         self.intake = RolloutIntake(
             self.registry,
             self.queue,

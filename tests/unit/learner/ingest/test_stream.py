@@ -46,8 +46,15 @@ def test_an_actor_wants_the_newest_policy_with_every_credit(bounded: bool, told:
     )
     stream = Intake(rule=rule).join_and_open()
     assert stream.progress().min_policy_version == told
+    assert wanted == [], "the answer is still being sent"
+    stream.awaits_message(True)
+    assert wanted == [("a", 7)]
+    stream.awaits_message(False)
     stream.accept(make_rollout(sequence=1), is_active=always)
+    stream.awaits_message(True)
     assert wanted == [("a", 7), ("a", 7)]
+    stream.awaits_message(True)
+    assert wanted == [("a", 7), ("a", 7)], "it has been told of no other credit"
 
 
 def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
@@ -261,6 +268,20 @@ def test_the_learner_asks_for_an_actors_time_only_if_somebody_remembers_it():
         intake = Intake(memory=memory)
         assert intake.intake.join(offer()).activity_interval_s == interval_s
         assert intake.join_and_open().activity_interval_s == interval_s
+
+
+def test_with_hundreds_of_actors_most_report_half_as_often():
+    intake = Intake(memory=RunHistory(), max_actors=256)
+    asked = [
+        (intake.intake.join(offer(actor_id=f"actor-{i}", process_nonce=i)).activity_interval_s, f"actor-{i}")
+        for i in range(256)
+    ]
+    assert [interval_s for interval_s, _ in asked[:33]] == [1.0] * 33
+    assert all(interval_s == 2.0 for interval_s, _ in asked[64:])
+    assert sum(1 / interval_s for interval_s, _ in asked) < 0.6 * len(asked)
+    for i in (0, 48, 255):
+        stream = intake.join_and_open(actor_id=f"actor-{i}", process_nonce=i)
+        assert stream.activity_interval_s == asked[i][0], "the stream takes as many as the actor was asked for"
 
 
 def test_an_actors_report_shows_in_its_info_and_is_no_progress():
