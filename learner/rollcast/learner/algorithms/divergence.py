@@ -5,33 +5,40 @@ import math
 import torch
 from torch import Tensor
 
+from rollcast.learner.devices.copier import Copier, Fence, make_copier
 from rollcast.services.errors import RollcastError
 
-# A check waits for the device on CUDA; on the CPU it costs 2 us.
-_UPDATES_BETWEEN_CHECKS_ON_CUDA = 64
+# Reading from a GPU waits for all that it has been asked for; a copy that is read so much later has long been made.
+_UPDATES_BETWEEN_LOOKS = 64
 
 
 class DivergenceWatch:
     """A watch over quantities of every update: once one was not finite, `check` raises until `clear`.
 
     Invariant: the value it keeps on the device is 0 for a quantity that was always finite, and NaN for one that once
-    was not, so nothing is missed between two checks. Call `end_update` after the last `observe` of each update. Not
+    was not, so nothing is missed between two looks. Call `end_update` after the last `observe` of each update. Not
     thread-safe: it belongs to the algorithm's thread.
     """
 
-    def __init__(self, names: tuple[str, ...], *, device: torch.device, advice: str) -> None:
+    def __init__(
+        self, names: tuple[str, ...], *, device: torch.device, advice: str, copier: Copier | None = None
+    ) -> None:
         """Makes the watch.
 
         Args:
             names: Names of the quantities, in the order of `observe`.
             device: Device of the quantities.
             advice: A sentence for the message: what to do.
+            copier: Copies from the device; None: one of its own.
         """
         self._names = names
         self._advice = advice
         self._poison = torch.zeros(len(names), device=device)
-        self._checks_at_once = device.type == "cpu"
+        self._copier = make_copier(device) if copier is None else copier
+        self._checks_at_once = self._copier.shares_memory
         self._n_observed = 0
+        # What was recorded at the last look, on its way to the host.
+        self._copied: tuple[Tensor, Fence] | None = None
 
     def observe(self, *quantities: Tensor) -> None:
         """Records quantities, and checks them on the CPU; elsewhere nothing waits for the device.
@@ -49,7 +56,9 @@ class DivergenceWatch:
             self.check()
 
     def end_update(self) -> None:
-        """Counts an update; every 64 of them it checks what the device has recorded, unless that was done at once.
+        """Counts an update. Every 64 of them it looks at what the device has recorded, unless that was done at once.
+
+        A look reads the copy that the look before it began: nothing waits, unless the device is 64 updates behind.
 
         Raises:
             RollcastError: If a quantity was not finite.
@@ -57,8 +66,20 @@ class DivergenceWatch:
         if self._checks_at_once:
             return
         self._n_observed += 1
-        if self._n_observed % _UPDATES_BETWEEN_CHECKS_ON_CUDA == 0:
-            self.check()
+        if self._n_observed % _UPDATES_BETWEEN_LOOKS == 0:
+            before, self._copied = self._copied, self._begin_copy()
+            if before is not None:
+                copy, fence = before
+                fence.wait()
+                self.check_record(copy)
+
+    def _begin_copy(self) -> tuple[Tensor, Fence]:
+        host = self._copier.host_memory(self._poison.numel() * self._poison.element_size()).view(self._poison.dtype)
+        self._copier.send(self._poison, to=host)
+        fence = self._copier.fence()
+        # The next update writes to the record.
+        fence.before_use()
+        return host, fence
 
     def check(self) -> None:
         """Waits for the device and checks everything that was recorded.
@@ -89,4 +110,5 @@ class DivergenceWatch:
     def clear(self) -> None:
         """Forgets everything recorded; for networks that were just loaded."""
         self._poison.zero_()
+        self._copied = None
         self._n_observed = 0

@@ -3,6 +3,7 @@ import torch
 
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.services.errors import RollcastError
+from tests.delayed_copier import DelayedCopier
 
 
 @pytest.fixture
@@ -24,3 +25,44 @@ def test_error_names_diverged_value_and_stays(watch, value):
         watch.observe(torch.tensor(1.0), torch.tensor(1.0))
     watch.clear()
     watch.check()
+
+
+def update(watch: DivergenceWatch, value: float = 1.0) -> None:
+    watch.observe(torch.tensor(1.0), torch.tensor(value))
+    watch.end_update()
+
+
+def test_a_device_is_looked_at_every_64_updates_by_a_copy_that_was_made_meanwhile():
+    copier = DelayedCopier()
+    watch = DivergenceWatch(("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=copier)
+    for _ in range(127):
+        update(watch)
+    assert (copier.n_sent, copier.n_waits) == (1, 0), "nothing has waited for the device"
+    update(watch)
+    assert (copier.n_sent, copier.n_waits) == (2, 1), "for the copy of 64 updates ago"
+
+
+def test_what_a_device_has_recorded_is_found_at_the_look_after_the_next():
+    watch = DivergenceWatch(
+        ("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=DelayedCopier()
+    )
+    for _ in range(64):
+        update(watch)
+    update(watch, float("nan"))
+    for _ in range(126):
+        update(watch)
+    with pytest.raises(RollcastError, match="within 192 updates: value loss"):
+        update(watch)
+    with pytest.raises(RollcastError, match="value loss"):
+        watch.check()
+
+
+def test_a_copy_from_before_networks_were_loaded_is_forgotten():
+    watch = DivergenceWatch(
+        ("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=DelayedCopier()
+    )
+    for _ in range(64):
+        update(watch, float("nan"))
+    watch.clear()
+    for _ in range(128):
+        update(watch)
