@@ -1,18 +1,24 @@
 """Runs every test and every benchmark that wants a GPU, and prints one table: `make gpu`.
 
-    python -m benchmarks.gpu [--seconds 3] [--only tests stages learning] [--output build/gpu.md]
+    python -m benchmarks.gpu [--seconds 3] [--limit-s 560] [--only learning stages tests] [--output build/gpu.md]
 
 The tests are those with the marker `gpu`; the benchmarks are those with an option `--device`. The table is also
-written to a file, with the GPU and the versions above it; benchmarks/README.md says where to record it. Without a CUDA
-device it says so, runs nothing, and ends with exit code 2; with 1 if a test or a benchmark fails.
+written to a file, with the GPU and the versions above it; benchmarks/README.md says where to record it. Whatever fails
+or hangs, there is a table within the limit: the benchmarks come first, and have a third of it at most; the tests have
+the rest, and those that have run by then count. Without a CUDA device it says so, runs nothing, and ends with exit code
+2; with 1 if a test or a benchmark fails. `benchmarks/gpu.sh` does it on a machine without network.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import io
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,9 +35,15 @@ TESTS = "tests"
 # Every benchmark with an option `--device`.
 BENCHMARKS = ("learning", "stages")
 NO_GPU = 2
+# The exit code of a command that had no time left.
+LATE = 124
+# The time in which a command may end by itself when its time is up: pytest then writes its report.
+_GRACE_S = 15.0
+# Most of a test is work of the host.
+_N_PROCESSES = "4"
 
-# Runs a command in the project's folder; returns its exit code and what it printed.
-Run = Callable[[Sequence[str]], tuple[int, str]]
+# Runs a command in the project's folder, for so many seconds at most; returns its exit code and what it printed.
+Run = Callable[[Sequence[str], float], tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Tests and benchmarks on a GPU.")
     parser.add_argument("--seconds", type=float, default=3.0, help="the seconds of each measurement of a benchmark")
+    parser.add_argument("--limit-s", type=float, default=560.0, help="the seconds of everything together")
     parser.add_argument("--only", nargs="+", choices=(TESTS, *BENCHMARKS), default=(TESTS, *BENCHMARKS), metavar="NAME")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu.md", help="the file for the report")
     options = parser.parse_args(arguments)
@@ -66,12 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(why_there_is_no_gpu(), file=sys.stderr)
         return NO_GPU
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    outcomes = [
-        run_tests(options.output.parent) if name == TESTS else run_benchmark(name, options.seconds)
-        for name in options.only
-    ]
-    report = report_of(outcomes, machine())
-    options.output.write_text(report, encoding="utf-8")
+    end = time.perf_counter() + options.limit_s
+    outcomes: list[Outcome] = []
+    for name in sorted(options.only, key=lambda name: name == TESTS):
+        left_s = end - time.perf_counter() - _GRACE_S
+        if name == TESTS:
+            outcomes.append(run_tests(options.output.parent, left_s))
+        else:
+            outcomes.append(run_benchmark(name, options.seconds, min(left_s, options.limit_s / 3 / len(BENCHMARKS))))
+        # After each: whoever ends this process has what there is.
+        report = report_of(outcomes, machine())
+        options.output.write_text(report, encoding="utf-8")
     print(f"\n{report}\nwritten to {options.output}; record it in benchmarks/README.md, in the section 'On a GPU'")
     return 0 if all(outcome.succeeded for outcome in outcomes) else 1
 
@@ -87,31 +105,52 @@ def why_there_is_no_gpu() -> str:
     )
 
 
-def run_tests(folder: Path, run: Run | None = None) -> Outcome:
-    """Runs all tests with the marker `gpu`, here one after the other: they share one GPU.
+def run_tests(folder: Path, limit_s: float, run: Run | None = None) -> Outcome:
+    """Runs all tests with the marker `gpu`, in a few processes if pytest-xdist is there.
 
     Args:
         folder: Gets pytest's report, `gpu.xml`.
+        limit_s: The seconds that they may take.
         run: Runs the command; None: as a process whose output is shown.
     """
     path = folder / "gpu.xml"
     path.unlink(missing_ok=True)
-    command = (sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--junitxml", str(path), str(ROOT / "tests"))
+    several = ("-n", _N_PROCESSES, "--dist", "worksteal") if importlib.util.find_spec("xdist") else ()
+    command = (
+        *(sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--junitxml", str(path), *several),
+        # Warnings of another version of torch than ours say nothing of a GPU.
+        *("-o", "filterwarnings=default", *map(str, places_of_tests(ROOT / "tests"))),
+    )
     began = time.perf_counter()
-    code, output = (run or _run)(command)
+    code, output = (run or _run)(command, limit_s)
     seconds = time.perf_counter() - began
     counts = _counts(path)
     succeeded = code == 0 and counts["passed"] > 0
     result = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) or f"no test ran, exit code {code}"
+    if code == LATE:
+        result += f"; ended after {limit_s:.0f} s"
     return Outcome("tests marked `gpu`", "pytest -m gpu", succeeded, result, seconds, output)
 
 
-def run_benchmark(name: str, seconds: float, run: Run | None = None) -> Outcome:
+def places_of_tests(folder: Path) -> list[Path]:
+    """Returns the files with tests that want a GPU, and the folders in which a conftest.py makes tests want one.
+
+    Others may import what a bare machine lacks.
+    """
+    marked = [path for path in sorted(folder.rglob("*.py")) if "mark.gpu" in path.read_text(encoding="utf-8")]
+    folders = [path.parent for path in marked if path.name == "conftest.py"]
+    tests = [path for path in marked if path.name.startswith("test_") and path.name != "test_gpu_report.py"]
+    return [*folders, *(path for path in tests if not any(path.is_relative_to(folder) for folder in folders))]
+
+
+def run_benchmark(name: str, seconds: float, limit_s: float, run: Run | None = None) -> Outcome:
     """Runs a benchmark on the GPU; see `run_tests`."""
     command = (sys.executable, "-m", f"benchmarks.{name}", "--device", "cuda", "--seconds", f"{seconds:g}")
     began = time.perf_counter()
-    code, output = (run or _run)(command)
+    code, output = (run or _run)(command, limit_s)
     result = "its table is below" if code == 0 else f"failed with exit code {code}"
+    if code == LATE:
+        result = f"ended after {limit_s:.0f} s"
     shown = f"python -m benchmarks.{name} --device cuda"
     return Outcome(name, shown, code == 0, result, time.perf_counter() - began, output)
 
@@ -145,16 +184,41 @@ def machine() -> str:
     )
 
 
-def _run(command: Sequence[str]) -> tuple[int, str]:
-    """Runs a command and shows its lines as they come."""
+def _run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
+    """Runs a command and shows its lines as they come; asks it to end when its time is up, and kills it if it does not.
+
+    Returns:
+        Its exit code, `LATE` if it had no time left; and what it printed.
+    """
     print(f"== {' '.join(command[1:])}", flush=True)
     lines = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None  # a pipe
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line)
-    return process.returncode, "".join(lines)
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+
+        def kill() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        timers = [threading.Timer(max(limit_s, 0.0), end), threading.Timer(max(limit_s, 0.0) + _GRACE_S, kill)]
+        for timer in timers:
+            timer.start()
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+            process.wait()
+        finally:
+            for timer in timers:
+                timer.cancel()
+    return LATE if is_late.is_set() else process.returncode, "".join(lines)
 
 
 def _counts(path: Path) -> dict[str, int]:

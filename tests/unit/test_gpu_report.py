@@ -1,5 +1,6 @@
 """`make gpu`: runs everything that wants a GPU, says so where there is none, and tells failures."""
 
+import importlib.util
 import re
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import bare_gpu, gpu
 from tests.processes import ROOT
 
 PASSED = '<testsuites><testsuite tests="5" failures="0" errors="0" skipped="1"/></testsuites>'
@@ -47,21 +48,22 @@ def test_without_a_gpu_it_says_so_and_runs_nothing(tmp_path: Path, capsys):
 def test_the_tests_outcome_is_what_pytest_reports(
     tmp_path: Path, xml: str | None, code: int, succeeded: bool, result: str
 ):
-    def run(command: Sequence[str]) -> tuple[int, str]:
+    def run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
+        assert limit_s == 7.0
         assert command[:5] == (sys.executable, "-m", "pytest", "-m", "gpu")
         if xml is not None:
             (tmp_path / "gpu.xml").write_text(xml)
         return code, ""
 
     (tmp_path / "gpu.xml").write_text(PASSED)  # of a run before
-    outcome = gpu.run_tests(tmp_path, run)
+    outcome = gpu.run_tests(tmp_path, 7.0, run)
     assert (outcome.succeeded, outcome.result) == (succeeded, result)
 
 
 def test_the_report_is_one_table_with_the_benchmarks_below():
     outcomes = [
         gpu.Outcome("tests marked `gpu`", "pytest -m gpu", False, "3 passed, 2 failed", 61.4, "dots"),
-        gpu.run_benchmark("stages", 2.0, lambda command: (0, "| stage | rate |\n")),
+        gpu.run_benchmark("stages", 2.0, 60.0, lambda command, limit_s: (0, "| stage | rate |\n")),
     ]
     report = gpu.report_of(outcomes, "A GPU, 80 GiB")
     assert report.startswith("A GPU, 80 GiB\n\n| what ")
@@ -75,5 +77,75 @@ def test_the_report_is_one_table_with_the_benchmarks_below():
 
 
 def test_a_benchmark_that_fails_is_told():
-    outcome = gpu.run_benchmark("learning", 1.0, lambda command: (3, "out of memory"))
+    outcome = gpu.run_benchmark("learning", 1.0, 60.0, lambda command, limit_s: (3, "out of memory"))
     assert (outcome.succeeded, outcome.result) == (False, "failed with exit code 3")
+
+
+TESTS_THAT_HANG = """
+import threading
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+def test_passes():
+    pass
+
+def test_hangs():
+    print("hangs", flush=True)
+    threading.Event().wait(60)
+"""
+
+
+def test_tests_that_hang_are_ended_and_those_before_them_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_those.py").write_text(TESTS_THAT_HANG)
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    outcome = gpu.run_tests(tmp_path, 5.0)
+    assert not outcome.succeeded
+    assert re.fullmatch(r"1 passed(, 1 failed)?; ended after 5 s", outcome.result), outcome
+
+
+def test_a_command_that_does_not_heed_its_end_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu, "_GRACE_S", 0.2)
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    code, output = gpu._run((sys.executable, "-c", deaf), 1.0)
+    assert (code, output) == (gpu.LATE, "deaf\n")
+
+
+def test_what_fails_leaves_a_table_of_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "machine", lambda: "A GPU")
+    ran = []
+
+    def run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
+        assert 0 < limit_s < 560
+        ran.append(command[2])
+        return (1 if command[2] == "benchmarks.learning" else 0), "| a | b |\n"
+
+    monkeypatch.setattr(gpu, "_run", run)
+    output = tmp_path / "gpu.md"
+    assert gpu.main(["--output", str(output)]) == 1
+    assert ran == ["benchmarks.learning", "benchmarks.stages", "pytest"]
+    report = output.read_text()
+    assert "failed with exit code 1" in report
+    assert "its table is below" in report
+    assert "no test ran, exit code 0" in report
+
+
+def test_every_test_that_wants_a_gpu_is_in_the_places_that_are_run():
+    places = gpu.places_of_tests(ROOT / "tests")
+    assert ROOT / "tests" / "unit" / "learner" / "replay" in places
+    assert all(place.exists() for place in places)
+    marked = {path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text()}
+    assert all(any(path.is_relative_to(place) for place in places) for path in marked - {Path(__file__)})
+
+
+def test_what_a_bare_machine_lacks_comes_with_all_that_it_needs():
+    names = {line.partition("==")[0] for line in bare_gpu.requirements(["pydantic-settings", "gymnasium"])}
+    assert {"pydantic-settings", "pydantic", "pydantic-core", "gymnasium", "cloudpickle"} <= names
+    assert not names & {"numpy", "torch"}
