@@ -46,7 +46,7 @@ class Task:
 TASKS: Final = {
     "impala-cartpole": Task("CartPole-v1", 600_000, 400.0, 16, ("--stop-return", "475")),
     "sac-pendulum": Task(
-        "Pendulum-v1", 15_000, -200.0, 256, ("--algorithm", "sac", "--stop-return", "0", "--envs-per-actor", "2")
+        "Pendulum-v1", 8_000, -200.0, 256, ("--algorithm", "sac", "--stop-return", "0", "--envs-per-actor", "2")
     ),
     "ppo-acrobot": Task(
         "Acrobot-v1",

@@ -190,6 +190,22 @@ def test_a_rank_without_actors_takes_part_with_no_weight(tmp_path: Path):
     assert "joined: slot" not in outputs[1][1]
 
 
+def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
+    arguments = ("--run-dir", tmp_path / "run", "--ranks.data-timeout-s", 0.5, "--ranks.check-updates", 1, *ENDLESS)
+    with ranks(*arguments) as two, actors(two.address(), 2) as both:
+        two.wait_for_updates()
+        wait_until(lambda: _n_streaming(two, 1) == 1, "the actor of rank 1", 60)
+        with LearnerClient(two.address(1)) as client:
+            (info,) = client.actors()
+        (hanging,) = [actor for actor in both if info.actor_id.endswith(f"-{actor.pid}")]
+        hanging.send_signal(signal.SIGSTOP)
+        two.wait_for_updates(two.updates() + 8)
+        hanging.send_signal(signal.SIGCONT)
+        with LearnerClient(two.address()) as client:
+            client.stop()
+        assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
