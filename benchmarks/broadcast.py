@@ -1,18 +1,18 @@
 """Measures the time from publishing a policy until all subscribers have decoded it, beside a bare fan-out of bytes.
 
     python -m benchmarks.broadcast [--rounds 15]
+    python -m benchmarks.broadcast --encodings [--before 30] [--kept 5]
 
 Four processes hold eight subscriptions each, with the client that actors use, to a publisher in this process. The clock
 starts before `publish`, so it includes the encoding, and stops for each subscriber when it has the whole state_dict
 with its digest checked. In turns with it, a bare server sends the same chunks to as many subscribers in four other
-processes, which collect them; its clock starts when the chunks are ready.
+processes, which collect them; its clock starts when the chunks are ready. With --encodings it measures each encoding
+of real updates instead, on loopback and through a link of 100 Mbit/s; see `benchmarks.thin_links`.
 """
 
 import argparse
 import contextlib
-import multiprocessing
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bare_streams import collect, serve_fan_out
+from benchmarks.processes import Processes, in_threads
 from benchmarks.table import print_table
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import encode_policy
@@ -75,34 +76,6 @@ def bare_subscribers(address: str, n_bytes: int, arrivals: "Queue[float]") -> No
             arrivals.put(arrival)
 
     in_threads(subscribe, [make_channel(address) for _ in range(N_EACH)])
-
-
-def in_threads(target: Callable[[Any], None], connections: list[Any]) -> None:
-    """Runs one thread for each connection."""
-    threads = [threading.Thread(target=target, args=(connection,), daemon=True) for connection in connections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-class Processes:
-    """The processes of a measurement; `close` kills the last first, so clients before servers."""
-
-    def __init__(self) -> None:
-        self.context = multiprocessing.get_context("spawn")
-        self._started: list[Any] = []
-
-    def start(self, target: Callable[..., None], *args: object) -> None:
-        """Starts a process."""
-        self._started.append(self.context.Process(target=target, args=args, daemon=True))
-        self._started[-1].start()
-
-    def kill(self) -> None:
-        """Kills all processes."""
-        for process in reversed(self._started):
-            process.kill()
-            process.join()
 
 
 def seconds_to_arrive(arrivals: "Queue[float]", published: Callable[[], float]) -> list[float]:
@@ -162,7 +135,15 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--encodings", action="store_true", help="measure the encodings on a thin link instead")
+    parser.add_argument("--before", type=int, default=30, help="with --encodings: updates before the first that counts")
+    parser.add_argument("--kept", type=int, default=5, help="with --encodings: consecutive updates that count")
     options = parser.parse_args()
+    if options.encodings:
+        from benchmarks.thin_links import print_costs
+
+        print_costs(n_before=options.before, n_kept=options.kept)
+        return
     rows = []
     for name, state, target in (("Nature CNN", nature_cnn_state(), "1.20"), ("MLP 64x64", mlp_state(), "")):
         n_bytes = encode_policy(1, state).n_bytes

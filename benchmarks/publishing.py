@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.broadcast import Processes, mlp_state, nature_cnn_state
+from benchmarks.broadcast import mlp_state, nature_cnn_state
+from benchmarks.processes import Processes
 from benchmarks.table import print_table
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot

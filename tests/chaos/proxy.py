@@ -1,6 +1,7 @@
 """A TCP proxy between actors and their learner, which can be told to do what networks do."""
 
 import contextlib
+import math
 import random
 import socket
 import struct
@@ -23,29 +24,28 @@ _MESSAGE_HEAD_BYTES = 5
 _DATA = 0
 
 
-class TokenBucket:
+class ThinLine:
     """The rate of a line that all connections share, in one direction. Any thread may call.
 
-    Invariant: in any t seconds at most `bytes_per_s * t + burst_bytes` bytes pass.
+    Invariant: bytes pass one after the other, each piece in its time; a thread that comes late for the next piece, by
+    `slack_s` at most, is forgiven.
 
     Args:
         bytes_per_s: The rate.
-        burst_bytes: The bytes that may pass at once after a pause.
+        slack_s: The lateness that counts as the scheduler's, in seconds.
     """
 
-    def __init__(self, bytes_per_s: float, burst_bytes: int = _CHUNK_BYTES) -> None:
-        self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
-        self._lock = threading.Lock()  # guards both
-        self._tokens = float(burst_bytes)
-        self._filled_at: float | None = None
+    def __init__(self, bytes_per_s: float, slack_s: float = 0.005) -> None:
+        self._bytes_per_s, self._slack_s = bytes_per_s, slack_s
+        self._lock = threading.Lock()  # guards the time
+        self._free_at = -math.inf
 
     def take(self, n_bytes: int, now: float) -> float:
-        """Takes room for bytes, and returns the seconds to wait before they may pass; `now` is the clock's time."""
+        """Takes the line for bytes, and returns the seconds until they have passed; `now` is the clock's time."""
         with self._lock:
-            since = 0.0 if self._filled_at is None else max(0.0, now - self._filled_at)
-            filled = self._tokens + since * self._bytes_per_s
-            self._tokens, self._filled_at = min(filled, self._burst_bytes) - n_bytes, now
-            return max(0.0, -self._tokens / self._bytes_per_s)
+            begins = self._free_at if now - self._free_at < self._slack_s else now
+            self._free_at = begins + n_bytes / self._bytes_per_s
+            return max(0.0, self._free_at - now)
 
 
 class Link:
@@ -63,7 +63,7 @@ class Link:
         client: socket.socket,
         server: socket.socket,
         rng: random.Random,
-        lines: tuple[TokenBucket, TokenBucket] | None = None,
+        lines: tuple[ThinLine, ThinLine] | None = None,
     ) -> None:
         self._ends = (client, server)
         self._rng = rng
@@ -131,7 +131,7 @@ class Link:
         self.damaged.clear()
         self._damage = fault
 
-    def _pump(self, source: socket.socket, target: socket.socket, line: TokenBucket | None) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, line: ThinLine | None) -> None:
         source.settimeout(_LOOK_S)
         try:
             while not self._over.is_set():
@@ -213,7 +213,7 @@ class Proxy:
 
     def __init__(self, learner_port: int, seed: int, *, bytes_per_s: float | None = None) -> None:
         self.learner_port = learner_port
-        self._lines = None if bytes_per_s is None else (TokenBucket(bytes_per_s), TokenBucket(bytes_per_s))
+        self._lines = None if bytes_per_s is None else (ThinLine(bytes_per_s), ThinLine(bytes_per_s))
         self._rng = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_LOOK_S)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.chaos.proxy import Proxy, TokenBucket
+from tests.chaos.proxy import Proxy, ThinLine
 from tests.processes import wait_until
 
 DEADLINE_S = 10.0
@@ -126,12 +126,11 @@ def test_the_end_of_one_side_reaches_the_other(line: Line, which: str):
 
 
 def test_a_line_lets_through_its_rate_whatever_the_pauses_between():
-    bucket = TokenBucket(bytes_per_s=1000, burst_bytes=100)
-    assert bucket.take(100, 5.0) == 0.0, "the burst"
-    assert bucket.take(100, 5.0) == pytest.approx(0.1)
-    assert bucket.take(100, 5.1) == pytest.approx(0.1), "room is filled up while one waits"
-    assert bucket.take(100, 9.0) == 0.0
-    assert bucket.take(50, 9.0) == pytest.approx(0.05), "a pause gives no more than the burst"
+    line = ThinLine(bytes_per_s=1000, slack_s=0.01)
+    assert line.take(100, 5.0) == pytest.approx(0.1)
+    assert line.take(100, 5.0) == pytest.approx(0.2), "behind the piece before"
+    assert line.take(100, 5.205) == pytest.approx(0.095), "late by less than the slack"
+    assert line.take(100, 9.0) == pytest.approx(0.1), "a pause leaves nothing over"
 
 
 def test_bytes_are_counted_and_pass_a_shaped_line_unchanged():
