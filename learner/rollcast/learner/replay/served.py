@@ -5,11 +5,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rollcast.actor.policies.frame_stacks import stacked_space
+from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.replay.buffer import ReplayBuffer
-from rollcast.learner.replay.columns.memory import ColumnArray, host_array
+from rollcast.learner.replay.columns.memory import ColumnArray
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleRing
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.substeps import SubstepBuffers
@@ -34,16 +37,28 @@ class ServedReplay:
         buffer: The buffer; others may use it, too.
         spaces: The spaces of its substep. With a frame stack, `info` has those of the stacks of transitions.
         n_rollout_steps: T of the rollouts that are inserted.
+        copier_for: Makes what copies from the buffer's device, for one stream of batches each.
     """
 
-    def __init__(self, buffer: ReplayBuffer, spaces: EnvironmentSpaces, *, n_rollout_steps: int) -> None:
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        spaces: EnvironmentSpaces,
+        *,
+        n_rollout_steps: int,
+        copier_for: Callable[[torch.device], Copier] = make_copier,
+    ) -> None:
         self._buffer = buffer
         k = buffer.frame_stack if buffer.entry == "transitions" else 1
         self._spaces = {
             key: replace(substep, observation=stacked_space(substep.observation, k)) for key, substep in spaces.items()
         }
         self._n_rollout_steps = n_rollout_steps
-        entry = _to_batch(buffer.make_ring(1, n_rooms=1).next_room().sample)
+        sample = buffer.make_ring(1, n_rooms=1).next_room().sample
+        (columns,) = sample.substeps.values()
+        self._device = columns.action.device if isinstance(columns.action, Tensor) else torch.device("cpu")
+        self._copier_for = copier_for
+        entry = _to_batch(sample, copier_for(self._device))
         self._entry_bytes = entry.n_bytes
         self._n_sample_steps = len(entry.reward)
 
@@ -74,7 +89,8 @@ class ServedReplay:
                 f"{MAX_BATCH_BYTES}, which are {MAX_BATCH_BYTES // self._entry_bytes} entries; ask for a smaller batch",
                 limit="max_batch_bytes",
             )
-        return ServedBatches(self._buffer, self._buffer.make_ring(batch_size, n_rooms=1))
+        ring = self._buffer.make_ring(batch_size, n_rooms=1)
+        return ServedBatches(self._buffer, ring, self._copier_for(self._device))
 
     def update_priorities(self, keys: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> int:
         """Sets priorities, and returns how many were ignored because their entries are gone.
@@ -95,11 +111,13 @@ class ServedBatches:
     Args:
         buffer: The buffer to draw from.
         ring: The arrays that batches are gathered into.
+        copier: Copies them from the buffer's device; for this stream only.
     """
 
-    def __init__(self, buffer: ReplayBuffer, ring: SampleRing) -> None:
+    def __init__(self, buffer: ReplayBuffer, ring: SampleRing, copier: Copier) -> None:
         self._buffer = buffer
         self._ring = ring
+        self._copier = copier
         self._shown: tuple[ReplaySample, ReplayBatch] | None = None
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
@@ -112,7 +130,7 @@ class ServedBatches:
         ring = self._ring
         sample = self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active)
         if self._shown is None or self._shown[0] is not sample or sample.has_tensors:
-            self._shown = sample, _to_batch(sample)
+            self._shown = sample, _to_batch(sample, self._copier)
         return self._shown[1]
 
 
@@ -143,13 +161,26 @@ def _status_fields(info: BufferInfo) -> dict[str, Any]:
     return {name: getattr(info, name) for name in names} | {name: getattr(limiter, name) for name in limits}
 
 
-def _to_batch(sample: ReplaySample) -> ReplayBatch:
-    """Returns the same arrays as a `ReplayBatch`; arrays on the learner's device are copied to main memory."""
+def _to_batch(sample: ReplaySample, copier: Copier) -> ReplayBatch:
+    """Returns the same arrays as a `ReplayBatch`; those on the learner's device are copied to main memory.
+
+    All copies are under way together, beside the trainer's work: only this thread waits for them.
+    """
+
+    def host_array(array: ColumnArray) -> NDArray[Any]:
+        if not isinstance(array, Tensor):
+            return array
+        if not array.numel():  # nothing to copy, and memory of no bytes cannot be seen as numbers
+            return np.empty(tuple(array.shape), torch.empty(0, dtype=array.dtype).numpy().dtype)
+        source = array.detach().contiguous()
+        memory = copier.host_memory(source.numel() * source.element_size()).view(source.dtype).view(source.shape)
+        copied: NDArray[Any] = copier.send(source, to=memory).numpy()
+        return copied
 
     def leaves(observation: Mapping[str, ColumnArray]) -> Observation:
         return {path: host_array(leaf) for path, leaf in observation.items()}
 
-    return ReplayBatch(
+    batch = ReplayBatch(
         **_fields_beside_columns(sample),
         substeps={
             key: ReplayColumns(
@@ -166,3 +197,5 @@ def _to_batch(sample: ReplaySample) -> ReplayBatch:
             for key, columns in sample.substeps.items()
         },
     )
+    copier.fence().wait()
+    return batch
