@@ -96,11 +96,6 @@ class RunHistory:
         self._data_age = RecentDurations()
         self._publish_lag = RecentDurations()
 
-    @property
-    def n_bytes_of_lanes(self) -> int:
-        """The memory of the actors' lanes, in bytes."""
-        return self._actors.n_bytes
-
     def note(self, severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
         """Notes an event: a `rollcast.learner.history.events.NoteEvent`."""
         with self._lock:

@@ -13,8 +13,7 @@ from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
-from rollcast.services.security.security import ServerSecurity
-from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.security.settings import RelayingSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
 from rollcast.services.settings.settings import LogLevel
 
@@ -32,7 +31,7 @@ def _checked_name(name: str) -> str:
     return expanded
 
 
-class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings):
+class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings):
     """Serves actors in the name of a learner: takes each policy once, and passes rollouts on in bundles."""
 
     first_options: ClassVar = (
@@ -72,24 +71,17 @@ class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSet
         description="Most seconds that rollouts wait until the learner has answered the message before theirs, and "
         "others join them.",
     )
-    serve_tls_cert: Path | None = Field(
-        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
-    )
-    serve_tls_key: Path | None = Field(
-        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
-    )
-    serve_tls_client_ca: Path | None = Field(
-        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
-    )
     tokens_file: Path | None = Field(
         None,
         description="Require a token from this file of actors. Each line is ROLE:TOKEN, with the role actor, viewer or "
         "operator. The file is read again when it changes. Default: no token required.",
     )
-    insecure: bool = Field(
-        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
-    )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    @property
+    def required_tokens(self) -> Path | None:
+        """See `RelayingSecuritySettings.required_tokens`."""
+        return self.tokens_file
 
     def learner_addresses(self) -> tuple[str, ...]:
         """Returns the learner's addresses, in the order in which they are tried.
@@ -98,21 +90,3 @@ class RelaySettings(ClientSecuritySettings, AnnouncementSettings, ServerLimitSet
             ConfigurationError: There is none, or one is given twice, or one is malformed.
         """
         return split_addresses(self.learner_address)
-
-    def server_security(self) -> ServerSecurity:
-        """Makes the security towards actors, and reads the files.
-
-        Raises:
-            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
-                `insecure` is not set.
-        """
-        security = ServerSecurity.from_files(
-            tls_cert=self.serve_tls_cert,
-            tls_key=self.serve_tls_key,
-            tls_client_ca=self.serve_tls_client_ca,
-            tokens_file=self.tokens_file,
-            insecure=self.insecure,
-            prefix="serve_",
-        )
-        security.check_address(self.address)
-        return security

@@ -1,21 +1,19 @@
 """The settings of `rollcast scaler`. Imports neither torch nor grpc."""
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from rollcast.learner.scaling.controller import ScalingRules
 from rollcast.services.limits.settings import TimeoutSeconds
-from rollcast.services.security.security import ServerSecurity
-from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.security.settings import RelayingSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.settings import LogLevel
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class ScalerSettings(ClientSecuritySettings):
+class ScalerSettings(RelayingSecuritySettings):
     """Tells KEDA how many actors a learner wants, from who waits for whom."""
 
     first_options: ClassVar = (
@@ -56,18 +54,6 @@ class ScalerSettings(ClientSecuritySettings):
     )
     interval_s: TimeoutSeconds = Field(1.0, description="Seconds between two questions to the learner.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the learner's answer.")
-    serve_tls_cert: Path | None = Field(
-        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
-    )
-    serve_tls_key: Path | None = Field(
-        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
-    )
-    serve_tls_client_ca: Path | None = Field(
-        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
-    )
-    insecure: bool = Field(
-        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
-    )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 
     @model_validator(mode="after")
@@ -96,20 +82,3 @@ class ScalerSettings(ClientSecuritySettings):
             cooldown_s=self.cooldown_s,
             retry_s=self.retry_s,
         )
-
-    def server_security(self) -> ServerSecurity:
-        """Makes the security towards KEDA, and reads the files.
-
-        Raises:
-            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
-                `insecure` is not set.
-        """
-        security = ServerSecurity.from_files(
-            tls_cert=self.serve_tls_cert,
-            tls_key=self.serve_tls_key,
-            tls_client_ca=self.serve_tls_client_ca,
-            insecure=self.insecure,
-            prefix="serve_",
-        )
-        security.check_address(self.address)
-        return security

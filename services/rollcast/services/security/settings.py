@@ -96,3 +96,44 @@ class ClientSecuritySettings(ProcessSettings):
             token_file=self.token_file,
             insecure=self.insecure,
         )
+
+
+class RelayingSecuritySettings(ClientSecuritySettings):
+    """The settings of TLS and tokens of a client that serves others itself: those of its server begin with `serve`."""
+
+    address: str
+    serve_tls_cert: Path | None = Field(
+        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
+    )
+    serve_tls_key: Path | None = Field(
+        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
+    )
+    serve_tls_client_ca: Path | None = Field(
+        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
+    )
+    insecure: bool = Field(
+        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
+    )
+
+    @property
+    def required_tokens(self) -> Path | None:
+        """The file of the tokens of which clients must bring one; None: none need be brought."""
+        return None
+
+    def server_security(self) -> ServerSecurity:
+        """Makes the server's security, and reads the files.
+
+        Raises:
+            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
+                `insecure` is not set.
+        """
+        security = ServerSecurity.from_files(
+            tls_cert=self.serve_tls_cert,
+            tls_key=self.serve_tls_key,
+            tls_client_ca=self.serve_tls_client_ca,
+            tokens_file=self.required_tokens,
+            insecure=self.insecure,
+            prefix="serve_",
+        )
+        security.check_address(self.address)
+        return security
