@@ -127,12 +127,12 @@ class RelayedStream:
         message, now = self._messages.pop(), time.monotonic()
         if now >= self._report_at:
             self._report_at = now + self.activity_interval_s / 2
-            self._bundles.send(self._number, [message])
+            self._bundles.send(self._number, [message], is_rollout=False)
 
     def fail(self, failure: ActorFailure) -> None:
         """Passes the actor's last message on."""
         del failure
-        self._bundles.send(self._number, [self._messages.pop()])
+        self._bundles.send(self._number, [self._messages.pop()], is_rollout=False)
 
     def rejected(self, error: RollcastError) -> None:
         """Notes why a message was refused here, for the learner."""

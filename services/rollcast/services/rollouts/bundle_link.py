@@ -1,10 +1,11 @@
 """Sends the rollouts of many actors to a learner: a relay's end of StreamBundles."""
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -21,8 +22,18 @@ from rollcast.v1 import relay_pb2, rollout_pb2
 _METHOD: Final = "/rollcast.v1.RelayService/StreamBundles"
 # A bundle is closed above this size: what waits longer travels in the next.
 BUNDLE_BYTES: Final = 1 << 20
+# What need not hurry waits so long for something that does.
+_UNHURRIED_S: Final = 0.5
 # Seconds after which gRPC's sending thread, with nothing to send, checks that its call is still open.
 _LOOK_S: Final = 1.0
+
+
+class _Waiting(NamedTuple):
+    """A part that waits for the next bundle."""
+
+    part: relay_pb2.UpwardPart
+    n_bytes: int = 0
+    is_rollout: bool = False
 
 
 class BundleLink:
@@ -43,10 +54,12 @@ class BundleLink:
         self._target = target
         self._wait_s = wait_s
         self._changed = threading.Condition()  # guards all below
-        # with the bytes of each
-        self._parts: deque[tuple[relay_pb2.UpwardPart, int]] = deque()
-        # until when the next bundle waits for an answer to the last
-        self._wait_until = 0.0
+        self._parts: deque[_Waiting] = deque()
+        # when the last bundle left, and the stream of its last rollout; None: the learner has answered that
+        self._left_at = 0.0
+        self._awaited: int | None = None
+        # when the first of them came, as long as none hurries
+        self._unhurried_since: float | None = None
         self._n_bytes = 0
         self._answers: dict[int, Callable[[Answer], None]] = {}
         self._last_number = 0
@@ -85,16 +98,16 @@ class BundleLink:
             self._last_number += 1
             number = self._last_number
             self._answers[number] = answer
-            self._parts.append((relay_pb2.UpwardPart(stream=number, open=opening), 0))
-            self._changed.notify_all()
+            self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, open=opening)))
         return number
 
-    def send(self, number: int, messages: Sequence[bytes]) -> None:
+    def send(self, number: int, messages: Sequence[bytes], *, is_rollout: bool = True) -> None:
         """Queues messages of an actor, all of a rollout or one other, and returns at once.
 
         Args:
             number: The actor's stream; nothing is sent on one that has ended.
             messages: The messages as the actor sent them.
+            is_rollout: False: they need not hurry, and the learner does not answer.
 
         Raises:
             NotReadyError: The link has ended.
@@ -103,13 +116,9 @@ class BundleLink:
             self._check_open()
             if number not in self._answers:
                 return
-            is_first = not self._parts
             for message in messages:
-                self._parts.append((relay_pb2.UpwardPart(stream=number, message=message), len(message)))
-                self._n_bytes += len(message)
-            # The sending thread collects more before it goes.
-            if is_first or self._n_bytes >= BUNDLE_BYTES:
-                self._changed.notify_all()
+                part = relay_pb2.UpwardPart(stream=number, message=message)
+                self._queue(_Waiting(part, len(message), is_rollout), hurries=is_rollout)
 
     def end_stream(self, number: int, *, clean: bool, refusal: RollcastError | None = None) -> None:
         """Says that an actor's stream has ended. Does nothing if the learner has ended it.
@@ -124,8 +133,7 @@ class BundleLink:
             end.status = error_to_status(refusal).SerializeToString()
         with self._changed:
             if self._answers.pop(number, None) is not None and not self._closed:
-                self._parts.append((relay_pb2.UpwardPart(stream=number, ended=end), 0))
-                self._changed.notify_all()
+                self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, ended=end)))
 
     def run(self, on_open: Callable[[int], None]) -> None:
         """Reads the learner's answers until the stream ends, and hands them on.
@@ -168,10 +176,6 @@ class BundleLink:
         """Hands the learner's answers on. Called by the thread in `run`."""
         for part in response.parts:
             self._hand_on(part)
-        with self._changed:
-            self._wait_until = 0.0
-            if self._parts:
-                self._changed.notify_all()
 
     def close(self) -> None:
         """Says that no more comes once what is queued is sent; `run` goes on until the learner has ended the stream."""
@@ -201,6 +205,10 @@ class BundleLink:
         else:
             answer, is_last = error_from_status(part.status, self._target), True
         with self._changed:
+            if part.stream == self._awaited:
+                self._awaited = None
+                if self._parts:
+                    self._changed.notify_all()
             on_answer = self._answers.pop(part.stream, None) if is_last else self._answers.get(part.stream)
         if on_answer is not None:
             on_answer(answer)
@@ -226,21 +234,41 @@ class BundleLink:
                 if self._closed:
                     return []
                 self._changed.wait(_LOOK_S)
-            while not self._closed and self._n_bytes < BUNDLE_BYTES:
-                if (left_s := self._wait_until - time.monotonic()) <= 0:
-                    break
+            while not self._closed and (left_s := self._leaves_at() - time.monotonic()) > 0:
                 self._changed.wait(left_s)
             parts: list[relay_pb2.UpwardPart] = []
             n_bytes = 0
             while self._parts and len(parts) < MAX_BUNDLE_PARTS and n_bytes < BUNDLE_BYTES:
-                part, n_next = self._parts[0]
+                part, n_next, is_rollout = self._parts[0]
                 # One message of an actor may be nearly as large as a message of gRPC may be.
                 if parts and n_bytes + n_next > BUNDLE_BYTES:
                     break
                 parts.append(part)
                 self._parts.popleft()
                 n_bytes += n_next
+                self._awaited = part.stream if is_rollout else self._awaited
             self._n_bytes -= n_bytes
-            self._wait_until = time.monotonic() + self._wait_s
+            self._left_at = time.monotonic()
+            self._unhurried_since = None
             self.n_bundles += 1
             return parts
+
+    def _queue(self, waiting: "_Waiting", *, hurries: bool = True) -> None:
+        """Queues a part, and wakes the thread that sends if it has to go earlier now. Called with the lock held."""
+        before = self._leaves_at() if self._parts else math.inf
+        if hurries:
+            self._unhurried_since = None
+        elif not self._parts:
+            self._unhurried_since = time.monotonic()
+        self._parts.append(waiting)
+        self._n_bytes += waiting.n_bytes
+        if self._leaves_at() < before:
+            self._changed.notify_all()
+
+    def _leaves_at(self) -> float:
+        """Returns the time at which the parts that wait have to leave. Called with the lock held."""
+        if self._n_bytes >= BUNDLE_BYTES:
+            return 0.0
+        if self._unhurried_since is not None:
+            return self._unhurried_since + (_UNHURRIED_S if self._wait_s else 0.0)
+        return 0.0 if self._awaited is None else self._left_at + self._wait_s
