@@ -77,7 +77,7 @@ class Measured(NamedTuple):
 
 
 @contextlib.contextmanager
-def relaying(address: str, n_relays: int, n_actors: int) -> Iterator[tuple[list[int], list[str]]]:
+def relaying(address: str, n_relays: int, n_actors: int, wait_s: float) -> Iterator[tuple[list[int], list[str]]]:
     """Runs relays; yields their process ids, and their addresses."""
     processes, addresses = [], []
     for i in range(n_relays):
@@ -85,7 +85,16 @@ def relaying(address: str, n_relays: int, n_actors: int) -> Iterator[tuple[list[
             free.bind(("127.0.0.1", 0))
             addresses.append(f"127.0.0.1:{free.getsockname()[1]}")
         command = ["--learner-address", address, "--address", addresses[-1], "--relay-id", f"relay-{i}"]
-        command += ["--max-actors", str(n_actors), "--connect-timeout-s", "600", "--log-level", "WARNING"]
+        command += [
+            "--bundle-wait-s",
+            str(wait_s),
+            "--max-actors",
+            str(n_actors),
+            "--connect-timeout-s",
+            "600",
+            "--log-level",
+            "WARNING",
+        ]
         command += ["--limits.calls-per-second-per-host", "100000", "--limits.calls-per-second", "100000"]
         processes.append(subprocess.Popen([sys.executable, "-m", "rollcast.learner", "relay", *command], cwd=_ROOT))
     try:
@@ -111,11 +120,13 @@ def used(pids: Sequence[int]) -> Use:
     )
 
 
-def measure(n_actors: int, n_relays: int, seconds: float, options: Sequence[str], play_s: float) -> Measured:
+def measure(
+    n_actors: int, n_relays: int, seconds: float, options: Sequence[str], play_s: float, wait_s: float
+) -> Measured:
     """Measures a learner with so many actors, behind so many relays; 0: none."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         process, address = stack.enter_context(learner(folder, n_actors, options))
-        pids, addresses = stack.enter_context(relaying(address, n_relays, n_actors))
+        pids, addresses = stack.enter_context(relaying(address, n_relays, n_actors, wait_s))
         share = -(-n_actors // max(1, n_relays))
         for i, dialled in enumerate(addresses or [address]):
             n_here = min(share, n_actors - i * share)
@@ -141,13 +152,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are printed")
     parser.add_argument("--play-s", type=float, default=0.0, help="seconds that an actor plays; 0: as fast as it may")
+    parser.add_argument("--bundle-wait-s", type=float, default=0.02, help="the relays' option of this name")
     parser.add_argument("learner_options", nargs="*", help="more options of the learner, after --")
     options = parser.parse_args()
     cases = [(options.direct, 0), (options.actors, options.relays)]
     found: dict[tuple[int, int], list[Measured]] = {case: [] for case in cases if case[0]}
     for _ in range(options.rounds):
         for (n_actors, n_relays), measured in found.items():
-            measured.append(measure(n_actors, n_relays, options.seconds, options.learner_options, options.play_s))
+            more = (options.learner_options, options.play_s, options.bundle_wait_s)
+            measured.append(measure(n_actors, n_relays, options.seconds, *more))
     rows = []
     for (n_actors, n_relays), measured in found.items():
 

@@ -145,7 +145,7 @@ class ComposeProject:
         """Service -> exit codes of its containers, None for one that runs. Services without containers are left out."""
         states = {
             service: [container.attrs["State"] for container in self.containers(service, ended=True)]
-            for service in ("runs-folder", "learner", "actor", "evaluator")
+            for service in ("runs-folder", "learner", "relay", "actor", "evaluator")
         }
         return {
             service: [None if state["Running"] else state["ExitCode"] for state in found]

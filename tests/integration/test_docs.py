@@ -106,6 +106,7 @@ NOT_TYPED = {
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
     "export ROLLCAST_STOP_RETURN": "is for the containers after it: tests/e2e",
     "export COMPOSE_FILE=docker-compose.yml:docker-compose.ddp.yml": "is for the containers after it: tests/e2e",
+    "export COMPOSE_FILE=docker-compose.yml:docker-compose.relay.yml": "is for the containers after it: tests/e2e",
     "export ROLLCAST_EVAL_INTERVAL_STEPS": "is for the containers after it: tests/e2e",
     "rollcast certs cluster": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
     "rollcast certs keda": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",

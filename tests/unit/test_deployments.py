@@ -9,6 +9,7 @@ import yaml
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.relay import RelaySettings
 from tests.manifests import container, environment_of, overlay, pod
 from tests.processes import SOURCE_ROOTS
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
 RANKS = yaml.safe_load((ROOT / "docker-compose.ddp.yml").read_text())
+RELAYS = yaml.safe_load((ROOT / "docker-compose.relay.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings}
 
@@ -40,7 +42,7 @@ def environment(component):
 class TestAllOfThem:
     def test_probe_with_the_same_numbers(self, component):
         numbers, _ = health_check(component)
-        for file in (COMPOSE, TLS, RANKS, STACK):
+        for file in (COMPOSE, TLS, RANKS, RELAYS, STACK):
             assert "healthcheck" not in file["services"].get(component, {}), "the image's is everybody's"
         for name in ("startupProbe", "livenessProbe"):
             probe = container(overlay("base"), component)[name]
@@ -106,6 +108,20 @@ class TestLearner:
         assert environment("actor")["compose"]["ROLLCAST_LEARNER_ADDRESS"] == "learner:50051"
         assert "--host learner" in TLS["services"]["certs"]["command"][0]
         assert RANKS["services"]["learner"]["hostname"] == "learner"
+
+
+class TestRelays:
+    def test_are_confined_like_a_learner_and_probed_where_its_image_looks(self):
+        relay, learner = RELAYS["services"]["relay"], COMPOSE["services"]["learner"]
+        confined = ("image", "init", "read_only", "tmpfs", "cap_drop", "security_opt")
+        assert {name: relay[name] for name in confined} == {name: learner[name] for name in confined}
+        _, command = health_check("learner")
+        assert f"localhost:{relay['environment']['ROLLCAST_ADDRESS'].rpartition(':')[2]}" in command
+
+    def test_set_only_what_there_is(self):
+        known = {f"ROLLCAST_{name.upper()}" for name in RelaySettings.model_fields}
+        given = RELAYS["services"]["relay"]["environment"].keys() - {"ROLLCAST_SETTINGS_EXIT_CODE"}
+        assert given <= known
 
 
 class TestActor:

@@ -1,5 +1,6 @@
 """Takes each policy from the learner once, and hands it to all actors as the bytes it is."""
 
+import functools
 import logging
 import queue
 import threading
@@ -174,7 +175,9 @@ class RelayedPolicies:
             except RollcastError as caught:
                 error = caught
             if not self.ended:
-                self._ending.wait(self._delay_s(reconnects, error, time.monotonic() - started))
+                delay_s = self._delay_s(reconnects, error, time.monotonic() - started)
+                with self._changed:
+                    self._changed.wait_for(functools.partial(self._is_outdated, link), delay_s)
 
     def _take_from(self, link: OpenLink, reconnects: Reconnects) -> None:
         """Takes policies until the subscription ends, or another link is followed."""
@@ -193,6 +196,10 @@ class RelayedPolicies:
         with self._changed:
             if self._link is link and not subscription.is_cancelled:
                 self._subscribers.end()
+
+    def _is_outdated(self, link: OpenLink) -> bool:
+        """Returns whether another link is to be followed, or none any more. Called with the lock held."""
+        return self._ending.is_set() or self._link is not link
 
     def _is_due(self) -> bool:
         """Returns whether there are policies to be taken. Called with the lock held."""

@@ -1,0 +1,75 @@
+"""Two relays in containers, with the actors behind them: docker-compose.relay.yml on top of docker-compose.yml."""
+
+import shlex
+
+import pytest
+
+from rollcast.services.status.status import ActorState
+from tests.e2e.conftest import ENDLESS
+from tests.e2e.watch import Watch
+from tests.processes import ROOT, wait_until
+
+START_S = 120
+
+
+def by_relay(watch):
+    """Returns the actors that play, by the container of the relay that they come through; "" for none."""
+    found = {}
+    for info in watch.client.actors():
+        if info.state is ActorState.STREAMING:
+            found.setdefault(info.via[0].rpartition("-")[0] if info.via else "", set()).add(info.actor_id)
+    return found
+
+
+def wait_for_rollouts(watch, n_actors):
+    """Waits until each actor has sent more rollouts than up to now."""
+    before = {info.actor_id: info.rollouts for info in watch.client.actors()}
+
+    def all_go_on():
+        playing = [info for info in watch.client.actors() if info.state is ActorState.STREAMING]
+        return len(playing) == n_actors and all(info.rollouts > before[info.actor_id] + 3 for info in playing)
+
+    wait_until(all_go_on, "rollouts of every actor", START_S)
+
+
+@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "docker-compose.relay.yml"}], indirect=True)
+def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
+    section = (ROOT / "docs/relays.md").read_text().partition("\n## In containers\n")[2]
+    lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
+    files, up, status, down = (shlex.split(line) for line in lines)
+    assert files == ["export", "COMPOSE_FILE=docker-compose.yml:docker-compose.relay.yml"], "as the project has them"
+    compose.run(*up[2:], timeout_s=300)
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(4, START_S)
+        wait_for_rollouts(watch, 4)
+        relays = {relay.id[:12]: relay for relay in compose.containers("relay")}
+        began, actors = watch.incarnations(), by_relay(watch)
+        assert began == {actor.id[:12]: 1 for actor in compose.containers("actor")}
+        assert len(relays) == 2
+        assert set(actors) <= set(relays), "all come through relays"
+        # a test has no terminal
+        shown = compose.run("exec", "-T", *status[3:])
+        assert all(f"{name} via {relay}-" in shown for relay, names in actors.items() for name in names), shown
+
+        first, *_ = actors
+        relays.pop(first).kill("SIGKILL")
+        (second,) = relays
+        wait_until(lambda: by_relay(watch) == {second: set(began)}, "all actors behind the other relay", START_S)
+        wait_for_rollouts(watch, 4)
+        relays[second].kill("SIGKILL")
+        wait_until(lambda: by_relay(watch) == {"": set(began)}, "all actors at the learner", START_S)
+        wait_for_rollouts(watch, 4)
+        assert watch.incarnations() == began, "the same processes all along"
+        assert [actor.attrs["RestartCount"] for actor in compose.containers("actor")] == [0] * 4
+        assert watch.client.status().rejected_rollouts == 0
+
+    compose.run("up", "-d", "--no-build")
+    wait_until(lambda: len(compose.containers("relay")) == 2 and compose.is_healthy("relay"), "both relays", START_S)
+    compose.run("restart", "learner")
+    with Watch(compose.address()) as watch:
+        watch.wait_for_training(4, START_S)
+        assert by_relay(watch).keys() <= {relay.id[:12] for relay in compose.containers("relay")}, "home at a reconnect"
+    compose.run("stop")
+    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "relay": [0] * 2, "actor": [0] * 4}
+    compose.run(*down[2:])
+    assert compose.leftovers() == []
