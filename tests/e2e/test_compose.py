@@ -75,7 +75,7 @@ def test_what_was_learnt_is_served_saved_and_plays(compose, tmp_path):
         watch.client.stop()
     wait_until(lambda: compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}, "exit codes 0")
 
-    (run,) = compose.runs.iterdir()
+    (run,) = compose.runs.glob("[!.]*")
     saved = RunDirectory.open(run).read_policy("last")
     assert saved.policy_version >= trained.policy_version
     assert f"look at it     rollcast evaluate runs/{run.name}" in compose.run("logs", "--no-color", "learner")
@@ -121,7 +121,7 @@ def test_a_learner_that_comes_back_finds_its_actors(compose):
 
     compose.run("stop")
     assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
-    (run,) = compose.runs.iterdir()
+    (run,) = compose.runs.glob("[!.]*")
     policy = RunDirectory.open(run).read_policy("last")
     assert policy.policy_version >= trained.policy_version, "drained: the policy is saved"
 
@@ -172,7 +172,7 @@ def test_the_readmes_commands_work_as_they_are_typed(compose):
     )
     compose.run(*down[2:])
     assert compose.leftovers() == []
-    assert len(list(compose.runs.iterdir())) == 1, "the run stays"
+    assert len(list(compose.runs.glob("[!.]*"))) == 1, "the run stays"
 
 
 @pytest.mark.parametrize("compose", [{"ROLLCAST_ENV_ID": "NoSuch-v1"}], indirect=True)
@@ -248,7 +248,7 @@ def learn_off_policy(compose, envs_per_actor):
         assert {info.n_envs for info in watch.client.actors()} == {envs_per_actor}
     ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0]}
     wait_until(lambda: compose.exit_codes() == ended, "the end of training", 500)
-    (run,) = compose.runs.iterdir()
+    (run,) = compose.runs.glob("[!.]*")
     return run
 
 

@@ -75,7 +75,7 @@ def test_two_ranks_share_the_actors_and_come_back_with_them_when_one_is_killed(c
     # a signal to both ranks: each drains, and none of it is a failure
     compose.run("stop")
     assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "actor": [0] * 4}
-    (run,) = compose.runs.iterdir()
+    (run,) = compose.runs.glob("[!.]*")
     last = max((run / "checkpoints").iterdir())
     assert (last / "rank1" / "training.json").is_file(), "one run, with a part of each rank"
     compose.run(*down[2:])
