@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.reconnects import Reconnects, may_be_mended_elsewhere
+from rollcast.actor.connection.reconnects import Patience, Reconnects, may_be_mended_elsewhere
 from rollcast.services.address import split_addresses
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
@@ -37,7 +37,8 @@ class Joining:
 
     Args:
         address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, with commas between:
-            relays, and the learner itself. At each attempt they are tried in their order.
+            relays, and the learner itself. At each attempt they are tried in their order; one that answers, but is not
+            ready, is waited for before the next is tried, a minute at most, or half of the timeout.
         offer: The actor's first offer.
         security: Certificates and token; their files are read again at every attempt.
         ending: Ends every wait.
@@ -54,6 +55,7 @@ class Joining:
         self._home = ""
         # False once a learner that it was sent to could not be reached.
         self._follows = True
+        self._patience = Patience()
 
     @property
     def agreement(self) -> JoinAgreement:
@@ -103,7 +105,7 @@ class Joining:
                 return None
             on_attempt()
             try:
-                return self._join_any(acknowledged_sequence)
+                return self._join_any(acknowledged_sequence, timeout_s / 2)
             except RollcastError as error:
                 delay_s = reconnects.delay_after(error)
                 if time.monotonic() + delay_s > deadline:
@@ -115,8 +117,8 @@ class Joining:
                 self._ending.wait(delay_s)
         raise AssertionError("counting never ends")
 
-    def _join_any(self, acknowledged_sequence: int) -> LearnerClient:
-        """Joins at the first address that takes the actor in; raises the error of the last one if none does."""
+    def _join_any(self, acknowledged_sequence: int, patience_s: float) -> LearnerClient:
+        """Joins at the first address that takes the actor in; raises the error of the last one that it has tried."""
         # A learner that is back may be elsewhere: the first ones know where.
         *others, last = (self._home, *self._addresses) if self._home else self._addresses
         for address in others:
@@ -124,6 +126,8 @@ class Joining:
                 return self._join_at(address, acknowledged_sequence)
             except RollcastError as error:
                 if self._ending.is_set() or not may_be_mended_elsewhere(error):
+                    raise
+                if self._patience.waits_for(address, error, longest_s=patience_s):
                     raise
                 logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
         return self._join_at(last, acknowledged_sequence)
@@ -185,6 +189,7 @@ class Joining:
                 "observations in the same order, as before; start this actor again to follow the learner"
             )
         self._agreement = agreement
+        self._patience.forget()
 
     def _plan(self, agreement: JoinAgreement) -> tuple[object, ...]:
         order = leaf_order(agreement.spaces or self._first_offer.spaces)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rollcast.learner.relay.link import LearnerLink, OpenLink
-from rollcast.learner.relay.stream import RelayedStream
+from rollcast.learner.relay.stream import PolicyWishes, RelayedStream
 from rollcast.services.errors import LimitExceededError, NotReadyError, RefusedError, UnknownActorError
 from rollcast.services.limits.limits import MAX_RELAYS_IN_A_ROW, MAX_REMEMBERED_ACTORS
 from rollcast.services.rollouts.bundled_stream import Answer
 from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
-from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class RelayIntake:
         relay: This relay.
         link: The connection to the learner.
         max_actors: Actors that may have a stream at once.
-        want_policy: Called with an actor's name and the learner's answer, before the actor is told.
+        policies: Is told when an actor can use a policy.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class RelayIntake:
         link: LearnerLink,
         *,
         max_actors: int,
-        want_policy: Callable[[str, StreamProgress], None],
+        policies: PolicyWishes,
     ) -> None:
         self._relay = relay
         self._link = link
         self._max_actors = max_actors
-        self._want_policy = want_policy
+        self._policies = policies
         self._lock = threading.Lock()  # guards all below
         self._joined: dict[str, _Joined] = {}
         self._streaming: set[int] = set()
@@ -155,7 +154,7 @@ class RelayIntake:
                 cancel=cancel,
                 passed_on=self._count,
                 closed=lambda: self._closed(key),
-                want_policy=self._want_policy,
+                policies=self._policies,
             )
         except BaseException:
             self._closed(key)

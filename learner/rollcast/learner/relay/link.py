@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.actor.connection.reconnects import Patience, Reconnects
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import ConfigurationError, LearnerUnreachableError, NotReadyError, RollcastError
 from rollcast.services.rollouts.bundle_link import BundleLink
@@ -158,7 +158,7 @@ class LearnerLink:
             raise
 
     def _connect_again_and_again(self) -> None:
-        reconnects = Reconnects()
+        reconnects, patience = Reconnects(), Patience()
         lost_at = time.monotonic()
         while not self._ending.is_set():
             for address in self._addresses:
@@ -174,8 +174,10 @@ class LearnerLink:
                 if self._ending.is_set():
                     return
                 if has_opened:
+                    patience.forget()
                     lost_at, self._timeout_s = time.monotonic(), self._reconnect_timeout_s
                     logger.warning("lost the learner at %s: %s; reconnecting", address, error)
+                if has_opened or patience.waits_for(address, error, longest_s=self._timeout_s / 2):
                     break
             delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - started if has_opened else 0.0)
             if time.monotonic() + delay_s > lost_at + self._timeout_s:

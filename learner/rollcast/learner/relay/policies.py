@@ -100,6 +100,10 @@ class RelayedPolicies:
         """Notes that an actor is about to be told to play on: it gets the newest version at once."""
         self._subscribers.want(actor_id, max(progress.min_policy_version, self.version))
 
+    def pause(self, actor_id: str) -> None:
+        """Notes that an actor's rollout has come: until it is told to play on, it can use no version."""
+        self._subscribers.pause(actor_id)
+
     @contextmanager
     def subscription(self, *, after_version: int, actor_id: str = "") -> Iterator[WaitForVersion]:
         """Opens a subscription to the policies of the learner that is connected; see `PolicySource`.

@@ -80,7 +80,7 @@ class RollcastRelay:
             follower=self.policies,
             stop=self._stop,
         )
-        self.intake = RelayIntake(relay, self.link, max_actors=limits.max_actors, want_policy=self.policies.want)
+        self.intake = RelayIntake(relay, self.link, max_actors=limits.max_actors, policies=self.policies)
         self._server: GrpcServer = make_server(
             address,
             sink=self.intake,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.rollouts.activity import ActorActivity
@@ -17,6 +17,25 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 _LOOK_S: Final = 1.0
 # Time for the learner to open the stream.
 _OPEN_TIMEOUT_S: Final = 15.0
+
+
+class PolicyWishes(Protocol):
+    """Knows which actors can use a policy now; see `rollcast.learner.actors.subscribers.Subscribers`."""
+
+    def want(self, actor_id: str, progress: StreamProgress) -> None:
+        """Notes that an actor is about to be told to play on.
+
+        Args:
+            actor_id: The actor.
+            progress: The learner's answer.
+        """
+
+    def pause(self, actor_id: str) -> None:
+        """Notes that an actor's rollout has come: it plays the next with a policy that comes after the answer.
+
+        Args:
+            actor_id: The actor.
+        """
 
 
 class RelayedStream:
@@ -35,7 +54,7 @@ class RelayedStream:
         cancel: Ends the actor's stream from any thread.
         passed_on: Called with the bytes of each rollout that is passed on.
         closed: Called when the stream is closed.
-        want_policy: Called with the actor's name and the learner's answer, before the actor is told.
+        policies: Is told when the actor can use a policy, unless it is behind another relay.
     """
 
     def __init__(
@@ -48,7 +67,7 @@ class RelayedStream:
         cancel: Callable[[], None],
         passed_on: Callable[[int], None],
         closed: Callable[[], None],
-        want_policy: Callable[[str, StreamProgress], None],
+        policies: PolicyWishes,
     ) -> None:
         self._bundles = bundles
         self._max_message_bytes = agreement.max_message_bytes
@@ -56,7 +75,7 @@ class RelayedStream:
         self._cancel = cancel
         self._passed_on = passed_on
         self._closed = closed
-        self._want_policy = want_policy
+        self._policies = policies
         self.actor_id = agreement.actor_id
         self.incarnation = agreement.incarnation
         self.spaces = spaces
@@ -110,6 +129,7 @@ class RelayedStream:
             RollcastError: The learner has refused the rollout.
         """
         del rollout  # what was sent goes on, not what was read
+        self._policies.pause(self.actor_id)
         self._pass_on()
         return self._await_answer(is_active)
 
@@ -175,7 +195,7 @@ class RelayedStream:
             self._answer(answer)
             return
         if isinstance(answer, StreamProgress):
-            self._want_policy(self.actor_id, answer)
+            self._policies.want(self.actor_id, answer)
         with self._changed:
             if isinstance(answer, RollcastError):
                 self._error = answer

@@ -223,6 +223,27 @@ def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: 
         assert relay.policies.ended
 
 
+def test_an_actor_whose_rollout_waits_for_room_is_sent_one_policy_with_its_credit_and_none_before():
+    with (
+        serve_learner(queue=RolloutQueue(2)) as learner,
+        relaying(learner.address) as relay,
+        streaming(relay.address) as uplink,
+        LearnerClient(relay.address) as client,
+    ):
+        answers, policies = uplink.responses(), iter(client.subscribe_policy(actor_id="a"))
+        assert next(policies)[0] == 1
+        for sequence in (1, 2):
+            uplink.send(make_rollout(sequence))
+        assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
+        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
+        for version in (2, 3, 4):
+            learner.source.publish(version, {"w": np.zeros(3, np.float32)})
+            wait_until(lambda version=version: relay.policies.version == version, "the relay to have it")
+        learner.take(1)
+        assert next(answers).acknowledged_sequence == 2
+        assert next(policies)[0] == 4
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_relay_takes_policies_in_its_encoding_and_has_the_learners_files(learner: Learner, name: str):
     state = {"w": rounded_to_bfloat16(np.random.default_rng(0).standard_normal(300_000, np.float32))}
