@@ -147,5 +147,5 @@ def test_every_test_that_wants_a_gpu_is_in_the_places_that_are_run():
 
 def test_what_a_bare_machine_lacks_comes_with_all_that_it_needs():
     names = {line.partition("==")[0] for line in bare_gpu.requirements(["pydantic-settings", "gymnasium"])}
-    assert {"pydantic-settings", "pydantic", "pydantic-core", "gymnasium", "cloudpickle"} <= names
+    assert {"pydantic-settings", "pydantic", "pydantic-core", "gymnasium", "farama-notifications"} <= names
     assert not names & {"numpy", "torch"}
