@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-# What the tests marked `gpu` and the benchmarks import beside torch, and what they come with.
+# Packages that the tests marked `gpu` and the benchmarks import beside torch, and those that they come with.
 WANTED: Final = (
     "grpcio",
     "grpcio-health-checking",

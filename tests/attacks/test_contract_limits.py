@@ -146,7 +146,7 @@ def test_what_a_client_sends(address, limit):
 
 def test_every_limit_is_met_here():
     declared = {name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name)}
-    # What is forgotten is tried with the registry alone; what relays may do, in unit/services/rollouts.
+    # Forgetting is tried with the registry alone; the rights of relays, in unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_relays", "max_bundle_parts"}
     met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()

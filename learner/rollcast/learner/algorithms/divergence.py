@@ -37,7 +37,7 @@ class DivergenceWatch:
         self._copier = make_copier(device) if copier is None else copier
         self._checks_at_once = self._copier.shares_memory
         self._n_observed = 0
-        # What was recorded at the last look, on its way to the host.
+        # The record of the last look, on its way to the host.
         self._copied: tuple[Tensor, Fence] | None = None
 
     def observe(self, *quantities: Tensor) -> None:

@@ -219,6 +219,7 @@ class IntakeStream:
         if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
             return None
         self._parts.rule.pause_policies(self.actor_id)
+        # Held for a moment at most: this stream was not opened before that of the same actor had let go of it.
         self._record.accepting.acquire()
         turn = None
         if self._parts.registry.is_current(self._record, self._cancel):

@@ -87,7 +87,7 @@ class RankGroup:
         self.describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
         self._store = self._connect()
         self._n_operations = 0
-        # What an operation of all ranks waits for; empty: none runs.
+        # The thing that an operation of all ranks waits for; empty: none runs.
         self._operating = ""
         self._ended = threading.Event()
         # Why this rank ends, for the others.

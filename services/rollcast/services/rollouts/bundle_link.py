@@ -22,7 +22,7 @@ from rollcast.v1 import relay_pb2, rollout_pb2
 _METHOD: Final = "/rollcast.v1.RelayService/StreamBundles"
 # A bundle is closed above this size: what waits longer travels in the next.
 BUNDLE_BYTES: Final = 1 << 20
-# What need not hurry waits so long for something that does.
+# A message that need not hurry waits so long for one that does.
 _UNHURRIED_S: Final = 0.5
 # Seconds after which gRPC's sending thread, with nothing to send, checks that its call is still open.
 _LOOK_S: Final = 1.0
