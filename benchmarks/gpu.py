@@ -200,11 +200,11 @@ def _run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
 
         def end() -> None:
             is_late.set()
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 process.send_signal(signal.SIGINT)
 
         def kill() -> None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.killpg(process.pid, signal.SIGKILL)
 
         timers = [threading.Timer(max(limit_s, 0.0), end), threading.Timer(max(limit_s, 0.0) + _GRACE_S, kill)]

@@ -246,7 +246,7 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
@@ -286,7 +286,7 @@ def _measure_learners(n_ranks: int, batch_size: int, seconds: float) -> tuple[fl
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             # With two ranks each has one actor.
-            with contextlib.suppress(RollcastError):
+            with contextlib.suppress(RollcastError):  # it does not serve yet
                 status = client.status()
                 if status.actors_alive == 2 // n_ranks and status.updates >= 10:
                     break

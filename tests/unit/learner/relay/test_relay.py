@@ -3,13 +3,11 @@
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from rollcast.learner.ingest.credits import CreditRule
-from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.relay.relay import RollcastRelay
@@ -26,32 +24,14 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.limits.limits import Limits
-from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
-from rollcast.services.policies.codec import encode_policy
-from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
-from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import offer
 from tests.processes import free_port, wait_until
 from tests.relays import LIMITS, Learner, relaying, send, serve_learner, streaming
 from tests.rollouts import assert_same_rollout, make_rollout
 from tests.unit.services.rollouts.test_service import PIXELS
-
-
-@pytest.fixture
-def learner() -> Iterator[Learner]:
-    with serve_learner() as served:
-        yield served
-
-
-@pytest.fixture
-def relay(learner: Learner) -> Iterator[RollcastRelay]:
-    with relaying(learner.address) as relay:
-        yield relay
 
 
 @pytest.mark.parametrize("n_relays", [1, 2])
@@ -208,77 +188,6 @@ def test_a_learner_that_is_gone_is_told_and_its_successor_found():
             assert next(iter(client.subscribe_policy()))[0] == 7
 
 
-def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: RollcastRelay):
-    with LearnerClient(relay.address) as client:
-        subscription = client.subscribe_policy()
-        policies = iter(subscription)
-        assert next(policies)[0] == 1
-        learner.source.publish(2, {"w": np.arange(3, dtype=np.float32)})
-        version, state = next(policies)
-        assert (version, state["w"].tolist()) == (2, [0, 1, 2])
-        assert relay.policies.newest().chunks == learner.source.newest().chunks
-        assert client.get_policy()[0] == 2
-        learner.source.end()
-        assert list(policies) == []
-        assert relay.policies.ended
-
-
-def test_an_actor_whose_rollout_waits_for_room_is_sent_one_policy_with_its_credit_and_none_before():
-    with (
-        serve_learner(queue=RolloutQueue(2)) as learner,
-        relaying(learner.address) as relay,
-        streaming(relay.address) as uplink,
-        LearnerClient(relay.address) as client,
-    ):
-        answers, policies = uplink.responses(), iter(client.subscribe_policy(actor_id="a"))
-        assert next(policies)[0] == 1
-        for sequence in (1, 2):
-            uplink.send(make_rollout(sequence))
-        assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
-        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
-        for version in (2, 3, 4):
-            learner.source.publish(version, {"w": np.zeros(3, np.float32)})
-            wait_until(lambda version=version: relay.policies.version == version, "the relay to have it")
-        learner.take(1)
-        assert next(answers).acknowledged_sequence == 2
-        assert next(policies)[0] == 4
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_a_relay_takes_policies_in_its_encoding_and_has_the_learners_files(learner: Learner, name: str):
-    state = {"w": rounded_to_bfloat16(np.random.default_rng(0).standard_normal(300_000, np.float32))}
-    proxy = Proxy(int(learner.address.rpartition(":")[2]), seed=0)
-    with contextlib.closing(proxy), relaying(proxy.address, encodings=ENCODINGS[name]) as relay:
-        with LearnerClient(relay.address) as client:
-            policies = iter(client.subscribe_policy())
-            assert next(policies)[0] == 1
-            for version in range(2, 8):
-                learner.source.publish(version, state)
-                came, arrays = next(policies)
-                assert came == version
-                np.testing.assert_array_equal(arrays["w"], state["w"], strict=True)
-                assert relay.policies.newest().digest == learner.source.newest().digest
-                state["w"][version::100] = version
-    n_files = proxy.n_bytes_down / learner.source.newest().n_bytes
-    least, most = {"full": (6, 7), "bfloat16": (3, 3.5), "delta": (0.3, 0.5)}[name]
-    assert least < n_files < most
-
-
-def test_a_relay_that_lost_its_learner_for_a_while_is_sent_the_difference(learner: Learner):
-    state = {"w": np.random.default_rng(0).standard_normal(300_000, np.float32)}
-    learner.source.publish(2, state)
-    proxy = Proxy(int(learner.address.rpartition(":")[2]), seed=0)
-    with contextlib.closing(proxy), relaying(proxy.address, encodings=ENCODINGS["delta"]) as relay:
-        wait_until(lambda: relay.policies.version == 2, "the policy")
-        proxy.inject("cut", 0.0, 0.0)
-        before = proxy.n_bytes_down
-        state["w"][::1000] += 1
-        learner.source.publish(3, state)
-        wait_until(lambda: relay.policies.version == 3, "the next policy")
-        assert relay.policies.newest().digest == learner.source.newest().digest
-        assert proxy.n_bytes_down - before < learner.source.newest().n_bytes / 10
-
-
 def test_a_loop_of_relays_is_refused():
     ports = free_port(), free_port()
     with contextlib.ExitStack() as stack:
@@ -347,36 +256,6 @@ def test_a_learner_older_than_relays_is_named():
     with serve_learner(serves_relays=False) as old, relaying(old.address, waits=False) as relay:
         with pytest.raises(ProtocolMismatchError, match="older than relays"):
             relay.run()
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_evaluators_join_play_and_report_through_a_relay(name: str):
-    desk = Evaluations(EvaluationPlan(n_episodes=2, seed=5))
-    encodings = ENCODINGS[name]
-    with serve_learner(evaluations=desk) as learner, relaying(learner.address, encodings=encodings) as relay:
-        with LearnerClient(relay.address) as client:
-            agreement = client.join(offer("e", role=ActorRole.EVALUATE))
-            assert agreement.evaluation == desk.plan
-            policies = iter(client.subscribe_policy(evaluator_id="e", incarnation=agreement.incarnation))
-            for version in (3, 4):
-                state = {"w": np.full(1, version, np.float32)}
-                desk.offer(
-                    EvaluatedPolicy(version=version, env_steps=version, state=state), encode_policy(version, state)
-                )
-                assert next(policies)[0] == version
-                played = PlayedEpisodes(policy_version=version, returns=(1.0, 3.0), lengths=(1, 2), seconds=0.5)
-                client.report_evaluation(
-                    EvaluationReport(
-                        actor_id="e",
-                        incarnation=agreement.incarnation,
-                        learner_nonce=agreement.learner_nonce,
-                        outcome=played,
-                    )
-                )
-            assert [result.policy.version for result in desk.take()] == [3, 4]
-    with serve_learner() as learner, relaying(learner.address) as relay, LearnerClient(relay.address) as client:
-        with pytest.raises(RefusedError, match="evaluates no policies"):
-            client.join(offer("e", role=ActorRole.EVALUATE))
 
 
 def test_a_relay_without_a_learner_gives_up_in_time():
