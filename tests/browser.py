@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from tests.processes import running, wait_until
 from tests.zygote import ForkedProcess
 
+# A page that takes a second here took twenty beside builds of images and twenty other processes.
+_DRAWN_TIMEOUT_S = 90.0
 # The program of Debian's package and of others.
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -46,13 +48,17 @@ class Watcher:
         page: The tab.
         requested: Every address that it has asked for.
         complaints: Errors of its scripts, and dialogs that scripts have opened.
+        unanswered: The addresses that it waits for, or has not got.
     """
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.requested: list[str] = []
         self.complaints: list[str] = []
-        page.on("request", lambda request: self.requested.append(request.url))
+        self.unanswered: list[str] = []
+        page.on("request", lambda request: (self.requested.append(request.url), self.unanswered.append(request.url)))
+        page.on("requestfinished", lambda request: self.unanswered.remove(request.url))
+        page.on("requestfailed", lambda request: self.complaints.append(f"{request.url}: {request.failure}"))
         page.on("websocket", lambda socket: self.requested.append(socket.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -71,8 +77,14 @@ class Watcher:
 
     def open(self, url: str) -> "Watcher":
         """Opens a dashboard and waits until it is drawn."""
-        self.page.goto(url)
-        self.page.wait_for_selector("main .sentence")
+        self.page.goto(url, timeout=1000 * _DRAWN_TIMEOUT_S)
+        try:
+            self.page.wait_for_selector("main .sentence", timeout=1000 * _DRAWN_TIMEOUT_S)
+        except TimeoutError as error:
+            raise AssertionError(
+                f"the page is not drawn; complaints: {self.complaints}; unanswered: {self.unanswered}; "
+                f"it shows: {self.page.locator('body').inner_text()!r}"
+            ) from error
         return self
 
     def text(self, selector: str) -> str:
