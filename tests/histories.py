@@ -153,6 +153,31 @@ def busy_run(n_actors: int = 3, *, seconds: int = 60) -> HistoryUpdate:
     )
 
 
+def relayed_run(n_behind: int = 4) -> HistoryUpdate:
+    """Returns the first update of a run whose actors come through four relays, but for one actor.
+
+    Behind each relay of the learner are `n_behind` actors: those of rack-1 act, those of rack-2 are lost; site-a passes
+    on those of rack-3, whose first one is silent.
+    """
+    seconds = 60
+    actors = [actor("alone", 0, idle_s=0.1)]
+    lanes = [lane("", [LearnerActivity.UPDATING, LearnerActivity.WAITING] * (seconds // 2))]
+    for via in (("rack-1",), ("rack-2",), ("rack-3", "site-a")):
+        for number in range(n_behind):
+            changes: dict[str, Any] = {"idle_s": 0.1}
+            n_known = seconds
+            if via == ("rack-2",):
+                changes = {"state": ActorState.LOST, "idle_s": 30.0, "last_error": "the stream has ended"}
+                n_known = seconds - 30
+            elif via == ("rack-3", "site-a") and number == 0:
+                changes = {"idle_s": 14.0}
+                n_known = seconds - 14
+            actors.append(actor(f"{via[0]}-{number}", len(actors), via=via, **changes))
+            lanes.append(lane(actors[-1].actor_id, [ActingState.ACTING] * n_known + [None] * (seconds - n_known)))
+    rates = points(seconds, waiting_fraction=0.38, env_steps_per_second=41_200.0, actors_alive=len(actors))
+    return update(float(seconds), run=RUN, actors=tuple(actors), lanes=tuple(lanes), points=rates)
+
+
 class ServedHistory(NamedTuple):
     history: "FakeHistory"
     control: FakeControl

@@ -17,9 +17,9 @@ from rollcast.learner.watching.run_view import RunView
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.history.history import EventSeverity, HistoryEvent
 from rollcast.services.security.security import ServerSecurity
-from rollcast.services.status.status import Phase
+from rollcast.services.status.status import ActorState, Phase
 from tests.browser import chromium, dashboard, watcher
-from tests.histories import actor, busy_run, serve_history, serve_without_history, status, update
+from tests.histories import actor, busy_run, relayed_run, serve_history, serve_without_history, status, update
 from tests.processes import free_port, rollcast
 from tests.synthetic_run import SyntheticRun
 
@@ -129,6 +129,44 @@ class TestWhatItShows:
                 seen.page.locator(".lanes tbody tr").nth(1).click()
                 seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
                 assert seen.page.locator("img").count() == 0
+                assert seen.complaints == []
+
+    def test_relays_are_summed_up_and_one_that_loses_its_actors_is_marked(self, browser):
+        first = relayed_run(20)
+        well = dataclasses.replace(
+            first,
+            actors=tuple(dataclasses.replace(one, state=ActorState.STREAMING, idle_s=0.1) for one in first.actors),
+        )
+        with serve_run(well) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text("[data-relays] tbody", "rack-1")
+                assert seen.page.locator("[data-relays] tr.bad").count() == 0
+                served.history.set_next(dataclasses.replace(first, run=None, points=(), lanes=()))
+                seen.wait_for_text("[data-relays] tr.bad", "all gone")
+                rows = seen.page.locator("[data-relays] tbody tr").all_inner_texts()
+                assert [row.split() for row in rows] == [
+                    ["rack-2", "20", "0", "20", "0", "all", "gone"],
+                    ["rack-3", "20", "1", "0", "102.0k"],
+                    ["site-a", "20", "1", "0", "102.0k"],
+                    ["rack-1", "20", "0", "0", "102.0k"],
+                    ["(directly)", "1", "0", "0", "5.1k"],
+                ]
+                seen.wait_for_text("main .sentence", "all 20 of relay rack-2 among them")
+                seen.page.get_by_label("find an actor").fill("Site-A")
+                seen.page.wait_for_selector('tr[data-actor="rack-3-9"]')
+                assert seen.page.locator('tr[data-actor^="rack-2-"]').count() == 0
+                assert seen.complaints == []
+
+    def test_names_of_relays_are_text_and_a_run_without_any_shows_no_table(self, browser, first):
+        hostile = dataclasses.replace(first, actors=(actor("a", via=(HOSTILE,)),))
+        with serve_run(hostile) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text("[data-relays] tbody", HOSTILE)
+                assert seen.page.locator("img").count() == 0
+                served.history.set_next(update(61.0, actors=first.actors))
+                seen.page.wait_for_selector("[data-relays]", state="hidden")
                 assert seen.complaints == []
 
     def test_nothing_is_fetched_from_elsewhere(self, browser, first):

@@ -1,6 +1,7 @@
 """`rollcast top`, in a terminal and in a pipe, beside learners that are real or have a made-up history."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import pty
@@ -20,8 +21,17 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.security.security import ServerSecurity
-from rollcast.services.status.status import Phase
-from tests.histories import actor, busy_run, points, serve_history, serve_without_history, status, update
+from rollcast.services.status.status import ActorState, Phase
+from tests.histories import (
+    actor,
+    busy_run,
+    points,
+    relayed_run,
+    serve_history,
+    serve_without_history,
+    status,
+    update,
+)
 from tests.processes import ROOT, environment, rollcast, running, wait_until
 
 DEADLINE_S = 30.0
@@ -113,6 +123,13 @@ def n_shown(lines: list[str]) -> int:
     return next((int(line.split()[0]) for line in lines if re.match(r"\d+ of 200 shown", line)), 0)
 
 
+def relay_rows(lines: list[str]) -> list[list[str]]:
+    """Returns the words of the rows of the relays."""
+    begin = next(index for index, line in enumerate(lines) if line.startswith("relays"))
+    end = next(index for index, line in enumerate(lines) if line.startswith("lanes"))
+    return [line.split() for line in lines[begin + 1 : end] if line]
+
+
 class TestInATerminal:
     def test_draws_frames_until_q_is_pressed_and_gives_the_terminal_back(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
@@ -171,6 +188,36 @@ class TestInATerminal:
             assert "\x07" not in top.seen
             assert "\x9b" not in top.seen
 
+    def test_relay_that_loses_all_its_actors_comes_first_and_is_named(self):
+        first = relayed_run()
+        well = tuple(
+            dataclasses.replace(one, state=ActorState.STREAMING, idle_s=0.1, last_error="") for one in first.actors
+        )
+        with serve_history(dataclasses.replace(first, actors=well)) as served:
+            with terminal("--address", served.address, width=120) as top:
+                top.shows("relays ")
+                assert not any("all gone" in line for line in top.lines())
+                assert relay_rows(top.lines())[0][0] == "rack-1"
+                served.history.set_next(update(61.0, actors=first.actors))
+                top.shows("all 4 of relay rack-2 among them")
+                assert relay_rows(top.lines())[:2] == [
+                    ["rack-2", "4", "0", "4", "0", "all", "gone"],
+                    ["rack-3", "4", "1", "0", "20.4k"],
+                ]
+                assert next(line for line in top.lines() if line.startswith("rack-3-0 ")).endswith("rack-3, site-a")
+                top.press(b"q")
+                assert top.ends() == 0
+
+    def test_names_of_relays_do_not_reach_the_terminal_raw(self):
+        first = update(60.0, run=busy_run().run, actors=(actor("a", via=("\x1b]0;owned\x07", "\x9b2J")), actor("b", 1)))
+        with serve_history(first) as served, terminal("--address", served.address, width=160) as top:
+            top.shows("\\x1b]0;owned\\x07, \\x9b2")
+            top.press(b"q")
+            assert top.ends() == 0
+            assert "\x1b]0;" not in top.seen
+            assert "\x07" not in top.seen
+            assert "\x9b" not in top.seen
+
     def test_says_that_the_learner_is_gone_and_keeps_what_it_said(self, tmp_path: Path):
         address = f"unix:{tmp_path}/learner"
         with contextlib.ExitStack() as stack:
@@ -221,6 +268,25 @@ class TestARealRun:
                     top.press(b"q")
                     assert top.ends() == 0
 
+    def test_relay_of_its_actors_is_shown_and_stands_out_when_it_dies(self, tmp_path: Path):
+        address, relay_address = f"unix:{tmp_path}/learner", f"unix:{tmp_path}/relay"
+        learner = ("learner", "learner", "--address", address, "--total-steps", "1000000000", "--stop-return", "1e9")
+        relay = ("learner", "relay", "--learner-address", address, "--address", relay_address, "--relay-id", "rack-1")
+        act = ("actor", "--learner-address", relay_address, "--env-id", "CartPole-v1", "--actor-id")
+        with running(*learner, "--run-dir", tmp_path / "run"), running(*relay) as between:
+            with running(*act, "left-arm"), running(*act, "right-arm"), LearnerClient(address) as client:
+                wait_until(lambda: _updates(client) > 0, "training", 90)
+                with terminal("--address", address, width=120) as top:
+                    top.shows("relays ")
+                    top.read_until(lambda: relay_rows(top.lines())[0][:4] == ["rack-1", "2", "0", "0"], "both actors")
+                    for name in ("left-arm", "right-arm"):
+                        assert next(line for line in top.lines() if line.startswith(name)).endswith(" rack-1")
+                    between.kill()
+                    top.shows("all gone")
+                    assert relay_rows(top.lines()) == [["rack-1", "2", "0", "2", "0", "all", "gone"]]
+                    top.press(b"q")
+                    assert top.ends() == 0
+
 
 def _updates(client: LearnerClient) -> int:
     try:
@@ -242,6 +308,17 @@ class TestInAPipe:
         assert done.stdout.replace("\n", "").isprintable()
         assert sum(line.startswith(("node-", "left-arm ")) for line in done.stdout.splitlines()) >= 200
         assert "trainer waits 38 %" in done.stdout
+
+    def test_prints_every_relay_and_nothing_of_relays_without_any(self):
+        with serve_history(relayed_run(250)) as served:
+            done = rollcast("top", "--address", served.address)
+        names = [name for name, *_ in relay_rows(done.stdout.splitlines())]
+        assert names == ["rack-2", "rack-3", "site-a", "rack-1", "(directly)"]
+        assert sum(line.endswith(" rack-1") for line in done.stdout.splitlines()) == 250
+        with serve_history(busy_run(200)) as served:
+            done = rollcast("top", "--address", served.address)
+        assert "relay" not in done.stdout
+        assert " via" not in done.stdout
 
     def test_once_in_a_terminal_leaves_its_frame_there(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address, "--once") as top:

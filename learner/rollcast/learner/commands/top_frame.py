@@ -8,11 +8,14 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from rollcast.learner.commands import top_columns
+from rollcast.learner.commands.top_columns import Column
+from rollcast.learner.commands.top_relays import relay_lines
 from rollcast.learner.watching import states
 from rollcast.learner.watching.numbers import UNKNOWN, clock, count, decimal, percent, period, rate, short_count
 from rollcast.learner.watching.ranking import gone
 from rollcast.learner.watching.run_view import RunView
-from rollcast.learner.watching.wording import headline, median_rate, state_text, waiting_fraction
+from rollcast.learner.watching.wording import headline, median_rate, relays_of, state_text, waiting_fraction
 from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import LearnerStatus, Phase
@@ -40,22 +43,27 @@ _HAS_LEGEND: Final = 20
 _HAS_GAPS: Final = 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of numbers beside the lanes; it is shown in frames of `from_width` columns and more."""
+# The relays of actors take so many columns at most, and fewer in frames that are narrower than that.
+_MAX_VIA: Final = 24
+_NARROW_VIA: Final = 12
+_HAS_WIDE_VIA: Final = 120
 
-    name: str
-    width: int
-    from_width: int
-    justify: str = "right"
-
-
-_STATE: Final = _Column("state", 14, 50, "left")
-_POLICY: Final = _Column("policy", 7, 60)
-_RATE: Final = _Column("steps/s", 7, 70)
-_RESTARTS: Final = _Column("restarts", 8, 90)
-_STEPS: Final = _Column("steps", 6, 80)
+_STATE: Final = Column("state", 14, 50, "left")
+_POLICY: Final = Column("policy", 7, 60)
+_RATE: Final = Column("steps/s", 7, 70)
+_RESTARTS: Final = Column("restarts", 8, 90)
+_STEPS: Final = Column("steps", 6, 80)
 _COLUMNS: Final = (_STATE, _POLICY, _RATE, _RESTARTS, _STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The widths of names and of lanes, and the columns beside them; `via` is the one of actors' relays, if any."""
+
+    name_width: int
+    lane_width: int
+    columns: tuple[Column, ...]
+    via: Column | None
 
 
 def frame(view: RunView, problem: str | None, *, width: int, height: int | None, span_s: float) -> list[Text]:
@@ -78,21 +86,30 @@ def frame(view: RunView, problem: str | None, *, width: int, height: int | None,
     fields = _flow(_fields(view, status), width)
     legend = _flow(_legend(), width, " " * 2) if height is None or height >= _HAS_LEGEND else []
     gap = [Text()] if height is None or height >= _HAS_GAPS else []
-    lanes_head = _lanes(view, status, width, span_s)
+    layout = _layout(view, width)
+    lanes_head = _lanes(view, status, layout, span_s)
+    relays = view.relays()
     rest = None
     if height is not None:
         rest = height - len(head) - len(lanes_head) - len(legend) - 3 * len(gap)
         # Half of it is for actors and events.
         fields = fields[: max(rest // 2, 0)]
         rest = max(rest - len(fields), 0)
+    # Half of what is left, with the gap behind it.
+    drawn_relays = relay_lines(relays, n_lines=None if rest is None else (rest - len(gap)) // 2, width=width)
+    if drawn_relays:
+        drawn_relays += gap
+    if rest is not None:
+        rest -= len(drawn_relays)
     n_actors, n_events = _parts(rest, len(view.actors), len(view.events))
     lines = [
         *head,
         *gap,
         *fields,
         *gap,
+        *drawn_relays,
         *lanes_head,
-        *_actors(view, n_actors, width, span_s),
+        *_actors(view, n_actors, layout, span_s),
         *gap,
         *(_event(view, event) for event in list(view.events)[len(view.events) - n_events :][::-1]),
         *legend,
@@ -209,10 +226,9 @@ def _short_period(seconds: float) -> str:
     return " ".join(period(seconds).split()[:2])
 
 
-def _lanes(view: RunView, status: LearnerStatus, width: int, span_s: float) -> list[Text]:
+def _lanes(view: RunView, status: LearnerStatus, layout: _Layout, span_s: float) -> list[Text]:
     """Returns the heading of the lanes, and the learner's."""
-    name_width, lane_width = _widths(view, width)
-    titles = {column: column.name for column in _COLUMNS}
+    lane_width = layout.lane_width
     scale = f"last {period(span_s)}"
     # A scale, if there is room for one.
     if lane_width >= len(scale) + 6:
@@ -224,22 +240,17 @@ def _lanes(view: RunView, status: LearnerStatus, width: int, span_s: float) -> l
         _STEPS: short_count(status.env_steps),
     }
     return [
-        _row(Text("lanes"), Text(scale), titles, (name_width, lane_width, width), "dim"),
-        _row(
-            Text("learner", "bold"),
-            _lane("", view.lane("", span_s, lane_width), lane_width),
-            values,
-            (name_width, lane_width, width),
-        ),
+        _row(Text("lanes"), Text(scale), top_columns.titles(layout.columns), layout, "dim"),
+        _row(Text("learner", "bold"), _lane("", view.lane("", span_s, lane_width), lane_width), values, layout),
     ]
 
 
-def _actors(view: RunView, n_lines: int, width: int, span_s: float) -> Iterator[Text]:
+def _actors(view: RunView, n_lines: int, layout: _Layout, span_s: float) -> Iterator[Text]:
     """Yields the rows of the actors that are worst off, and the number of all if not all are shown."""
     n_shown = len(view.actors) if len(view.actors) <= n_lines else max(n_lines - 1, 0)
     if not n_lines:
         return
-    name_width, lane_width = _widths(view, width)
+    lane_width = layout.lane_width
     silent_s = view.silences()
     gone_ids = {actor.actor_id for actor in gone(view.actors)}
     for actor in view.ranked_actors()[:n_shown]:
@@ -253,33 +264,38 @@ def _actors(view: RunView, n_lines: int, width: int, span_s: float) -> Iterator[
             _RESTARTS: count(max(actor.incarnation - 1, 0)),
             _STEPS: short_count(actor.env_steps),
         }
+        if layout.via is not None:
+            values[layout.via] = relays_of(actor)
         style = "red" if is_gone else "yellow" if is_silent else ""
         lane = _lane(actor.actor_id, view.lane(actor.actor_id, span_s, lane_width), lane_width)
-        yield _row(Text(printable(actor.actor_id), style), lane, values, (name_width, lane_width, width), style)
+        yield _row(Text(printable(actor.actor_id), style), lane, values, layout, style)
     if n_shown < len(view.actors):
         yield Text(f"{n_shown} of {len(view.actors):,} shown, the worst off first", "dim")
 
 
-def _row(name: Text, lane: Text, values: dict[_Column, str], widths: tuple[int, int, int], style: str = "") -> Text:
-    name_width, _, width = widths
-    name.truncate(name_width, overflow="ellipsis", pad=True)
+def _row(name: Text, lane: Text, values: dict[Column, str], layout: _Layout, style: str = "") -> Text:
+    name.truncate(layout.name_width, overflow="ellipsis", pad=True)
     row = Text.assemble(name, " ", lane)
-    for column in _columns(width):
-        value = values.get(column, "")
-        row.append(" " + (value.rjust(column.width) if column.justify == "right" else value.ljust(column.width)), style)
+    top_columns.append(row, layout.columns, values, style)
     return row
 
 
-def _columns(width: int) -> list[_Column]:
-    return [column for column in _COLUMNS if width >= column.from_width]
-
-
-def _widths(view: RunView, width: int) -> tuple[int, int]:
-    """Returns the widths of names and of lanes."""
-    free = width - sum(column.width + 1 for column in _columns(width)) - 1
+def _layout(view: RunView, width: int) -> _Layout:
+    via = _via_column(view, width)
+    columns = top_columns.shown(_COLUMNS if via is None else (*_COLUMNS, via), width)
+    free = width - top_columns.total_width(columns) - 1
     longest = max((cell_len(printable(actor.actor_id)) for actor in view.actors), default=0)
     name_width = max(min(longest, _MAX_NAME, free // 2, free - _MIN_LANE), min(len("learner"), free // 2), 1)
-    return name_width, max(free - name_width, 1)
+    return _Layout(name_width, max(free - name_width, 1), columns, via)
+
+
+def _via_column(view: RunView, width: int) -> Column | None:
+    """Returns the column of actors' relays; None if no actor has any."""
+    longest = max((cell_len(relays_of(actor)) for actor in view.actors), default=0)
+    if not longest:
+        return None
+    widest = _MAX_VIA if width >= _HAS_WIDE_VIA else _NARROW_VIA
+    return Column("via", max(min(longest, widest), len("via")), _STEPS.from_width, "left")
 
 
 def _lane(actor_id: str, shares: Shares, width: int) -> Text:

@@ -32,6 +32,31 @@ COLUMNS: Final = (
     ("steps", "environment steps since the run started"),
 )
 
+# The columns of the relays beside their names, with what they mean.
+RELAY_COLUMNS: Final = (
+    ("actors", "actors that come through the relay, without those that have left"),
+    ("silent", "those of them that are silent"),
+    ("gone", "those of them that have failed, were refused, or are lost"),
+    ("steps/s", "environment steps a second of those that are connected, together"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRow:
+    """A row of the relays.
+
+    Attributes:
+        name: The relay's name.
+        cells: The values of `RELAY_COLUMNS`.
+        doing: How its actors are if none of them works; empty if some do.
+        is_bad: All its actors are gone.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    doing: str
+    is_bad: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -242,6 +267,24 @@ def _row(actor_id: str, *, name: str, letter: str, doing: str, cells: Sequence[s
     }
 
 
+def relay_rows(view: RunView) -> list[RelayRow]:
+    """Returns a row for each relay that actors come through, the worst off first; none in a run without relays."""
+    return [
+        RelayRow(
+            name=wording.relay_name(relay),
+            cells=(
+                count(relay.n_actors),
+                count(relay.n_silent),
+                count(relay.n_gone),
+                short_count(relay.env_steps_per_second),
+            ),
+            doing=wording.relay_text(relay),
+            is_bad=relay.is_gone,
+        )
+        for relay in view.relays()
+    ]
+
+
 def _mark(actor: ActorInfo) -> str:
     """Returns the letter of an actor that does not stream: "!" if something is wrong."""
     return "!" if actor.state in (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED) else ""
@@ -258,7 +301,7 @@ def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
         ("state", wording.state_text(actor)),
         ("slot", f"{actor.slot}, process #{actor.incarnation}"),
         ("peer", printable(actor.peer) or UNKNOWN),
-        ("relays", printable(", ".join(actor.via)) or "none"),
+        ("relays", wording.relays_of(actor) or "none"),
         ("environments", count(actor.n_envs)),
         ("policy it uses", f"v{count(_applied(actor))}"),
         ("policy of its last rollout", f"v{count(actor.policy_version)}"),

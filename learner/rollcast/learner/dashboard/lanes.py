@@ -66,7 +66,7 @@ class Lanes(Element, component="lanes.js"):
         Args:
             view: The run.
             span_s: Seconds to show: 60, 300 or 3600.
-            find: Actors with this text in their names come first; empty: the worst off do.
+            find: Actors with this text in their names, or in their relays', come first; empty: the worst off do.
         """
         if not self._is_ready or view.now_s is None:
             return
@@ -75,7 +75,9 @@ class Lanes(Element, component="lanes.js"):
         self._scale = span_s, n_cells
         ranked = view.ranked_actors()
         if find:
-            ranked.sort(key=lambda actor: find.lower() not in actor.actor_id.lower())
+            ranked.sort(
+                key=lambda actor: not any(find.lower() in name.lower() for name in (actor.actor_id, *actor.via))
+            )
         rows, others = ranked[:N_ROWS], ranked[N_ROWS:]
         self._refresh_cells(view, ranked, span_s=span_s, n_cells=n_cells, anew=forget)
         lanes = {actor_id: self._cells[actor_id] for actor_id in ("", *(actor.actor_id for actor in rows))}

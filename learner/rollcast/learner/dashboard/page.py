@@ -22,6 +22,7 @@ from rollcast.learner.dashboard.figures import (
     title_of,
 )
 from rollcast.learner.dashboard.lanes import LONGEST_S, Lanes
+from rollcast.learner.dashboard.relays import Relays
 from rollcast.learner.dashboard.text import Text
 from rollcast.learner.dashboard.watched import Watched
 from rollcast.learner.watching import wording
@@ -110,6 +111,7 @@ class Page:
             self._problem = Text(classes="problem").props("role=alert")
             self._build_choices()
             self._build_charts(watched.snapshot().view)
+            self._relays = Relays()
             self._build_lanes()
             self._build_events()
         self.refresh()
@@ -223,6 +225,7 @@ class Page:
         self._show_head(snapshot)
         self._show_numbers(snapshot.view)
         self._show_events(snapshot.view)
+        self._relays.show(snapshot.view)
         self._lanes.show(snapshot.view, span_s=float(self._span_s or LONGEST_S), find=self._find)
 
     def _show_head(self, snapshot: Snapshot) -> None:

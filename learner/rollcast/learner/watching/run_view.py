@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollcast.learner.watching.lane_history import LaneHistory
 from rollcast.learner.watching.point_history import PointHistory
 from rollcast.learner.watching.ranking import ranked, silences
+from rollcast.learner.watching.relays import RelayActors, relays
 from rollcast.services.history.history import (
     EvaluationPoint,
     HistoryEvent,
@@ -157,6 +158,10 @@ class RunView:
     def silences(self) -> dict[str, float]:
         """Returns for how many seconds connected actors have been silent, by their names; see `ranking.silences`."""
         return silences(self.actors, self._lanes.unheard_s)
+
+    def relays(self) -> tuple[RelayActors, ...]:
+        """Returns the relays that actors come through, the worst off first; see `relays.relays`."""
+        return relays(self.actors, self.silences())
 
     def unheard_s(self, actor_id: str) -> float | None:
         """Returns the seconds since an actor last reported what it does, to 1 s; None if it never has."""

@@ -8,6 +8,7 @@ import numpy as np
 from rollcast.learner.watching import states
 from rollcast.learner.watching.numbers import clock, count, decimal, percent, period
 from rollcast.learner.watching.ranking import SILENT_S, gone
+from rollcast.learner.watching.relays import RelayActors
 from rollcast.learner.watching.run_view import RunView
 from rollcast.services.process.printable import printable
 from rollcast.services.rollouts.activity import ActingState
@@ -80,6 +81,25 @@ def state_text(actor: ActorInfo, *, is_short: bool = False) -> str:
     return look.short if is_short else look.name
 
 
+def relays_of(actor: ActorInfo) -> str:
+    """Returns the names of an actor's relays, the one next to it first: "rack-1, site-a"; empty if it has none."""
+    return printable(", ".join(actor.via))
+
+
+def relay_name(relay: RelayActors) -> str:
+    """Returns a relay's name, escaped; "(directly)" for the actors that come through none."""
+    return printable(relay.relay_id) or "(directly)"
+
+
+def relay_text(relay: RelayActors) -> str:
+    """Returns how a relay's actors are if none of them works, in at most 18 characters; empty if some do."""
+    if relay.is_gone:
+        return "all gone"
+    if relay.has_nobody:
+        return "all silent or gone" if relay.n_gone else "all silent"
+    return ""
+
+
 def _training(view: RunView, status: LearnerStatus) -> str:
     streaming = [actor for actor in view.actors if actor.state is ActorState.STREAMING]
     fraction = waiting_fraction(view) or 0.0
@@ -104,27 +124,46 @@ def _missing(view: RunView) -> str:
     """Returns a clause about the actors that are gone or silent; empty if there are none."""
     n_expected = sum(actor.state is not ActorState.LEFT for actor in view.actors)
     clauses = []
+    # A single actor says nothing of its relay.
+    idle = [relay for relay in view.relays() if relay.relay_id and relay.has_nobody and relay.n_actors > 1]
     if silent_s := view.silences():
         worst = max((actor for actor in view.actors if actor.actor_id in silent_s), key=lambda a: silent_s[a.actor_id])
         doing = "" if worst.acting_state is None else f" ({states.ACTING[worst.acting_state].name})"
         how_many, how_long = _of(len(silent_s), n_expected, "silent"), period(silent_s[worst.actor_id])
-        clauses.append(f"{how_many}, {_name(worst)} for {how_long}{doing}; {_why_silent(view, worst)}")
+        clauses.append(f"{how_many}, {_name(worst)} for {how_long}{doing}; {_why_silent(view, worst, idle)}")
     if found := gone(view.actors):
         # The one that says why.
         told = next((actor for actor in found if actor.last_error), found[0])
         why = f": {_cut(told.last_error)}" if told.last_error else ""
         clauses.append(
-            f"{_of(len(found), n_expected, 'gone')}, {_name(told)} ({told.state.name.lower()}) for "
+            f"{_of(len(found), n_expected, 'gone')}, {_behind(idle)}{_name(told)} ({told.state.name.lower()}) for "
             f"{period(told.idle_s)}{why}"
         )
     return "; ".join(clauses)
 
 
-def _why_silent(view: RunView, actor: ActorInfo) -> str:
+def _behind(idle: Sequence[RelayActors]) -> str:
+    """Returns whose actors are all gone, with a comma: "all 250 of relay rack-1 among them, "; empty: no relay's."""
+    lost = [relay for relay in idle if relay.is_gone]
+    if not lost:
+        return ""
+    # Of relays in a row it is the one next to the learner.
+    largest = max(lost, key=lambda relay: relay.n_actors)
+    others = len(lost) - 1
+    more = f" and of {others} other relay{'s' if others > 1 else ''}" if others else ""
+    return f"all {largest.n_actors:,} of relay {_shortened(largest.relay_id, _NAME_LENGTH)}{more} among them, "
+
+
+def _why_silent(view: RunView, actor: ActorInfo, idle: Sequence[RelayActors]) -> str:
     unheard_s = view.unheard_s(actor.actor_id)
     if unheard_s is None:
         return "its environment is slow or hangs, or the network does not carry"
     if unheard_s > SILENT_S:
+        if through := [relay for relay in idle if relay.relay_id in actor.via]:
+            largest = max(through, key=lambda relay: relay.n_actors)
+            name = _shortened(largest.relay_id, _NAME_LENGTH)
+            doing = relay_text(largest).removeprefix("all ")
+            return f"all {largest.n_actors:,} of relay {name} are {doing}; it hangs, or the network does not carry"
         return "its process or machine hangs, or the network does not carry"
     return "its environment is slow or hangs"
 

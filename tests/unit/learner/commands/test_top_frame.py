@@ -12,7 +12,7 @@ from rollcast.learner.watching.states import ACTING
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, PolicyDelays
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorState, Phase
-from tests.histories import RUN, actor, busy_run, lane, status, update
+from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update
 from tests.processes import ROOT
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\nmessage\r漢字" * 9
@@ -48,6 +48,8 @@ def hostile_run() -> HistoryUpdate:
             actor(HOSTILE, 0, state=ActorState.FAILED, last_error=HOSTILE),
             actor("漢" * 60, 1),
             actor("", 2, idle_s=1e12),
+            actor("behind", 3, via=(HOSTILE, "漢" * 60)),
+            actor("lost", 4, state=ActorState.LOST, via=(HOSTILE,)),
         ),
         lanes=(lane(HOSTILE, [ActingState.ACTING] * 60),),
         events=(HistoryEvent(time_s=1.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail=HOSTILE),),
@@ -56,7 +58,14 @@ def hostile_run() -> HistoryUpdate:
 
 @functools.cache
 def some_views() -> tuple[RunView, ...]:
-    return view_of(), view_of(busy_run()), view_of(busy_run(100)), view_of(hostile_run()), view_of(update(0.0, run=RUN))
+    return (
+        view_of(),
+        view_of(busy_run()),
+        view_of(busy_run(100)),
+        view_of(relayed_run()),
+        view_of(hostile_run()),
+        view_of(update(0.0, run=RUN)),
+    )
 
 
 @pytest.mark.parametrize("height", [1, 2, 5, 14, 20, 30, 60, None])
@@ -210,7 +219,63 @@ def test_cell_shows_only_states_that_it_has():
         assert state is None or cell[state] > 0
 
 
-def test_docs_show_a_frame_as_it_is_drawn():
+def test_actors_have_a_column_of_their_relays():
+    lines = drawn(view_of(relayed_run()), width=120)
+    assert row(lines, "lanes").split()[-2:] == ["steps", "via"]
+    assert row(lines, "rack-1-0").endswith(" 2.0M rack-1        ")
+    assert row(lines, "rack-3-0").endswith(" 2.0M rack-3, site-a")
+    assert row(lines, "alone").endswith(" 2.0M               ")
+    assert len({len(row(lines, name)) for name in ("lanes", "learner", "rack-1-0", "rack-3-0", "alone")}) == 1
+
+
+def test_column_of_relays_leaves_narrow_terminals_and_is_cut_before():
+    relayed = view_of(relayed_run())
+    assert row(drawn(relayed, width=80), "rack-3-1").endswith(" 2.0M rack-3, sit…")
+    assert "via" not in row(drawn(relayed, width=79), "lanes")
+
+
+def test_relays_stand_above_the_lanes_the_worst_off_first():
+    lines = drawn(view_of(relayed_run()))
+    heading = next(index for index, line in enumerate(lines) if line.startswith("relays "))
+    assert [line.split() for line in lines[heading : heading + 6]] == [
+        ["relays", "actors", "silent", "gone", "steps/s"],
+        ["rack-2", "4", "0", "4", "0", "all", "gone"],
+        ["rack-3", "4", "1", "0", "20.4k"],
+        ["site-a", "4", "1", "0", "20.4k"],
+        ["rack-1", "4", "0", "0", "20.4k"],
+        ["(directly)", "1", "0", "0", "5.1k"],
+    ]
+    assert lines[heading + 6] == ""
+    assert lines[heading + 7].startswith("lanes ")
+
+
+def test_low_terminals_show_the_relays_that_are_worst_off_and_leave_room_for_actors():
+    relayed = view_of(relayed_run(250))
+    lines = drawn(relayed, width=110, height=17)
+    assert len(lines) == 17
+    assert row(lines, "relays,").startswith("relays, 3 of 4 ")
+    assert row(lines, "rack-2").endswith("all gone          ")
+    assert [line for line in lines if line.startswith("rack-2-")]
+
+
+def test_run_without_relays_shows_nothing_of_them():
+    for width in (80, 160):
+        text = "\n".join(drawn(view_of(busy_run()), width=width))
+        assert "relays" not in text
+        assert " via" not in text
+
+
+def blocks_of_the_docs() -> list[list[str]]:
     page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    shown = page.partition("```text\n")[2].partition("\n```")[0]
-    assert shown.splitlines() == [line.rstrip() for line in drawn(view_of(busy_run(12)), width=110, height=30)]
+    return [block.partition("\n```")[0].splitlines() for block in page.split("```text\n")[1:]]
+
+
+def test_docs_show_a_frame_as_it_is_drawn():
+    shown = blocks_of_the_docs()[0]
+    assert shown == [line.rstrip() for line in drawn(view_of(busy_run(12)), width=110, height=30)]
+
+
+def test_docs_show_relays_as_they_are_drawn():
+    lines = [line.rstrip() for line in drawn(view_of(relayed_run(250)), width=110)]
+    begin = next(index for index, line in enumerate(lines) if line.startswith("relays "))
+    assert blocks_of_the_docs()[1] == lines[begin : begin + 10]

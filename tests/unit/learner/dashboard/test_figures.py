@@ -6,12 +6,15 @@ import pytest
 
 from rollcast.learner.dashboard.figures import (
     COLUMNS,
+    RELAY_COLUMNS,
+    RelayRow,
     about_actor,
     actor_row,
     event_rows,
     figures,
     learner_row,
     phase_of,
+    relay_rows,
     subtitle_of,
     throttled_rows,
     title_of,
@@ -21,7 +24,7 @@ from rollcast.services.history.history import EventSeverity, HistoryEvent, Polic
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
 from rollcast.services.status.status import ActorState, EvaluationStatus, Phase
-from tests.histories import RUN, actor, busy_run, status, update
+from tests.histories import RUN, actor, busy_run, relayed_run, status, update
 
 
 def view_of(first):
@@ -124,6 +127,26 @@ class TestRows:
         about = dict(about_actor(actor("a", peer="192.0.2.1", n_envs=8, idle_s=14.0)))
         assert about["peer"] == "192.0.2.1"
         assert about["last rollout"] == "14 s ago"
+
+
+class TestRelays:
+    def test_each_has_its_actors_and_their_rate_the_worst_off_first(self):
+        rows = relay_rows(view_of(relayed_run()))
+        assert [name for name, _ in RELAY_COLUMNS] == ["actors", "silent", "gone", "steps/s"]
+        assert rows[:2] == [
+            RelayRow(name="rack-2", cells=("4", "0", "4", "0"), doing="all gone", is_bad=True),
+            RelayRow(name="rack-3", cells=("4", "1", "0", "20.4k"), doing="", is_bad=False),
+        ]
+        assert [row.name for row in rows[2:]] == ["site-a", "rack-1", "(directly)"]
+
+    def test_names_are_escaped(self):
+        relayed = update(1.0, run=RUN, actors=(actor("a", via=("\x1b[2J",)),))
+        assert relay_rows(view_of(relayed))[0].name == "\\x1b[2J"
+        assert ("relays", "\\x1b[2J") in about_actor(relayed.actors[0])
+
+    def test_run_without_relays_has_none(self, view):
+        assert relay_rows(view) == []
+        assert ("relays", "none") in about_actor(view.actors[0])
 
 
 class TestEvents:

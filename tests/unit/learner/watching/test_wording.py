@@ -2,13 +2,22 @@ import dataclasses
 
 import pytest
 
+from rollcast.learner.watching.relays import RelayActors
 from rollcast.learner.watching.run_view import RunView
-from rollcast.learner.watching.wording import headline, median_rate, state_text, waiting_fraction
+from rollcast.learner.watching.wording import (
+    headline,
+    median_rate,
+    relay_name,
+    relay_text,
+    relays_of,
+    state_text,
+    waiting_fraction,
+)
 from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.status.status import ActorState, Phase
-from tests.histories import RUN, actor, busy_run, lane, points, status, update
+from rollcast.services.status.status import ActorInfo, ActorState, Phase
+from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, status, update
 
 A, S, W, P = (
     ActingState.ACTING,
@@ -88,6 +97,50 @@ def test_names_who_is_silent_and_for_how_long():
         "The trainer waits 38 % of the time for rollouts: 3 of 12 actors are silent, left-arm for 14 s (acting); its "
         "environment is slow or hangs."
     )
+
+
+def test_names_the_relay_whose_actors_are_all_gone():
+    assert (
+        "4 of 13 actors are gone, all 4 of relay rack-2 among them, rack-2-0 (lost) for 30 s: the stream"
+        in headline(view_of(relayed_run()))
+    )
+
+
+def lost(*via: str, n: int, first: int) -> list[ActorInfo]:
+    return [actor(f"a{slot}", slot, via=via, state=ActorState.LOST, idle_s=9.0) for slot in range(first, first + n)]
+
+
+def test_of_relays_in_a_row_the_one_next_to_the_learner_is_named():
+    told = [actor("b"), *lost("rack-1", "site", n=1200, first=1), *lost("rack-2", "site", n=2, first=2000)]
+    assert "all 1,202 of relay site and of 2 other relays among them, a1 (lost)" in sentence(actors=told)
+    told = [actor("b"), *lost("rack-1", "site", n=3, first=1)]
+    assert "all 3 of relay rack-1 and of 1 other relay among them" in sentence(actors=told)
+
+
+def test_relay_of_one_actor_or_with_one_that_acts_is_not_named():
+    told = [*lost("rack-1", n=1, first=1), *lost("rack-2", n=2, first=5), actor("b", via=("rack-2",)), actor("c", 9)]
+    assert "3 of 5 actors are gone, a1 (lost)" in sentence(actors=told)
+
+
+def test_relay_that_says_nothing_is_why_its_actors_are_silent():
+    actors = (*(actor(f"a{slot}", slot, via=("rack",), idle_s=20.0) for slot in range(3)), actor("b", 3))
+    silent = tuple(lane(f"a{slot}", [A] * 40, end_s=40.0) for slot in range(3))
+    one = update(60.0, run=RUN, actors=actors, lanes=(*silent, lane("b", [A] * 60)))
+    assert headline(view_of(one)).endswith(
+        "(acting); all 3 of relay rack are silent; it hangs, or the network does not carry."
+    )
+
+
+def test_texts_of_relays():
+    assert relays_of(actor("a", via=("rack-1", "site\x1b"))) == "rack-1, site\\x1b"
+    assert relays_of(actor("a")) == ""
+    assert relay_name(RelayActors(relay_id="\n", n_actors=1)) == "\\n"
+    assert relay_name(RelayActors(relay_id="", n_actors=1)) == "(directly)"
+    texts = [
+        relay_text(RelayActors(relay_id="a", n_actors=2, n_silent=silent, n_gone=gone))
+        for silent, gone in ((0, 0), (1, 0), (2, 0), (1, 1), (0, 2))
+    ]
+    assert texts == ["", "", "all silent", "all silent or gone", "all gone"]
 
 
 def test_says_why_an_actor_may_be_silent():

@@ -1,0 +1,48 @@
+"""Columns of the tables of `rollcast top`, which leave a terminal that is too narrow for them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of numbers or words; it is shown in frames of `from_width` columns and more."""
+
+    name: str
+    width: int
+    from_width: int
+    justify: Literal["left", "right"] = "right"
+
+
+def shown(columns: Iterable[Column], width: int) -> tuple[Column, ...]:
+    """Returns the columns that a frame of this width has room for."""
+    return tuple(column for column in columns if width >= column.from_width)
+
+
+def total_width(columns: Iterable[Column]) -> int:
+    """Returns the width of columns, with the gap before each."""
+    return sum(column.width + 1 for column in columns)
+
+
+def titles(columns: Iterable[Column]) -> dict[Column, str]:
+    """Returns the names of columns, as the values of their heading."""
+    return {column: column.name for column in columns}
+
+
+def append(row: Text, columns: Iterable[Column], values: Mapping[Column, str], style: str = "") -> None:
+    """Appends the values of columns to a row; what is longer than its column is cut.
+
+    Args:
+        row: The row so far.
+        columns: The columns to show.
+        values: Their values, without control characters; a column without one stays empty.
+        style: The style of the values.
+    """
+    for column in columns:
+        cell = Text(values.get(column, ""))
+        cell.truncate(column.width, overflow="ellipsis")
+        cell.align(column.justify, column.width)
+        row.append(f" {cell.plain}", style)
