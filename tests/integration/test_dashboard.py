@@ -253,7 +253,7 @@ class TestOperating:
                     assert served.control.calls == ["pause", "resume"]
                     seen.page.locator("[data-action=stop]").click()
                     seen.page.locator("[data-confirm]").click()
-                    seen.wait_for_text("[data-outcome]", "The learner ends training")
+                    seen.wait_for_text("[data-outcome]", "The learner ends training: it saves what it has")
                     assert served.control.calls == ["pause", "resume", "stop"]
 
     def test_a_refusal_is_shown(self, browser, first):
