@@ -3,8 +3,8 @@
     python -m benchmarks.synthetic_actors localhost:50051 --actors 64
 
 Every actor has a connection, a rollout stream and a subscription of its own, keeps to its credits and to the policy
-that the learner asks for, and reports its time once a second if the learner wants that. One thread serves all of them,
-so that hundreds fit beside a learner on two cores.
+that the learner asks for, takes policies with its credits, and reports its time as the learner wants it. One thread
+serves all of them, so that hundreds fit beside a learner on two cores.
 """
 
 import argparse
@@ -110,6 +110,8 @@ class SyntheticActor:
         async for message in call:
             progress = rollout_pb2.StreamRolloutsResponse.FromString(message)
             async with self._changed:
+                if progress.HasField("policy"):
+                    self._version = max(self._version, progress.policy.version)
                 self._credit, self._min_version = progress.credit_sequence, progress.min_policy_version
                 self._has_ended = progress.end_of_training
                 self._changed.notify_all()
@@ -120,29 +122,36 @@ class SyntheticActor:
             chunk = policy_pb2.SubscribePolicyResponse.FromString(message).chunk
             if chunk.index == chunk.count - 1:
                 async with self._changed:
-                    self._version = chunk.version
+                    self._version = max(self._version, chunk.version)
                     self._changed.notify_all()
         # the learner has ended the subscription: the rollout stream says the same
 
     async def _requests(self) -> AsyncIterator[bytes]:
         agreed = self._agreement
-        opening = rollout_pb2.OpenStream(actor_id=agreed.actor_id, incarnation=agreed.incarnation)
+        opening = rollout_pb2.OpenStream(
+            actor_id=agreed.actor_id, incarnation=agreed.incarnation, takes_policies=True, policy_version=self._version
+        )
         yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
         # like real actors, not all in the same moment
         report_at = time.monotonic() + np.random.default_rng(agreed.slot).random()
         sequence = 1
         while not self._has_ended:
-            if agreed.activity_interval_s and time.monotonic() >= report_at:
+            may_start = await self._may_start(sequence)
+            late_s = time.monotonic() - report_at
+            report = None
+            if agreed.activity_interval_s and late_s >= (0.0 if may_start else agreed.activity_interval_s / 2):
                 report_at = time.monotonic() + agreed.activity_interval_s
-                yield seal(rollout_pb2.StreamRolloutsRequest(activity=self._activity()).SerializeToString())
-            if not await self._may_start(sequence):
-                continue
-            rollout = dataclasses.replace(self._rollout, sequence=sequence, policy_version=self._version)
-            if self._play_s:
-                await asyncio.sleep(self._play_s)
-            for message in self._encoder.encode(rollout):
-                yield message
-            sequence += 1
+                report = self._activity()
+            if may_start:
+                rollout = dataclasses.replace(self._rollout, sequence=sequence, policy_version=self._version)
+                if self._play_s:
+                    await asyncio.sleep(self._play_s)
+                for message in self._encoder.encode(rollout, report):
+                    yield message
+                sequence += 1
+            elif report is not None:
+                request = rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(report))
+                yield seal(request.SerializeToString())
 
     async def _may_start(self, sequence: int) -> bool:
         """Waits for credit and policy, for as long as no report is due."""
@@ -158,11 +167,9 @@ class SyntheticActor:
                     return False
         return may_start() and not self._has_ended
 
-    def _activity(self) -> rollout_pb2.ActorActivity:
+    def _activity(self) -> ActorActivity:
         seconds = (0.0, time.monotonic() - self._began, 0.0, 0.0, 0.0, 0.0)
-        return activity_to_proto(
-            ActorActivity(state=ActingState.ACTING, seconds=seconds, policy_version=self._version, policy_age_s=0.0)
-        )
+        return ActorActivity(state=ActingState.ACTING, seconds=seconds, policy_version=self._version, policy_age_s=0.0)
 
 
 def join(address: str, names: list[str], n_envs: int) -> list[JoinAgreement]:

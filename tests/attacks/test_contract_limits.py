@@ -146,8 +146,9 @@ def test_what_a_client_sends(address, limit):
 
 def test_every_limit_is_met_here():
     declared = {name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name)}
-    # Forgetting is tried with the registry alone; the rights of relays, in unit/services/rollouts.
-    elsewhere = {"max_remembered_actors", "max_relays", "max_bundle_parts"}
+    # Forgetting is tried with the registry alone, policies in answers with the subscribers; the rights of relays, in
+    # unit/services/rollouts.
+    elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
     met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()
 

@@ -1,14 +1,18 @@
 """Hostile reports of an actor's time, against a real server: too many, impossible, and in the place of work."""
 
+import itertools
+
 import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import DamagedMessageError, InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import ACTIVITIES_AHEAD
 from rollcast.services.rollouts.activity_codec import activity_to_proto
+from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import rollout_pb2
 from tests.integration.learner_fakes import offer, serve
+from tests.rollouts import make_rollout
 from tests.unit.services.raw_streams import opening, raw_stream
 from tests.unit.services.rollouts.test_activity_codec import ACTIVITY
 
@@ -40,6 +44,17 @@ def test_a_flood_of_reports_ends_the_stream_and_reaches_no_further(learner):
     assert len(stream.activities) < 500, "a stream of a few seconds"
     assert stream.closes == [False]
     assert [rejection.limit for rejection in learner.sink.rejections] == ["max_activity_rate"]
+
+
+def test_a_flood_of_reports_beside_rollouts_ends_the_stream_too(learner):
+    learner.sink.credit = 5000
+    rollouts = (
+        message for sequence in range(1, 5000) for message in RolloutEncoder().encode(make_rollout(sequence), ACTIVITY)
+    )
+    error = raw_stream(learner.address, opening(), *itertools.islice(rollouts, 300))
+    assert isinstance(error, LimitExceededError)
+    assert error.limit == "max_activity_rate"
+    assert len(learner.sink.rollouts) < 300
 
 
 @pytest.mark.parametrize(

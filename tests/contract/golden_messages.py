@@ -158,6 +158,7 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["recording_header"] = recording_header_to_proto(header).SerializeToString()
     messages["rollout"] = rollout_to_proto(rollout(2, 2)).SerializeToString()
     (messages["rollout_with_body"],) = RolloutEncoder().encode(rollout(2, 2))
+    (messages["rollout_with_report"],) = RolloutEncoder().encode(rollout(2, 2), activity)
     messages["rollout_with_events"] = rollout_to_proto(rollout_with_events()).SerializeToString()
     # the header only: the bodies hold two mebibytes of ramps
     first, second, *_ = RolloutEncoder().encode(rollout(300, 300))

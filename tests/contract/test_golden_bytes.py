@@ -43,6 +43,9 @@ def test_old_bytes_still_decode():
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout(2, 2))
     with_body = parse_request(golden("rollout_with_body"))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_body), rollout(2, 2))
+    with_report = parse_request(golden("rollout_with_report"))
+    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_report), rollout(2, 2))
+    assert activity_from_proto(with_report.request.report, actor_id="golden").policy_version == 7
     request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout_with_events")))
     assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout_with_events())
     (update,) = updates_from_protos([history_pb2.WatchHistoryResponse.FromString(golden("history"))])

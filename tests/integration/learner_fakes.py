@@ -62,6 +62,7 @@ class FakeStream:
     frame_stack: int = 1
     activity_interval_s: float = 0.0
     activities: list[ActorActivity] = field(default_factory=list)
+    came_alone: list[bool] = field(default_factory=list)
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
 
@@ -97,12 +98,19 @@ class FakeStream:
             return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen, end_of_training=True)
         return self.progress()
 
+    def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
+        with self.sink.changed:
+            self.sink.held_versions.append(holds_version)
+            policy, self.sink.policy = self.sink.policy, None
+            return policy
+
     def awaits_message(self, awaits: bool) -> None:
         self.sink.awaits = awaits
 
-    def acted(self, activity: ActorActivity) -> None:
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         with self.sink.changed:
             self.activities.append(activity)
+            self.came_alone.append(is_alone)
             self.sink.changed.notify_all()
 
     def fail(self, failure: ActorFailure) -> None:
@@ -128,6 +136,9 @@ class FakeSink:
         self.changed = threading.Condition()
         self.rollouts: list[Rollout] = []
         self.failures: list[ActorFailure] = []
+        # the policy for the next answer, and which versions the actors said that they had
+        self.policy: EncodedPolicy | None = None
+        self.held_versions: list[int | None] = []
         self.rejections: list[RollcastError] = []
         self.streams: list[FakeStream] = []
         self.joined: dict[str, JoinAgreement] = {}

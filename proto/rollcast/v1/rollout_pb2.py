@@ -22,63 +22,64 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from rollcast.v1 import policy_pb2 as rollcast_dot_v1_dot_policy__pb2
 from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 from rollcast.v1 import tensor_pb2 as rollcast_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/rollout.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\x1a\x18rollcast/v1/tensor.proto\"\xde\x02\n\x0bJoinRequest\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x15\n\rprocess_nonce\x18\x02 \x01(\x06\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12,\n\x08substeps\x18\x05 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x0f\n\x07network\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\t \x01(\x04\x12$\n\x04role\x18\n \x01(\x0e\x32\x16.rollcast.v1.ActorRole\x12\x18\n\x10\x66ollows_redirect\x18\x0b \x01(\x08\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x1f\n\x03via\x18\x0f \x03(\x0b\x32\x12.rollcast.v1.Relay\"(\n\x05Relay\x12\x10\n\x08relay_id\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x06\"\xdd\x03\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x04 \x01(\x04\x12\x17\n\x0fn_rollout_steps\x18\x05 \x01(\r\x12\x10\n\x08\x65nv_seed\x18\x06 \x01(\x04\x12\x12\n\nagent_seed\x18\x07 \x01(\x04\x12\'\n\x06policy\x18\x08 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\x12\x19\n\x11max_message_bytes\x18\t \x01(\x04\x12\x0e\n\x06n_envs\x18\n \x01(\r\x12\x15\n\rlearner_nonce\x18\x0b \x01(\x06\x12\x12\n\nawaiting_s\x18\x0c \x01(\x01\x12\x16\n\x0epolicy_version\x18\r \x01(\x04\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12,\n\x08substeps\x18\x0f \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12/\n\nevaluation\x18\x10 \x01(\x0b\x32\x1b.rollcast.v1.EvaluationPlan\x12\x1b\n\x13\x61\x63tivity_interval_s\x18\x11 \x01(\x01\x12\x17\n\x0flearner_address\x18\x12 \x01(\t\"2\n\x0e\x45valuationPlan\x12\x12\n\nn_episodes\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\"\xcf\x01\n\x17ReportEvaluationRequest\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x15\n\rlearner_nonce\x18\x03 \x01(\x06\x12-\n\nevaluation\x18\x04 \x01(\x0b\x32\x17.rollcast.v1.EvaluationH\x00\x12,\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.rollcast.v1.ActorFailureH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x42\t\n\x07message\"W\n\nEvaluation\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0f\n\x07returns\x18\x02 \x03(\x01\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\"*\n\x18ReportEvaluationResponse\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xd0\x01\n\nPolicySpec\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x14\n\x0chidden_sizes\x18\x02 \x03(\r\x12\x12\n\nactivation\x18\x03 \x01(\t\x12\x0c\n\x04head\x18\x04 \x01(\t\x12\x12\n\nrecurrence\x18\x05 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x06 \x01(\r\x12\x1e\n\x16normalize_observations\x18\x07 \x01(\x08\x12\x18\n\x10observation_clip\x18\x08 \x01(\x01\x12\x13\n\x0b\x66rame_stack\x18\x0b \x01(\r\"\x9b\x02\n\x15StreamRolloutsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.rollcast.v1.OpenStreamH\x00\x12\'\n\x07rollout\x18\x02 \x01(\x0b\x32\x14.rollcast.v1.RolloutH\x00\x12)\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x18.rollcast.v1.TensorFrameH\x00\x12,\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x19.rollcast.v1.ActorFailureH\x00\x12.\n\x08\x61\x63tivity\x18\x05 \x01(\x0b\x32\x1a.rollcast.v1.ActorActivityH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x0c\n\x04\x62ody\x18\x0f \x01(\x0c\x42\t\n\x07message\"3\n\nOpenStream\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\xf2\x03\n\x07Rollout\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12-\n\x08substeps\x18\x05 \x03(\x0b\x32\x1b.rollcast.v1.SubstepColumns\x12#\n\x06reward\x18\x06 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\nterminated\x18\x07 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12&\n\ttruncated\x18\x08 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\"\n\x05valid\x18\t \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12(\n\x0b\x66inal_index\x18\n \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x30\n\x08\x65pisodes\x18\x0b \x03(\x0b\x32\x1e.rollcast.v1.EpisodeStatistics\x12\x11\n\tenv_seeds\x18\x0c \x03(\x04\x12\x35\n\x10\x65vent_statistics\x18\x14 \x03(\x0b\x32\x1b.rollcast.v1.EventStatistic\x12\'\n\x06\x65vents\x18\x15 \x03(\x0b\x32\x17.rollcast.v1.EventValue\"\xe5\x02\n\x0eSubstepColumns\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x0bobservation\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12#\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12%\n\x08log_prob\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x32\n\x10last_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x33\n\x11\x66inal_observation\x18\x06 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12*\n\rinitial_state\x18\x07 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x08 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"x\n\x11\x45pisodeStatistics\x12\x11\n\tenv_index\x18\x01 \x01(\r\x12\x16\n\x0e\x65pisode_return\x18\x02 \x01(\x01\x12\x0f\n\x07n_steps\x18\x03 \x01(\r\x12\'\n\x06\x65vents\x18\x14 \x03(\x0b\x32\x17.rollcast.v1.EventValue\"Y\n\x0e\x45ventStatistic\x12\r\n\x05\x65vent\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x05\x65poch\x18\x03 \x03(\x0b\x32\x1b.rollcast.v1.EpochStatistic\"f\n\x0e\x45pochStatistic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x32\n\treduction\x18\x02 \x01(\x0e\x32\x1f.rollcast.v1.StatisticReduction\x12\x12\n\ncumulative\x18\x03 \x01(\x08\"=\n\nEventValue\x12\x11\n\tstatistic\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x03(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"/\n\x0bTensorFrame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"w\n\rActorActivity\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.rollcast.v1.ActingState\x12\x0f\n\x07seconds\x18\x02 \x03(\x01\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x14\n\x0cpolicy_age_s\x18\x04 \x01(\x01\"\\\n\x0c\x41\x63torFailure\x12\x16\n\x0e\x65xception_type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x10\n\x08\x65nv_seed\x18\x04 \x01(\x04\"\x95\x01\n\x16StreamRolloutsResponse\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x01 \x01(\x04\x12\x17\n\x0f\x63redit_sequence\x18\x02 \x01(\x04\x12\x17\n\x0f\x65nd_of_training\x18\x03 \x01(\x08\x12\x1a\n\x12min_policy_version\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06*@\n\tActorRole\x12\x1a\n\x16\x41\x43TOR_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TOR_ROLE_EVALUATE\x10\x01*\x8a\x02\n\x12StatisticReduction\x12#\n\x1fSTATISTIC_REDUCTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18STATISTIC_REDUCTION_MEAN\x10\x01\x12\x1b\n\x17STATISTIC_REDUCTION_STD\x10\x02\x12\x1b\n\x17STATISTIC_REDUCTION_MIN\x10\x03\x12\x1b\n\x17STATISTIC_REDUCTION_MAX\x10\x04\x12\x1b\n\x17STATISTIC_REDUCTION_SUM\x10\x05\x12\x1d\n\x19STATISTIC_REDUCTION_COUNT\x10\x06\x12\x1e\n\x1aSTATISTIC_REDUCTION_MEDIAN\x10\x07*\xe6\x01\n\x0b\x41\x63tingState\x12\x1c\n\x18\x41\x43TING_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43TING_STATE_CONNECTING\x10\x01\x12\x17\n\x13\x41\x43TING_STATE_ACTING\x10\x02\x12\x18\n\x14\x41\x43TING_STATE_SENDING\x10\x03\x12#\n\x1f\x41\x43TING_STATE_WAITING_FOR_CREDIT\x10\x04\x12#\n\x1f\x41\x43TING_STATE_WAITING_FOR_POLICY\x10\x05\x12\x1f\n\x1b\x41\x43TING_STATE_LOADING_POLICY\x10\x06\x32\x8d\x02\n\x0eRolloutService\x12;\n\x04Join\x12\x18.rollcast.v1.JoinRequest\x1a\x19.rollcast.v1.JoinResponse\x12]\n\x0eStreamRollouts\x12\".rollcast.v1.StreamRolloutsRequest\x1a#.rollcast.v1.StreamRolloutsResponse(\x01\x30\x01\x12_\n\x10ReportEvaluation\x12$.rollcast.v1.ReportEvaluationRequest\x1a%.rollcast.v1.ReportEvaluationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/rollout.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/policy.proto\x1a\x17rollcast/v1/space.proto\x1a\x18rollcast/v1/tensor.proto\"\xde\x02\n\x0bJoinRequest\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x15\n\rprocess_nonce\x18\x02 \x01(\x06\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12,\n\x08substeps\x18\x05 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x0f\n\x07network\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\t \x01(\x04\x12$\n\x04role\x18\n \x01(\x0e\x32\x16.rollcast.v1.ActorRole\x12\x18\n\x10\x66ollows_redirect\x18\x0b \x01(\x08\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x1f\n\x03via\x18\x0f \x03(\x0b\x32\x12.rollcast.v1.Relay\"(\n\x05Relay\x12\x10\n\x08relay_id\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x06\"\xfa\x03\n\x0cJoinResponse\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x04 \x01(\x04\x12\x17\n\x0fn_rollout_steps\x18\x05 \x01(\r\x12\x10\n\x08\x65nv_seed\x18\x06 \x01(\x04\x12\x12\n\nagent_seed\x18\x07 \x01(\x04\x12\'\n\x06policy\x18\x08 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\x12\x19\n\x11max_message_bytes\x18\t \x01(\x04\x12\x0e\n\x06n_envs\x18\n \x01(\r\x12\x15\n\rlearner_nonce\x18\x0b \x01(\x06\x12\x12\n\nawaiting_s\x18\x0c \x01(\x01\x12\x16\n\x0epolicy_version\x18\r \x01(\x04\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12,\n\x08substeps\x18\x0f \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12/\n\nevaluation\x18\x10 \x01(\x0b\x32\x1b.rollcast.v1.EvaluationPlan\x12\x1b\n\x13\x61\x63tivity_interval_s\x18\x11 \x01(\x01\x12\x17\n\x0flearner_address\x18\x12 \x01(\t\x12\x1b\n\x13report_with_rollout\x18\x13 \x01(\x08\"2\n\x0e\x45valuationPlan\x12\x12\n\nn_episodes\x18\x01 \x01(\r\x12\x0c\n\x04seed\x18\x02 \x01(\x04\"\xcf\x01\n\x17ReportEvaluationRequest\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x15\n\rlearner_nonce\x18\x03 \x01(\x06\x12-\n\nevaluation\x18\x04 \x01(\x0b\x32\x17.rollcast.v1.EvaluationH\x00\x12,\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x19.rollcast.v1.ActorFailureH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x42\t\n\x07message\"W\n\nEvaluation\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0f\n\x07returns\x18\x02 \x03(\x01\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\"*\n\x18ReportEvaluationResponse\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xd0\x01\n\nPolicySpec\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x14\n\x0chidden_sizes\x18\x02 \x03(\r\x12\x12\n\nactivation\x18\x03 \x01(\t\x12\x0c\n\x04head\x18\x04 \x01(\t\x12\x12\n\nrecurrence\x18\x05 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x06 \x01(\r\x12\x1e\n\x16normalize_observations\x18\x07 \x01(\x08\x12\x18\n\x10observation_clip\x18\x08 \x01(\x01\x12\x13\n\x0b\x66rame_stack\x18\x0b \x01(\r\"\xc7\x02\n\x15StreamRolloutsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.rollcast.v1.OpenStreamH\x00\x12\'\n\x07rollout\x18\x02 \x01(\x0b\x32\x14.rollcast.v1.RolloutH\x00\x12)\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x18.rollcast.v1.TensorFrameH\x00\x12,\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x19.rollcast.v1.ActorFailureH\x00\x12.\n\x08\x61\x63tivity\x18\x05 \x01(\x0b\x32\x1a.rollcast.v1.ActorActivityH\x00\x12*\n\x06report\x18\x06 \x01(\x0b\x32\x1a.rollcast.v1.ActorActivity\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x0c\n\x04\x62ody\x18\x0f \x01(\x0c\x42\t\n\x07message\"c\n\nOpenStream\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x16\n\x0etakes_policies\x18\x03 \x01(\x08\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\"\xf2\x03\n\x07Rollout\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12-\n\x08substeps\x18\x05 \x03(\x0b\x32\x1b.rollcast.v1.SubstepColumns\x12#\n\x06reward\x18\x06 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\'\n\nterminated\x18\x07 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12&\n\ttruncated\x18\x08 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\"\n\x05valid\x18\t \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12(\n\x0b\x66inal_index\x18\n \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x30\n\x08\x65pisodes\x18\x0b \x03(\x0b\x32\x1e.rollcast.v1.EpisodeStatistics\x12\x11\n\tenv_seeds\x18\x0c \x03(\x04\x12\x35\n\x10\x65vent_statistics\x18\x14 \x03(\x0b\x32\x1b.rollcast.v1.EventStatistic\x12\'\n\x06\x65vents\x18\x15 \x03(\x0b\x32\x17.rollcast.v1.EventValue\"\xe5\x02\n\x0eSubstepColumns\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x0bobservation\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12#\n\x06\x61\x63tion\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12%\n\x08log_prob\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x32\n\x10last_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x33\n\x11\x66inal_observation\x18\x06 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12*\n\rinitial_state\x18\x07 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x08 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"x\n\x11\x45pisodeStatistics\x12\x11\n\tenv_index\x18\x01 \x01(\r\x12\x16\n\x0e\x65pisode_return\x18\x02 \x01(\x01\x12\x0f\n\x07n_steps\x18\x03 \x01(\r\x12\'\n\x06\x65vents\x18\x14 \x03(\x0b\x32\x17.rollcast.v1.EventValue\"Y\n\x0e\x45ventStatistic\x12\r\n\x05\x65vent\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x05\x65poch\x18\x03 \x03(\x0b\x32\x1b.rollcast.v1.EpochStatistic\"f\n\x0e\x45pochStatistic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x32\n\treduction\x18\x02 \x01(\x0e\x32\x1f.rollcast.v1.StatisticReduction\x12\x12\n\ncumulative\x18\x03 \x01(\x08\"=\n\nEventValue\x12\x11\n\tstatistic\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x03(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"/\n\x0bTensorFrame\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"w\n\rActorActivity\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.rollcast.v1.ActingState\x12\x0f\n\x07seconds\x18\x02 \x03(\x01\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x14\n\x0cpolicy_age_s\x18\x04 \x01(\x01\"\\\n\x0c\x41\x63torFailure\x12\x16\n\x0e\x65xception_type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\x12\x10\n\x08\x65nv_seed\x18\x04 \x01(\x04\"\xbf\x01\n\x16StreamRolloutsResponse\x12\x1d\n\x15\x61\x63knowledged_sequence\x18\x01 \x01(\x04\x12\x17\n\x0f\x63redit_sequence\x18\x02 \x01(\x04\x12\x17\n\x0f\x65nd_of_training\x18\x03 \x01(\x08\x12\x1a\n\x12min_policy_version\x18\x04 \x01(\x04\x12(\n\x06policy\x18\x05 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06*@\n\tActorRole\x12\x1a\n\x16\x41\x43TOR_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TOR_ROLE_EVALUATE\x10\x01*\x8a\x02\n\x12StatisticReduction\x12#\n\x1fSTATISTIC_REDUCTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18STATISTIC_REDUCTION_MEAN\x10\x01\x12\x1b\n\x17STATISTIC_REDUCTION_STD\x10\x02\x12\x1b\n\x17STATISTIC_REDUCTION_MIN\x10\x03\x12\x1b\n\x17STATISTIC_REDUCTION_MAX\x10\x04\x12\x1b\n\x17STATISTIC_REDUCTION_SUM\x10\x05\x12\x1d\n\x19STATISTIC_REDUCTION_COUNT\x10\x06\x12\x1e\n\x1aSTATISTIC_REDUCTION_MEDIAN\x10\x07*\xe6\x01\n\x0b\x41\x63tingState\x12\x1c\n\x18\x41\x43TING_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43TING_STATE_CONNECTING\x10\x01\x12\x17\n\x13\x41\x43TING_STATE_ACTING\x10\x02\x12\x18\n\x14\x41\x43TING_STATE_SENDING\x10\x03\x12#\n\x1f\x41\x43TING_STATE_WAITING_FOR_CREDIT\x10\x04\x12#\n\x1f\x41\x43TING_STATE_WAITING_FOR_POLICY\x10\x05\x12\x1f\n\x1b\x41\x43TING_STATE_LOADING_POLICY\x10\x06\x32\x8d\x02\n\x0eRolloutService\x12;\n\x04Join\x12\x18.rollcast.v1.JoinRequest\x1a\x19.rollcast.v1.JoinResponse\x12]\n\x0eStreamRollouts\x12\".rollcast.v1.StreamRolloutsRequest\x1a#.rollcast.v1.StreamRolloutsResponse(\x01\x30\x01\x12_\n\x10ReportEvaluation\x12$.rollcast.v1.ReportEvaluationRequest\x1a%.rollcast.v1.ReportEvaluationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.rollout_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTORROLE']._serialized_start=3570
-  _globals['_ACTORROLE']._serialized_end=3634
-  _globals['_STATISTICREDUCTION']._serialized_start=3637
-  _globals['_STATISTICREDUCTION']._serialized_end=3903
-  _globals['_ACTINGSTATE']._serialized_start=3906
-  _globals['_ACTINGSTATE']._serialized_end=4136
-  _globals['_JOINREQUEST']._serialized_start=94
-  _globals['_JOINREQUEST']._serialized_end=444
-  _globals['_RELAY']._serialized_start=446
-  _globals['_RELAY']._serialized_end=486
-  _globals['_JOINRESPONSE']._serialized_start=489
-  _globals['_JOINRESPONSE']._serialized_end=966
-  _globals['_EVALUATIONPLAN']._serialized_start=968
-  _globals['_EVALUATIONPLAN']._serialized_end=1018
-  _globals['_REPORTEVALUATIONREQUEST']._serialized_start=1021
-  _globals['_REPORTEVALUATIONREQUEST']._serialized_end=1228
-  _globals['_EVALUATION']._serialized_start=1230
-  _globals['_EVALUATION']._serialized_end=1317
-  _globals['_REPORTEVALUATIONRESPONSE']._serialized_start=1319
-  _globals['_REPORTEVALUATIONRESPONSE']._serialized_end=1361
-  _globals['_POLICYSPEC']._serialized_start=1364
-  _globals['_POLICYSPEC']._serialized_end=1572
-  _globals['_STREAMROLLOUTSREQUEST']._serialized_start=1575
-  _globals['_STREAMROLLOUTSREQUEST']._serialized_end=1858
-  _globals['_OPENSTREAM']._serialized_start=1860
-  _globals['_OPENSTREAM']._serialized_end=1911
-  _globals['_ROLLOUT']._serialized_start=1914
-  _globals['_ROLLOUT']._serialized_end=2412
-  _globals['_SUBSTEPCOLUMNS']._serialized_start=2415
-  _globals['_SUBSTEPCOLUMNS']._serialized_end=2772
-  _globals['_EPISODESTATISTICS']._serialized_start=2774
-  _globals['_EPISODESTATISTICS']._serialized_end=2894
-  _globals['_EVENTSTATISTIC']._serialized_start=2896
-  _globals['_EVENTSTATISTIC']._serialized_end=2985
-  _globals['_EPOCHSTATISTIC']._serialized_start=2987
-  _globals['_EPOCHSTATISTIC']._serialized_end=3089
-  _globals['_EVENTVALUE']._serialized_start=3091
-  _globals['_EVENTVALUE']._serialized_end=3152
-  _globals['_TENSORFRAME']._serialized_start=3154
-  _globals['_TENSORFRAME']._serialized_end=3201
-  _globals['_ACTORACTIVITY']._serialized_start=3203
-  _globals['_ACTORACTIVITY']._serialized_end=3322
-  _globals['_ACTORFAILURE']._serialized_start=3324
-  _globals['_ACTORFAILURE']._serialized_end=3416
-  _globals['_STREAMROLLOUTSRESPONSE']._serialized_start=3419
-  _globals['_STREAMROLLOUTSRESPONSE']._serialized_end=3568
-  _globals['_ROLLOUTSERVICE']._serialized_start=4139
-  _globals['_ROLLOUTSERVICE']._serialized_end=4408
+  _globals['_ACTORROLE']._serialized_start=3759
+  _globals['_ACTORROLE']._serialized_end=3823
+  _globals['_STATISTICREDUCTION']._serialized_start=3826
+  _globals['_STATISTICREDUCTION']._serialized_end=4092
+  _globals['_ACTINGSTATE']._serialized_start=4095
+  _globals['_ACTINGSTATE']._serialized_end=4325
+  _globals['_JOINREQUEST']._serialized_start=120
+  _globals['_JOINREQUEST']._serialized_end=470
+  _globals['_RELAY']._serialized_start=472
+  _globals['_RELAY']._serialized_end=512
+  _globals['_JOINRESPONSE']._serialized_start=515
+  _globals['_JOINRESPONSE']._serialized_end=1021
+  _globals['_EVALUATIONPLAN']._serialized_start=1023
+  _globals['_EVALUATIONPLAN']._serialized_end=1073
+  _globals['_REPORTEVALUATIONREQUEST']._serialized_start=1076
+  _globals['_REPORTEVALUATIONREQUEST']._serialized_end=1283
+  _globals['_EVALUATION']._serialized_start=1285
+  _globals['_EVALUATION']._serialized_end=1372
+  _globals['_REPORTEVALUATIONRESPONSE']._serialized_start=1374
+  _globals['_REPORTEVALUATIONRESPONSE']._serialized_end=1416
+  _globals['_POLICYSPEC']._serialized_start=1419
+  _globals['_POLICYSPEC']._serialized_end=1627
+  _globals['_STREAMROLLOUTSREQUEST']._serialized_start=1630
+  _globals['_STREAMROLLOUTSREQUEST']._serialized_end=1957
+  _globals['_OPENSTREAM']._serialized_start=1959
+  _globals['_OPENSTREAM']._serialized_end=2058
+  _globals['_ROLLOUT']._serialized_start=2061
+  _globals['_ROLLOUT']._serialized_end=2559
+  _globals['_SUBSTEPCOLUMNS']._serialized_start=2562
+  _globals['_SUBSTEPCOLUMNS']._serialized_end=2919
+  _globals['_EPISODESTATISTICS']._serialized_start=2921
+  _globals['_EPISODESTATISTICS']._serialized_end=3041
+  _globals['_EVENTSTATISTIC']._serialized_start=3043
+  _globals['_EVENTSTATISTIC']._serialized_end=3132
+  _globals['_EPOCHSTATISTIC']._serialized_start=3134
+  _globals['_EPOCHSTATISTIC']._serialized_end=3236
+  _globals['_EVENTVALUE']._serialized_start=3238
+  _globals['_EVENTVALUE']._serialized_end=3299
+  _globals['_TENSORFRAME']._serialized_start=3301
+  _globals['_TENSORFRAME']._serialized_end=3348
+  _globals['_ACTORACTIVITY']._serialized_start=3350
+  _globals['_ACTORACTIVITY']._serialized_end=3469
+  _globals['_ACTORFAILURE']._serialized_start=3471
+  _globals['_ACTORFAILURE']._serialized_end=3563
+  _globals['_STREAMROLLOUTSRESPONSE']._serialized_start=3566
+  _globals['_STREAMROLLOUTSRESPONSE']._serialized_end=3757
+  _globals['_ROLLOUTSERVICE']._serialized_start=4328
+  _globals['_ROLLOUTSERVICE']._serialized_end=4597
 # @@protoc_insertion_point(module_scope)

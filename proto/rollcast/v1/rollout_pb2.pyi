@@ -1,3 +1,4 @@
+from rollcast.v1 import policy_pb2 as _policy_pb2
 from rollcast.v1 import space_pb2 as _space_pb2
 from rollcast.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
@@ -91,7 +92,7 @@ class Relay(_message.Message):
     def __init__(self, relay_id: _Optional[str] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s", "learner_address")
+    __slots__ = ("actor_id", "slot", "incarnation", "acknowledged_sequence", "n_rollout_steps", "env_seed", "agent_seed", "policy", "max_message_bytes", "n_envs", "learner_nonce", "awaiting_s", "policy_version", "digest", "substeps", "evaluation", "activity_interval_s", "learner_address", "report_with_rollout")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +111,7 @@ class JoinResponse(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     LEARNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_WITH_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     slot: int
     incarnation: int
@@ -128,7 +130,8 @@ class JoinResponse(_message.Message):
     evaluation: EvaluationPlan
     activity_interval_s: float
     learner_address: str
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ..., learner_address: _Optional[str] = ...) -> None: ...
+    report_with_rollout: bool
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ..., learner_address: _Optional[str] = ..., report_with_rollout: _Optional[bool] = ...) -> None: ...
 
 class EvaluationPlan(_message.Message):
     __slots__ = ("n_episodes", "seed")
@@ -195,12 +198,13 @@ class PolicySpec(_message.Message):
     def __init__(self, network: _Optional[str] = ..., hidden_sizes: _Optional[_Iterable[int]] = ..., activation: _Optional[str] = ..., head: _Optional[str] = ..., recurrence: _Optional[str] = ..., recurrent_size: _Optional[int] = ..., normalize_observations: _Optional[bool] = ..., observation_clip: _Optional[float] = ..., frame_stack: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsRequest(_message.Message):
-    __slots__ = ("open", "rollout", "frame", "failure", "activity", "digest", "body")
+    __slots__ = ("open", "rollout", "frame", "failure", "activity", "report", "digest", "body")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     open: OpenStream
@@ -208,17 +212,22 @@ class StreamRolloutsRequest(_message.Message):
     frame: TensorFrame
     failure: ActorFailure
     activity: ActorActivity
+    report: ActorActivity
     digest: int
     body: bytes
-    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., activity: _Optional[_Union[ActorActivity, _Mapping]] = ..., digest: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenStream, _Mapping]] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., frame: _Optional[_Union[TensorFrame, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., activity: _Optional[_Union[ActorActivity, _Mapping]] = ..., report: _Optional[_Union[ActorActivity, _Mapping]] = ..., digest: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class OpenStream(_message.Message):
-    __slots__ = ("actor_id", "incarnation")
+    __slots__ = ("actor_id", "incarnation", "takes_policies", "policy_version")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TAKES_POLICIES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
     incarnation: int
-    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    takes_policies: bool
+    policy_version: int
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., takes_policies: _Optional[bool] = ..., policy_version: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds", "event_statistics", "events")
@@ -347,15 +356,17 @@ class ActorFailure(_message.Message):
     def __init__(self, exception_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., env_seed: _Optional[int] = ...) -> None: ...
 
 class StreamRolloutsResponse(_message.Message):
-    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training", "min_policy_version", "digest")
+    __slots__ = ("acknowledged_sequence", "credit_sequence", "end_of_training", "min_policy_version", "policy", "digest")
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     END_OF_TRAINING_FIELD_NUMBER: _ClassVar[int]
     MIN_POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     acknowledged_sequence: int
     credit_sequence: int
     end_of_training: bool
     min_policy_version: int
+    policy: _policy_pb2.PolicyChunk
     digest: int
-    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ..., min_policy_version: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_sequence: _Optional[int] = ..., end_of_training: _Optional[bool] = ..., min_policy_version: _Optional[int] = ..., policy: _Optional[_Union[_policy_pb2.PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...

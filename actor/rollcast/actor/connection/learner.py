@@ -183,11 +183,16 @@ class LearnerConnection(Connection):
         with self._changed:
             client = self._client
             assert client is not None
+            newest = self._feed.newest
         uplink = client.open_rollout_stream(
             agreement.actor_id,
             agreement.incarnation,
             activity=self._activity,
             activity_interval_s=agreement.activity_interval_s,
+            report_with_rollout=agreement.report_with_rollout,
+            # Policies come with answers as whole files only.
+            on_policy=None if self._encodings else partial(self._feed.take, client),
+            policy_version=newest[0] if newest else 0,
         )
         with self._changed:
             self._outbox.attach(uplink)

@@ -65,6 +65,19 @@ class PolicyFeed:
             self._newest = None
         self._client, self._actor_id, self._learner_nonce = client, actor_id, learner_nonce
 
+    def take(self, client: LearnerClient, version: int, state: PolicyState) -> None:
+        """Takes a policy that came with an answer, unless a newer one is here, or another learner was joined.
+
+        Args:
+            client: The client by which it came.
+            version: Its version.
+            state: Its arrays.
+        """
+        with self._changed:
+            if self._client is client and (self._newest is None or version > self._newest[0]):
+                self._newest = version, state
+                self._changed.notify_all()
+
     def cancel(self) -> None:
         """Ends the open stream, if there is one."""
         if self._subscription is not None:
@@ -90,13 +103,12 @@ class PolicyFeed:
                     after_version, actor_id=self._actor_id, assembler=self._assembler
                 )
             try:
-                for policy in subscription:
+                for version, state in subscription:
                     reconnects.progressed()
                     with self._changed:
                         if self._client is not client:
                             break
-                        self._newest = policy
-                        self._changed.notify_all()
+                    self.take(client, version, state)
             except RollcastError as error:
                 lost = error
                 logger.debug("lost the policy stream: %s", error)

@@ -75,7 +75,7 @@ class PolicyPublisher:
         self._is_closing = False
         self._encoder: threading.Thread | None = None
         self._subscribers = Subscribers()
-        self.want, self.pause = self._subscribers.want, self._subscribers.pause
+        self.want, self.take, self.pause = self._subscribers.want, self._subscribers.take, self._subscribers.pause
         self._acting = threading.Lock()  # guards the policy that serves `act`
         self._policy: Policy | None = None
 

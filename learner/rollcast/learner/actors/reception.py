@@ -150,6 +150,7 @@ class Reception:
                 in_step=in_step,
                 rounds=rounds,
                 want_policy=publisher.want,
+                take_policy=publisher.take,
                 pause_policies=publisher.pause,
             ),
             durable=durable,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
 
@@ -24,8 +25,10 @@ class Subscribers:
     and most versions would be replaced before it has ended its rollout; such versions it gets at most every
     `n_actors * 1 ms`, so that they take a tenth of a core, however many actors there are. Once its rollout has come,
     see `pause`, it gets none before its next credit: where hundreds of actors wait for room, each gets one a rollout.
+    A small version travels with the credit, see `take`: no thread of the subscription need be woken for it.
 
-    Invariant: a subscription never gets a version twice, nor an older one after a newer one, and in the end the last.
+    Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
+    the end the last.
     """
 
     def __init__(self) -> None:
@@ -76,6 +79,29 @@ class Subscribers:
             one.wanted = version
             if one in self._waiting and self._newest is not None and self._newest.version > one.version:
                 self._wake([one])
+
+    def take(self, actor_id: str, *, at_least: int = 0, holds_version: int | None = None) -> EncodedPolicy | None:
+        """Hands the newest version over to an actor's rollout stream, in place of its subscription.
+
+        Args:
+            actor_id: The actor.
+            at_least: The oldest version that it can use.
+            holds_version: The version that it has; None: the last one that it was sent. Where a rollout stream broke,
+                what was sent on it may not have arrived, and the subscription may have outlived it.
+
+        Returns:
+            The version; None if the actor has it or cannot use it, or has no subscription, or if the version has more
+            than `MAX_CREDITED_POLICY_BYTES`.
+        """
+        with self._lock:
+            one, newest = self._actors.get(actor_id), self._newest
+            if one is None or newest is None or newest.n_bytes > MAX_CREDITED_POLICY_BYTES:
+                return None
+            has_version = one.version if holds_version is None else min(one.version, holds_version)
+            if newest.version <= has_version or newest.version < at_least:
+                return None
+            one.version, one.sent = newest.version, time.monotonic()
+            return newest
 
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: what it plays next needs a credit, and so a `want`."""

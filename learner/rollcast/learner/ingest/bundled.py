@@ -63,9 +63,13 @@ class _BundledIntakeStream:
         """Notes whether the stream has nothing to do but to wait; see `IntakeStream.awaits_message`."""
         self._stream.awaits_message(awaits)
 
-    def acted(self, activity: ActorActivity) -> None:
+    def take_policy(self, *, holds_version: int | None = None) -> None:
+        """Returns none: its actor gets them from its relay."""
+        del holds_version
+
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         """Notes how the actor says that it spends its time."""
-        self._stream.acted(activity)
+        self._stream.acted(activity, is_alone=is_alone)
 
     def fail(self, failure: ActorFailure) -> None:
         """Notes why the actor has failed."""

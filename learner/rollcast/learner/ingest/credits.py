@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcast.learner.ingest.rounds import Rounds
+from rollcast.services.policies.codec import EncodedPolicy
 
 
 class Room(Protocol):
@@ -17,6 +18,17 @@ class Room(Protocol):
         """Gives a reservation back."""
 
 
+class TakePolicy(Protocol):
+    """Takes a policy for an actor's rollout stream, see `rollcast.learner.actors.subscribers.Subscribers.take`."""
+
+    def __call__(self, actor_id: str, /, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
+        """Returns the newest version, if it is to be sent there."""
+
+
+def _no_policy(_actor_id: str, /, *, at_least: int, holds_version: int | None) -> None:
+    del at_least, holds_version
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditRule:
     """The rule by which all streams of a learner get their credits.
@@ -26,6 +38,7 @@ class CreditRule:
         bounded_staleness: True: a rollout that starts on a credit given now needs that version, or a newer one.
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
         rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
+        take_policy: Takes the newest policy for an actor's answer; see `RolloutStream.take_policy`.
         want_policy: Called with an actor's name and the version that it was told to wait for.
         pause_policies: Called with an actor's name when its rollout has come: it starts none without another credit.
     """
@@ -34,6 +47,7 @@ class CreditRule:
     bounded_staleness: bool = False
     in_step: bool = False
     rounds: Rounds | None = None
+    take_policy: TakePolicy = _no_policy
     want_policy: Callable[[str, int], None] = lambda _actor_id, _version: None
     pause_policies: Callable[[str], None] = lambda _actor_id: None
 

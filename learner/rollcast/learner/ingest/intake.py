@@ -171,6 +171,7 @@ class RolloutIntake:
             awaiting_s=record.awaiting_s(),
             policy_version=parts.rule.policy_version(),
             activity_interval_s=parts.activity_interval_s(record),
+            report_with_rollout=True,
             spaces=parts.spaces if has_own_order else None,
         )
 

@@ -21,6 +21,7 @@ from rollcast.services.errors import (
     RollcastError,
 )
 from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVITY_INTERVAL_S
+from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
@@ -141,6 +142,8 @@ class IntakeStream:
         )
         # The round in which the actor has places for its next rollout.
         self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
+        # The oldest policy for the credit that it told its actor of.
+        self._min_policy_version = 0
         # The policy for the credit that it tells its actor of; None once its subscription knows.
         self._wanted_version: int | None = None
         self._awaiting_since: float | None = None
@@ -156,21 +159,31 @@ class IntakeStream:
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
         credits_now, rule = self._credits, self._parts.rule
-        min_policy_version = self._round or rule.min_policy_version(credits_now.credit)
+        self._min_policy_version = self._round or rule.min_policy_version(credits_now.credit)
         # The newest policy, whatever it must at least have.
-        self._wanted_version = max(min_policy_version, rule.policy_version())
+        self._wanted_version = max(self._min_policy_version, rule.policy_version())
         return StreamProgress(
             acknowledged_sequence=credits_now.acknowledged,
             credit_sequence=credits_now.credit,
             end_of_training=self._parts.ended.is_set(),
-            min_policy_version=min_policy_version,
+            min_policy_version=self._min_policy_version,
         )
+
+    def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
+        """Returns the newest policy, for the answer that is sent now, if the actor lacks it and it is small."""
+        policy = self._parts.rule.take_policy(
+            self.actor_id, at_least=self._min_policy_version, holds_version=holds_version
+        )
+        if policy is not None:
+            # A newer one may be on its way already: it would be sent besides.
+            self._wanted_version = policy.version
+        return policy
 
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream has nothing to do but to wait for the actor's next message.
 
-        If it has, the actor is sent the policy for the credit that it was told of. Not before: the thread that sends
-        the policy would take turns with the one that still sends the answer.
+        If it has, the actor is sent the policy for the credit that it was told of, unless that went with the answer.
+        Not before: the thread that sends the policy would take turns with the one that still sends the answer.
         """
         now = time.monotonic()
         self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
@@ -244,8 +257,9 @@ class IntakeStream:
         self._record.accepting.release()
         self._acknowledge(rollout, is_in=is_in)
 
-    def acted(self, activity: ActorActivity) -> None:
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         """Notes how the actor says that it spends its time. That is no progress."""
+        del is_alone
         self._parts.registry.acted(self._record, activity)
         if self._parts.memory is not None:
             self._parts.memory.acted(self.actor_id, activity)

@@ -23,7 +23,6 @@ from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.relayed import EncodedSubscription
 from rollcast.services.rollouts.evaluation import EvaluationReport
-from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
 logger = logging.getLogger(__name__)
@@ -96,9 +95,13 @@ class RelayedPolicies:
             raise NotReadyError("the relay has no policy of its learner yet; try again with backoff")
         return newest
 
-    def want(self, actor_id: str, progress: StreamProgress) -> None:
-        """Notes that an actor is about to be told to play on: it gets the newest version at once."""
-        self._subscribers.want(actor_id, max(progress.min_policy_version, self.version))
+    def want(self, actor_id: str, version: int) -> None:
+        """Notes that an actor was told to play on with a version, or any newer one."""
+        self._subscribers.want(actor_id, version)
+
+    def take(self, actor_id: str, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
+        """Returns the newest version for an answer to an actor, if it is to be sent there; see `Subscribers.take`."""
+        return self._subscribers.take(actor_id, at_least=at_least, holds_version=holds_version)
 
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: until it is told to play on, it can use no version."""

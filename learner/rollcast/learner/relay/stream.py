@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
+from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.bundle_link import BundleLink
 from rollcast.services.rollouts.bundled_stream import Answer
@@ -22,12 +23,25 @@ _OPEN_TIMEOUT_S: Final = 15.0
 class PolicyWishes(Protocol):
     """Knows which actors can use a policy now; see `rollcast.learner.actors.subscribers.Subscribers`."""
 
-    def want(self, actor_id: str, progress: StreamProgress) -> None:
-        """Notes that an actor is about to be told to play on.
+    @property
+    def version(self) -> int:
+        """The newest version; 0: there is none."""
+
+    def want(self, actor_id: str, version: int) -> None:
+        """Notes that an actor was told to play on.
 
         Args:
             actor_id: The actor.
-            progress: The learner's answer.
+            version: The policy that it should play with, or any newer one.
+        """
+
+    def take(self, actor_id: str, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
+        """Returns the newest version for an answer to an actor, if it is to be sent there.
+
+        Args:
+            actor_id: The actor.
+            at_least: The oldest version that it can use.
+            holds_version: The version that it has; None: what it was sent last.
         """
 
     def pause(self, actor_id: str) -> None:
@@ -88,6 +102,10 @@ class RelayedStream:
         # when the next report of the actor's time may go on
         self._report_at = 0.0
         self._refusal: RollcastError | None = None
+        # of the answer that the actor is told: the oldest policy that it can use, and the one that it should use; None
+        # once its subscription knows
+        self._min_policy_version = 0
+        self._wanted_version: int | None = None
         self._changed = threading.Condition()  # guards the five below
         self._progress: StreamProgress | None = None
         self._error: RollcastError | None = None
@@ -139,11 +157,29 @@ class RelayedStream:
         self._pass_on()
 
     def awaits_message(self, awaits: bool) -> None:
-        """Does nothing: the learner itself knows for how long it has waited."""
+        """Sends the actor the policy for the learner's answer once that has left, unless they went together.
 
-    def acted(self, activity: ActorActivity) -> None:
-        """Passes a report of the actor's time on, also from the middle of a rollout; leaves out those that pile up."""
+        The learner itself knows for how long it has waited.
+        """
+        wanted, self._wanted_version = self._wanted_version, None
+        if wanted is not None:
+            self._policies.want(self.actor_id, wanted)
+
+    def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
+        """Returns the relay's newest policy for the answer that is sent now, if the actor lacks it and it is small."""
+        policy = self._policies.take(self.actor_id, at_least=self._min_policy_version, holds_version=holds_version)
+        if policy is not None:
+            self._wanted_version = policy.version
+        return policy
+
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
+        """Passes a report of the actor's time on, also from the middle of a rollout; leaves out those that pile up.
+
+        One that came with a rollout goes on with it.
+        """
         del activity
+        if not is_alone:
+            return
         message, now = self._messages.pop(), time.monotonic()
         if now >= self._report_at:
             self._report_at = now + self.activity_interval_s / 2
@@ -187,6 +223,8 @@ class RelayedStream:
             if self._n_answers < self._n_awaited and self._error is not None:
                 raise self._error
             assert self._progress is not None, "there was an answer"
+            self._min_policy_version = self._progress.min_policy_version
+            self._wanted_version = max(self._min_policy_version, self._policies.version)
             return self._progress
 
     def _take_answer(self, answer: Answer) -> None:
@@ -194,8 +232,6 @@ class RelayedStream:
         if self._answer is not None:
             self._answer(answer)
             return
-        if isinstance(answer, StreamProgress):
-            self._policies.want(self.actor_id, answer)
         with self._changed:
             if isinstance(answer, RollcastError):
                 self._error = answer

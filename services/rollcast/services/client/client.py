@@ -113,6 +113,9 @@ class LearnerClient(Client):
         *,
         activity: Callable[[], ActorActivity] | None = None,
         activity_interval_s: float = 0.0,
+        report_with_rollout: bool = False,
+        on_policy: Callable[[int, PolicyState], None] | None = None,
+        policy_version: int = 0,
     ) -> RolloutUplink:
         """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.
 
@@ -121,6 +124,9 @@ class LearnerClient(Client):
             incarnation: From the agreement.
             activity: Returns how the actor spends its time; called from another thread. None: it does not say.
             activity_interval_s: From the agreement: the time between two reports of it, in seconds.
+            report_with_rollout: From the agreement: whether a report travels with a rollout, if one comes soon.
+            on_policy: Takes policies that come with answers; see `RolloutUplink`.
+            policy_version: The newest version that the actor has; 0: none.
         """
         return RolloutUplink(
             self._channel,
@@ -129,6 +135,9 @@ class LearnerClient(Client):
             incarnation,
             activity=activity,
             activity_interval_s=activity_interval_s,
+            report_with_rollout=report_with_rollout,
+            on_policy=on_policy,
+            policy_version=policy_version,
         )
 
     def report_evaluation(self, report: EvaluationReport) -> None:

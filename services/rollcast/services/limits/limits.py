@@ -61,6 +61,8 @@ MAX_NAME_LENGTH: Final = 128
 # A policy and one message of it, in bytes, as a subscriber accepts them.
 MAX_POLICY_BYTES: Final = 1 << 30
 MAX_CHUNK_BYTES: Final = 1 << 20
+# A policy that is sent with an acknowledgement, in bytes: a larger one would keep the acknowledgement waiting.
+MAX_CREDITED_POLICY_BYTES: Final = 64 << 10
 # A policy that comes without a base may be so many times larger than its compressed bytes; weights are 3 times larger.
 MAX_POLICY_EXPANSION: Final = 16
 # Versions that a learner keeps, in number and bytes, because the next one may be sent as the difference to one of them.

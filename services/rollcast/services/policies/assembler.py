@@ -91,6 +91,22 @@ class PolicyAssembler:
             self._reset()
             raise
 
+    def add_whole(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState]:
+        """Takes a policy that came in one chunk; see `add`.
+
+        Raises:
+            InvalidTensorError: It is part of a policy only, or damaged.
+            LimitExceededError: It is above a limit.
+        """
+        self.begin()
+        policy = self.add(chunk)
+        if policy is None:
+            raise InvalidTensorError(
+                f"policy {chunk.version} came with an answer, in one of {chunk.count} chunks; expected all of it in "
+                "one; check that it is a rollcast learner"
+            )
+        return policy
+
     def _add(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState] | None:
         payload = chunk.payload  # read once: upb copies the bytes at every read
         self._check(chunk, len(payload))

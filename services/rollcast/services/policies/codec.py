@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, NamedTuple
 
 import safetensors.numpy
@@ -58,6 +58,16 @@ class EncodedPolicy:
         """The messages for `PolicyEncoding.FULL`."""
         return self._once(PolicyEncoding.FULL, lambda: self._cut(self.file, policy_pb2.PolicyChunk()))
 
+    @property
+    def chunk(self) -> bytes:
+        """The whole file as one serialised PolicyChunk, for a message of another kind; only of at most 1 MiB."""
+
+        def make() -> tuple[bytes, ...]:
+            head, payload = next(self._chunks(self.file, policy_pb2.PolicyChunk()))
+            return (b"".join((head, payload)),)
+
+        return self._once("chunk", make)[0]
+
     def bfloat16(self) -> tuple[bytes, ...]:
         """Returns the messages for `PolicyEncoding.BFLOAT16`."""
 
@@ -103,16 +113,22 @@ class EncodedPolicy:
 
     def _cut(self, content: bytes, head: policy_pb2.PolicyChunk) -> tuple[bytes, ...]:
         """Returns the messages for bytes; `head` is what all chunks have in common. Copies the bytes once."""
+        return tuple(
+            seal_joined(open_field(b"", _CHUNK, len(opened) + len(payload)), opened, payload)
+            for opened, payload in self._chunks(content, head)
+        )
+
+    def _chunks(self, content: bytes, head: policy_pb2.PolicyChunk) -> Iterator[tuple[bytes, memoryview]]:
+        """Yields the serialised chunks for bytes, each up to its payload, and the payload: together one chunk.
+
+        As protobuf would write it, with the payload last; that would copy the payload three times.
+        """
         head.version, head.total_bytes, head.digest = self.version, len(content), xxhash.xxh3_128_digest(content)
         head.count = max(1, math.ceil(len(content) / MAX_CHUNK_BYTES))
-        messages = []
         for index in range(head.count):
             head.index = index
             payload = memoryview(content)[index * MAX_CHUNK_BYTES : (index + 1) * MAX_CHUNK_BYTES]
-            # As protobuf would write it, with the payload last; that would copy the payload three times.
-            chunk = open_field(head.SerializeToString(), _PAYLOAD, len(payload))
-            messages.append(seal_joined(open_field(b"", _CHUNK, len(chunk) + len(payload)), chunk, payload))
-        return tuple(messages)
+            yield open_field(head.SerializeToString(), _PAYLOAD, len(payload)), payload
 
 
 class _Once:

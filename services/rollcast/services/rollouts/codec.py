@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.rollouts.activity import ActorActivity
+from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.column_schema import column_name
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics_codec import fill_statistics
@@ -50,11 +52,12 @@ class RolloutEncoder:
         self._request = rollout_pb2.StreamRolloutsRequest()
         self._n_more_uses = 0
 
-    def encode(self, rollout: Rollout) -> Iterator[bytes]:
+    def encode(self, rollout: Rollout, report: ActorActivity | None = None) -> Iterator[bytes]:
         """Cuts a rollout into messages.
 
         Args:
             rollout: The rollout; its arrays must not change until the last message is taken.
+            report: The actor's time, for the first message.
 
         Yields:
             Serialised messages: the rollout with up to 1 MiB of its tensors as its body; then frames of exactly 1 MiB,
@@ -65,6 +68,10 @@ class RolloutEncoder:
         """
         arrays = self._fill(rollout)
         request, offset = self._request, 0
+        if report is None:
+            request.ClearField("report")
+        else:
+            request.report.CopyFrom(activity_to_proto(report))
         for pieces, n_bytes in _cut(arrays):
             yield append_body(seal(request.SerializeToString(), pieces), pieces, n_bytes)
             offset += n_bytes

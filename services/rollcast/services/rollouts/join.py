@@ -67,6 +67,7 @@ class JoinAgreement:
     awaiting_s: float = 0.0
     policy_version: int = 0
     activity_interval_s: float = 0.0
+    report_with_rollout: bool = False
     # The learner's spaces, if it has substeps or members of a Dict in another order; None: the offer's order holds.
     spaces: EnvironmentSpaces | None = None
     # An evaluator's work; None for other roles.

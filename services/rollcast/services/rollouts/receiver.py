@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import DamagedMessageError, RollcastError, UnreadableMessageError
+from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.activity_codec import ActivityRate, activity_from_proto
 from rollcast.services.rollouts.assembler import Hold, RolloutAssembler
@@ -111,6 +112,18 @@ class RolloutStream(Protocol):
     def progress(self) -> StreamProgress:
         """Returns the stream's progress, which is sent as soon as it opens."""
 
+    def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
+        """Returns the policy to send with the progress that was returned last, of at most `MAX_CREDITED_POLICY_BYTES`.
+
+        Called only for actors that take policies there.
+
+        Args:
+            holds_version: The version that the actor has, when its stream is opened; None: what it was sent last.
+
+        Returns:
+            The newest version; None if the actor has it, or gets it by its subscription.
+        """
+
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Takes a rollout; waits while the queue is full, which slows the actor down.
 
@@ -135,11 +148,12 @@ class RolloutStream(Protocol):
             awaits: Whether it waits.
         """
 
-    def acted(self, activity: ActorActivity) -> None:
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         """Takes a report of the actor's time. It is no progress, and needs no credit.
 
         Args:
             activity: The report.
+            is_alone: Whether its message has nothing else; False: it came with a rollout.
         """
 
     def fail(self, failure: ActorFailure) -> None:
@@ -228,20 +242,22 @@ class RolloutReceiver:
         self._stream.received(serialized)
         if request.HasField("activity"):
             # The stream goes on waiting for its actor's next message: a report says nothing of a rollout that was lost.
-            self._take_report(request.activity)
+            self._take_report(request.activity, is_alone=True)
             return None
         self._stream.awaits_message(False)
         rollout = None
         if request.HasField("failure"):
             self._stream.fail(ActorFailure(**failure_fields(request.failure)))
         else:
+            if request.HasField("report"):
+                self._take_report(request.report, is_alone=False)
             rollout = self._assembler.add(request, body)
         if rollout is None:
             self._stream.awaits_message(True)
         return rollout
 
-    def _take_report(self, proto: rollout_pb2.ActorActivity) -> None:
+    def _take_report(self, proto: rollout_pb2.ActorActivity, *, is_alone: bool) -> None:
         if self._rate.count():
             activity = activity_from_proto(proto, actor_id=self._stream.actor_id)
             if activity is not None:
-                self._stream.acted(activity)
+                self._stream.acted(activity, is_alone=is_alone)

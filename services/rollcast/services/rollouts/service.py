@@ -9,6 +9,7 @@ import grpc
 
 from rollcast.services.errors import InvalidRolloutError, RefusedError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
+from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.rollouts.evaluation import EvaluationReport
 from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto
@@ -16,7 +17,8 @@ from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_from_proto
 from rollcast.services.rollouts.receiver import RolloutReceiver, RolloutStream, parse_message
 from rollcast.services.rollouts.rollouts import StreamProgress, progress_fields
-from rollcast.services.wire.seal import parse_sealed, seal
+from rollcast.services.wire.message_body import open_field
+from rollcast.services.wire.seal import parse_sealed, seal, seal_joined
 from rollcast.v1 import rollout_pb2
 
 # gRPC reports the end of the requests a moment before it reports a cancelled call or a lost connection. After the
@@ -24,6 +26,7 @@ from rollcast.v1 import rollout_pb2
 _CANCELLATION_S: Final = 0.1
 
 _SERVICE: Final = "rollcast.v1.RolloutService"
+_POLICY: Final = rollout_pb2.StreamRolloutsResponse.POLICY_FIELD_NUMBER
 
 
 class RolloutSink(Protocol):
@@ -111,10 +114,8 @@ class RolloutServicer:
         self._evaluations.report(evaluation_report_from_proto(request))
         return rollout_pb2.ReportEvaluationResponse()
 
-    def stream_rollouts(
-        self, requests: Iterator[bytes], context: grpc.ServicerContext
-    ) -> Iterator[rollout_pb2.StreamRolloutsResponse]:
-        """Serves rollcast.v1.RolloutService.StreamRollouts, with serialised requests."""
+    def stream_rollouts(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Serves rollcast.v1.RolloutService.StreamRollouts, with serialised messages."""
         first = next((parse_message(message).request for message in requests), None)
         if first is None:
             return
@@ -138,8 +139,12 @@ class RolloutServicer:
                     hold=in_flight.hold,
                     sealed=bool(first.digest),
                 )
-                yield progress_to_proto(stream.progress())
-                clean = yield from self._serve(stream, requests, context, in_flight, receiver)
+                progress, policy = stream.progress(), None
+                takes_policies = first.open.takes_policies
+                if takes_policies:
+                    policy = stream.take_policy(holds_version=first.open.policy_version)
+                yield _answer(progress, policy)
+                clean = yield from self._serve(stream, requests, context, in_flight, receiver, takes_policies)
         finally:
             stream.close(clean=clean)
 
@@ -150,7 +155,8 @@ class RolloutServicer:
         context: grpc.ServicerContext,
         in_flight: StreamBytes,
         receiver: RolloutReceiver,
-    ) -> Generator[rollout_pb2.StreamRolloutsResponse, None, bool]:
+        takes_policies: bool,
+    ) -> Generator[bytes, None, bool]:
         """Receives rollouts until the stream ends; returns whether it ended as agreed."""
         ended = threading.Event()
         if not context.add_callback(ended.set):
@@ -164,7 +170,7 @@ class RolloutServicer:
             progress = stream.accept(rollout, is_active=context.is_active)
             del rollout
             in_flight.give_back()
-            yield progress_to_proto(progress)
+            yield _answer(progress, stream.take_policy() if takes_policies else None)
             if progress.end_of_training:
                 return True
             receiver.await_message()
@@ -192,16 +198,20 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
         "StreamRollouts": grpc.stream_stream_rpc_method_handler(
             servicer.stream_rollouts,
             request_deserializer=None,  # the bytes stay in place, and a relay passes them on
-            response_serializer=_sealed,
+            response_serializer=None,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
 
 
-def _sealed(
-    response: rollout_pb2.JoinResponse | rollout_pb2.StreamRolloutsResponse | rollout_pb2.ReportEvaluationResponse,
-) -> bytes:
+def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.ReportEvaluationResponse) -> bytes:
     return seal(response.SerializeToString())
+
+
+def _answer(progress: StreamProgress, policy: EncodedPolicy | None) -> bytes:
+    """Returns the sealed answer on a stream; a policy is copied once."""
+    head = progress_to_proto(progress).SerializeToString()
+    return seal(head) if policy is None else seal_joined(open_field(head, _POLICY, len(policy.chunk)), policy.chunk)
 
 
 def progress_to_proto(progress: StreamProgress) -> rollout_pb2.StreamRolloutsResponse:

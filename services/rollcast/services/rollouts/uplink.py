@@ -5,12 +5,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
-from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.limits.limits import MAX_CHUNK_BYTES, MAX_WAITING_ROLLOUTS
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -37,6 +39,11 @@ class RolloutUplink:
         incarnation: From the agreement.
         activity: Returns how the actor spends its time; called from gRPC's sending thread. None: it reports nothing.
         activity_interval_s: From the agreement: the time between two reports, in seconds; 0: none.
+        report_with_rollout: From the agreement: whether a report travels with a rollout, if one comes soon.
+        on_policy: Called with a policy that comes with an answer, before the answer; by the thread that iterates over
+            `responses`. A version may be older than one that has come by a subscription. None: policies do not come
+            this way.
+        policy_version: The newest version that the actor has; 0: none.
     """
 
     def __init__(
@@ -48,19 +55,32 @@ class RolloutUplink:
         *,
         activity: Callable[[], ActorActivity] | None = None,
         activity_interval_s: float = 0.0,
+        report_with_rollout: bool = False,
+        on_policy: Callable[[int, PolicyState], None] | None = None,
+        policy_version: int = 0,
     ) -> None:
         self._target = target
+        self._on_policy = on_policy
         self._changed = threading.Condition()  # guards all below
         self._waiting: deque[Rollout | ActorFailure] = deque()
         self._activity = activity
         self._activity_interval_s = activity_interval_s
-        # when the next report is due; only the sending thread uses it
-        self._report_at = time.monotonic() if activity is not None and activity_interval_s else math.inf
+        self._report_with_rollout = report_with_rollout
+        # A report that is due waits so long for a rollout.
+        self._report_wait_s = activity_interval_s / 2 if report_with_rollout else 0.0
+        # when the next report is due, the first at once; only the sending thread uses it
+        reports = activity is not None and activity_interval_s
+        self._report_at = time.monotonic() - self._report_wait_s if reports else math.inf
         self._credit_sequence = 0
         self._closed = False
         self._cancelled = False
         self._reason: RollcastError | None = None
-        opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
+        opening = rollout_pb2.OpenStream(
+            actor_id=actor_id,
+            incarnation=incarnation,
+            takes_policies=on_policy is not None,
+            policy_version=policy_version,
+        )
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         self._call: Any = stream_rollouts(self._requests(opening))
@@ -116,8 +136,11 @@ class RolloutUplink:
             UnreadableMessageError: The bytes that came do not parse: reconnect a few times.
             InvalidInputError: The learner refused a rollout; sending it again will not help.
             DuplicateSequenceError: A sequence was sent twice on this stream.
-            LimitExceededError: A rollout, or the number of streams, was above a limit of the learner.
+            InvalidTensorError: What came as a policy is none; another attempt will not help.
+            LimitExceededError: A rollout, or the number of streams, was above a limit of the learner; or a policy that
+                came is above one of ours.
         """
+        policies = PolicyAssembler(MAX_CHUNK_BYTES)
         try:
             sealed = False
             for serialized in self._call:
@@ -125,6 +148,8 @@ class RolloutUplink:
                 if sealed and not response.digest:
                     raise damaged("it has no digest, and the first of its stream had one")
                 sealed = bool(response.digest)
+                if self._on_policy is not None and response.HasField("policy"):
+                    self._on_policy(*policies.add_whole(response.policy))
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
                     # Waking the sending thread for nothing costs one thread switch for each rollout.
@@ -167,27 +192,37 @@ class RolloutUplink:
         encoder = RolloutEncoder()
         yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
         while (item := self._next()) is not None:
-            if isinstance(item, Rollout):
-                yield from encoder.encode(item)
+            if isinstance(item, _Reported):
+                yield from encoder.encode(item.rollout, item.report)
             elif isinstance(item, ActorActivity):
                 yield seal(rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(item)).SerializeToString())
             else:
                 failure = rollout_pb2.ActorFailure(**failure_fields(item))
                 yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
 
-    def _next(self) -> Rollout | ActorFailure | ActorActivity | None:
+    def _next(self) -> "_Reported | ActorFailure | ActorActivity | None":
+        """Waits for what is to be sent; None: nothing more."""
+        item: Rollout | ActorFailure | None = None
         with self._changed:
             while True:
                 late_s = time.monotonic() - self._report_at
                 is_ready = bool(self._waiting) and self._may_go(self._waiting[0])
-                # A rollout goes first, unless there is always another.
-                if is_ready and late_s < self._activity_interval_s:
-                    return self._waiting.popleft()
-                if self._closed:
-                    return self._waiting.popleft() if is_ready else None
-                if late_s >= 0:
+                # A rollout goes first, unless there is always another, and reports go alone.
+                if is_ready and (self._report_with_rollout or self._closed or late_s < self._activity_interval_s):
+                    item = self._waiting.popleft()
                     break
-                self._changed.wait(min(_LOOK_S, -late_s))
+                if self._closed:
+                    return None
+                if late_s >= self._report_wait_s:
+                    break
+                self._changed.wait(min(_LOOK_S, self._report_wait_s - late_s))
+        if item is None:
+            return self._report()
+        if isinstance(item, ActorFailure):
+            return item
+        return _Reported(item, self._report() if self._report_with_rollout and late_s >= 0.0 else None)
+
+    def _report(self) -> ActorActivity:
         assert self._activity is not None, "no report is ever due without it"
         # From now on: after a wait for the network no two come at once.
         self._report_at = time.monotonic() + self._activity_interval_s
@@ -195,3 +230,10 @@ class RolloutUplink:
 
     def _may_go(self, item: Rollout | ActorFailure) -> bool:
         return isinstance(item, ActorFailure) or item.sequence <= self._credit_sequence
+
+
+class _Reported(NamedTuple):
+    """A rollout, and the actor's time if that is to be reported with it."""
+
+    rollout: Rollout
+    report: ActorActivity | None

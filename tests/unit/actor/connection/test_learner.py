@@ -11,6 +11,8 @@ import pytest
 from rollcast.actor.connection import reconnects
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.services.errors import ConfigurationError, UnreadableMessageError
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts import service as rollout_service
 from rollcast.services.rollouts import uplink as rollout_uplink
@@ -60,6 +62,43 @@ def test_drops_the_policy_after_reconnecting_to_another_learner(learner: FakeLea
         learner.source.publish(5, {"w": np.ones(3, np.float32)})
         reconnect(learner, connection)
         assert connection.take_policy()[1]["w"].all(), "versions of different learners cannot be compared"
+
+
+def test_policies_come_with_answers_and_by_the_subscription_and_the_newest_counts(learner: FakeLearner):
+    def policy(version: int) -> EncodedPolicy:
+        return encode_policy(version, {"w": np.full(3, version, np.float32)})
+
+    def newest() -> tuple[float, ...]:
+        version, state = connection.take_policy()
+        return version, *state["w"]
+
+    with LearnerConnection(learner.address, offer()) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        assert newest() == (5, 0, 0, 0)
+        learner.sink.policy = policy(8)
+        connection.send(make_rollout(1))
+        wait_until(lambda: connection.wait_for_credit(5, 0.1), "the answer")
+        assert newest() == (8, 8, 8, 8), "it came before the credit"
+        learner.sink.policy = policy(7)
+        connection.send(make_rollout(2))
+        wait_until(lambda: connection.wait_for_credit(6, 0.1), "the answer")
+        assert newest()[0] == 8
+        learner.source.publish(9, {"w": np.full(3, 9, np.float32)})
+        wait_until(lambda: newest() == (9, 9, 9, 9), "the subscription's")
+        reconnect(learner, connection)
+    held = learner.sink.held_versions
+    assert held[0] in (0, 5)
+    assert [version for version in held[1:] if version is not None] == [9], "a new stream says which one it has"
+
+
+def test_an_actor_that_asks_for_other_encodings_takes_policies_by_its_subscription_only(learner: FakeLearner):
+    learner.sink.policy = encode_policy(8, {"w": np.zeros(3, np.float32)})
+    with LearnerConnection(learner.address, offer(), encodings=ENCODINGS["delta"]) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        assert connection.take_policy()[0] == 5
+    assert learner.sink.held_versions == []
 
 
 def test_waits_for_credential_files_that_are_being_replaced(learner: FakeLearner, tmp_path: Path, caplog):
@@ -130,7 +169,7 @@ def test_damaged_messages_are_sent_again_in_both_directions(monkeypatch, directi
         return number % 4 == 2
 
     if direction == "to the actor":
-        damage(monkeypatch, rollout_service, "_sealed", some)
+        damage(monkeypatch, rollout_service, "_answer", some)
     else:
         damage(monkeypatch, rollout_codec, "seal", some)
     with serve() as learner, LearnerConnection(learner.address, offer()) as connection:

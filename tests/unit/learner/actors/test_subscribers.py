@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.actors.subscribers import Subscribers
+from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import encode_policy
 from tests.processes import wait_until
 
@@ -179,3 +180,66 @@ def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
     assert all(versions == sorted(set(versions)) for versions in received)
     assert not subscribers._waiting | subscribers._resting
     assert not subscribers._actors
+
+
+class TestPoliciesWithAnswers:
+    """Versions that an actor's rollout stream takes, and its subscription does not bring."""
+
+    def test_what_was_taken_is_not_sent_besides(self, subscribers):
+        with ExitStack() as stack:
+            wait, *_ = with_many_actors(subscribers, stack)
+            subscribers.offer(version(1))
+            assert subscribers.take("actor-0").version == 1
+            assert subscribers.take("actor-0") is None
+            assert wait(0.0) is None
+            subscribers.want("actor-0", 1)
+            assert wait(0.0) is None
+            subscribers.want("actor-0", 2)
+            subscribers.offer(version(2))
+            assert wait(0.0).version == 2, "it had no other answer"
+            assert subscribers.take("actor-0") is None
+
+    def test_taking_wakes_nobody(self, subscribers):
+        with ExitStack() as stack, ThreadPoolExecutor(1) as threads:
+            wait, *_ = with_many_actors(subscribers, stack)
+            subscribers.offer(version(1))
+            assert wait(0.0).version == 1
+            waiting = threads.submit(wait, 60.0)
+            waits(subscribers)
+            subscribers.pause("actor-0")
+            subscribers.offer(version(2))
+            assert subscribers.take("actor-0").version == 2
+            subscribers.want("actor-0", 2)
+            assert len(subscribers._waiting) == 1, "it waits on, and may be woken again"
+            subscribers.end()
+            assert waiting.result(DEADLINE_S) is None, "it has had the last version"
+
+    def test_version_that_is_too_old_for_the_next_rollout_is_not_taken(self, subscribers):
+        with subscribers.subscription(0, "actor-0") as wait:
+            subscribers.offer(version(4))
+            assert subscribers.take("actor-0", at_least=5) is None
+            assert wait(0.0).version == 4, "it is its subscription's"
+            subscribers.offer(version(5))
+            assert subscribers.take("actor-0", at_least=5).version == 5
+
+    @pytest.mark.parametrize("n_floats", [16_000, 17_000])
+    def test_only_small_versions_are_taken(self, subscribers, n_floats):
+        with subscribers.subscription(0, "actor-0") as wait:
+            subscribers.offer(encode_policy(1, {"w": np.zeros(n_floats, np.float32)}))
+            taken = subscribers.take("actor-0")
+            assert (taken is not None) == (4 * n_floats < MAX_CREDITED_POLICY_BYTES)
+            assert (wait(0.0) is None) == (taken is not None)
+
+    def test_actor_that_has_lost_an_answer_gets_its_policy_again(self, subscribers):
+        with subscribers.subscription(3, "actor-0"):
+            subscribers.offer(version(4))
+            assert subscribers.take("actor-0", holds_version=3).version == 4
+            assert subscribers.take("actor-0", holds_version=4) is None
+            assert subscribers.take("actor-0", holds_version=3).version == 4, "its subscription has outlived its stream"
+            assert subscribers.take("actor-0", holds_version=9) is None, "what was sent last counts"
+
+    def test_there_is_nothing_for_an_actor_without_a_subscription_nor_before_the_first_version(self, subscribers):
+        with subscribers.subscription(0, "actor-0"):
+            assert subscribers.take("actor-0") is None
+            subscribers.offer(version(1))
+            assert subscribers.take("nobody") is None

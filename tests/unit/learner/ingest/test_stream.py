@@ -1,7 +1,9 @@
 import threading
 
+import numpy as np
 import pytest
 
+from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.queue import RolloutQueue
@@ -16,6 +18,7 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 from rollcast.services.history.history import EventSeverity
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
 from rollcast.services.status.status import ActorState
@@ -55,6 +58,29 @@ def test_an_actor_wants_the_newest_policy_with_every_credit(bounded: bool, told:
     assert wanted == [("a", 7), ("a", 7)]
     stream.awaits_message(True)
     assert wanted == [("a", 7), ("a", 7)], "it has been told of no other credit"
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_an_answer_takes_the_newest_policy_that_its_actor_can_use(bounded: bool):
+    subscribers, wanted = Subscribers(), []
+    rule = CreditRule(
+        policy_version=lambda: 8,  # on its way
+        bounded_staleness=bounded,
+        take_policy=subscribers.take,
+        want_policy=lambda actor_id, version: wanted.append((actor_id, version)),
+    )
+    stream = Intake(rule=rule).join_and_open()
+    with subscribers.subscription(0, "a"):
+        subscribers.offer(encode_policy(7, {"w": np.zeros(1, np.float32)}))
+        stream.progress()
+        taken = stream.take_policy(holds_version=0)
+        stream.awaits_message(True)
+    if bounded:
+        assert taken is None, "it is to wait for version 8"
+        assert wanted == [("a", 8)]
+    else:
+        assert taken.version == 7
+        assert wanted == [("a", 7)], "version 8 may wait for its next answer"
 
 
 def test_what_was_accepted_is_dropped_on_a_new_stream_and_refused_on_the_same():
@@ -289,7 +315,7 @@ def test_an_actors_report_shows_in_its_info_and_is_no_progress():
     stream = intake.join_and_open()
     before, progress = intake.registry.infos()[0], stream.progress()
     assert (before.acting_state, before.applied_policy_version) == (None, 0)
-    stream.acted(ActorActivity(state=ActingState.SENDING, seconds=(1.0,) * 6, policy_version=5))
+    stream.acted(ActorActivity(state=ActingState.SENDING, seconds=(1.0,) * 6, policy_version=5), is_alone=True)
     info = intake.registry.infos()[0]
     assert (info.acting_state, info.applied_policy_version) == (ActingState.SENDING, 5)
     assert stream.progress() == progress

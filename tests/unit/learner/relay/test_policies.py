@@ -60,6 +60,34 @@ def test_an_actor_whose_rollout_waits_for_room_is_sent_one_policy_with_its_credi
         assert next(policies)[0] == 4
 
 
+def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides():
+    with (
+        serve_learner(queue=RolloutQueue(2)) as learner,
+        relaying(learner.address) as relay,
+        LearnerClient(relay.address) as client,
+    ):
+        agreement = client.join(offer())
+        policies, came = iter(client.subscribe_policy(actor_id="a")), []
+        assert next(policies)[0] == 1
+        uplink = client.open_rollout_stream(
+            "a", agreement.incarnation, on_policy=lambda version, _: came.append(version), policy_version=1
+        )
+        answers = uplink.responses()
+        for sequence in (1, 2):
+            uplink.send(make_rollout(sequence))
+        assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
+        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
+        learner.source.publish(2, {"w": np.zeros(3, np.float32)})
+        wait_until(lambda: relay.policies.version == 2, "the relay to have it")
+        assert came == []
+        learner.take(1)
+        assert next(answers).acknowledged_sequence == 2
+        assert came == [2]
+        learner.source.publish(3, {"w": np.zeros(3, np.float32)})
+        assert next(policies)[0] == 3, "it plays, alone, and has version 2"
+        uplink.cancel()
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_relay_takes_policies_in_its_encoding_and_has_the_learners_files(learner: Learner, name: str):
     state = {"w": rounded_to_bfloat16(np.random.default_rng(0).standard_normal(300_000, np.float32))}

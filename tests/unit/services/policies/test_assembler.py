@@ -31,3 +31,13 @@ def test_accepts_next_version_after_an_error():
     with pytest.raises(InvalidTensorError, match="digest"):
         assembler.add(bad)
     assert assembler.add(good)[0] == 2
+
+
+def test_a_policy_that_must_be_whole_is_refused_in_parts_and_the_next_one_taken():
+    assembler = PolicyAssembler()
+    first, _ = chunks(encode_policy(1, {"w": np.zeros(300_000, np.float32)}))
+    with pytest.raises(InvalidTensorError, match="one of 2 chunks; expected all of it in one"):
+        assembler.add_whole(first)
+    chunk = policy_pb2.PolicyChunk.FromString(encode_policy(2, {"w": np.ones(3, np.float32)}).chunk)
+    version, state = assembler.add_whole(chunk)
+    assert (version, state["w"].tolist()) == (2, [1, 1, 1])

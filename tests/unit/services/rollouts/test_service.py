@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -21,10 +22,12 @@ from rollcast.services.errors import (
     SpacesMismatchError,
     UnknownActorError,
 )
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.spaces.spaces import SubstepSpaces
-from rollcast.services.wire.seal import seal
-from tests.integration.learner_fakes import SPACES, offer, serve
+from rollcast.services.wire.seal import parse_sealed, seal
+from rollcast.v1 import rollout_pb2
+from tests.integration.learner_fakes import DEADLINE_S, SPACES, offer, serve
 from tests.rollouts import assert_same_rollout, make_rollout, random_rollout
 from tests.unit.services.raw_streams import opening, raw_stream
 
@@ -200,3 +203,55 @@ def test_damaged_message_is_refused_so_that_it_is_sent_again(learner, client):
 def test_threads_have_names(learner, client):
     client.status()
     assert any(thread.name.startswith("rollcast-rpc") for thread in threading.enumerate())
+
+
+def policy(version):
+    return encode_policy(version, {"w": np.full(3, version, np.float32)})
+
+
+def test_an_answer_brings_the_policy_before_its_credit(learner, client):
+    client.join(offer())
+    learner.sink.policy = policy(4)
+    came = []
+    uplink = client.open_rollout_stream(
+        "a", 1, on_policy=lambda version, state: came.append((version, *state["w"])), policy_version=3
+    )
+    responses = uplink.responses()
+    next(responses)
+    assert came == [(4, 4, 4, 4)]
+    for sequence in (1, 2, 3):
+        if sequence != 2:
+            learner.sink.policy = policy(4 + sequence)
+        uplink.send(make_rollout(sequence))
+        assert next(responses).acknowledged_sequence == sequence
+        assert [version for version, *_ in came] == [4, 5, 7][: 1 + (sequence + 1) // 2]
+    assert learner.sink.held_versions == [3, None, None, None], "the learner hears once which one the actor has"
+    uplink.close()
+    assert list(responses) == []
+
+
+def test_an_actor_that_takes_no_policies_with_answers_gets_none(learner, uplink):
+    learner.sink.policy = policy(4)
+    responses = uplink.responses()
+    next(responses)
+    uplink.send(make_rollout(1))
+    assert next(responses).acknowledged_sequence == 1
+    assert learner.sink.held_versions == []
+
+
+def test_an_answer_with_a_policy_is_an_ordinary_sealed_message(learner, client):
+    client.join(offer())
+    learner.sink.policy = policy(4)
+    opening = rollout_pb2.OpenStream(actor_id="a", incarnation=1, takes_policies=True)
+    request = rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString()
+    with make_channel(learner.address) as channel:
+        call = channel.stream_stream("/rollcast.v1.RolloutService/StreamRollouts")(iter([request]), timeout=DEADLINE_S)
+        serialized = next(call)
+        call.cancel()
+    message = parse_sealed(rollout_pb2.StreamRolloutsResponse, serialized)
+    assert message.SerializeToString() == serialized
+    assert (message.credit_sequence, message.policy.version) == (4, 4)
+    damaged = bytearray(serialized)
+    damaged[len(serialized) // 2] ^= 1
+    with pytest.raises(DamagedMessageError):
+        parse_sealed(rollout_pb2.StreamRolloutsResponse, bytes(damaged))

@@ -1,19 +1,23 @@
 """The actor's end of a rollout stream."""
 
 import itertools
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rollcast.services.errors import (
+    InvalidTensorError,
     LimitExceededError,
     NotReadyError,
     UnknownActorError,
 )
 from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.integration.learner_fakes import offer
-from tests.rollouts import make_rollout
+from tests.rollouts import assert_same_rollout, make_rollout
 
 # as fast as an actor may be asked for its time
 INTERVAL_S = 0.1
@@ -56,21 +60,26 @@ def test_a_failure_is_reported(learner, uplink):
     assert learner.sink.streams[0].closes == [True]
 
 
-@pytest.fixture
-def reporting(learner, client):
-    """A stream that reports its actor's time, each report with one second more."""
-    learner.sink.activity_interval_s = INTERVAL_S
+def open_reporting(learner, client, **options):
+    """Opens a stream that reports its actor's time, each report with one second more."""
+    learner.sink.activity_interval_s = options.setdefault("activity_interval_s", INTERVAL_S)
     agreement = client.join(offer())
-    assert agreement.activity_interval_s == INTERVAL_S
+    assert agreement.activity_interval_s == options["activity_interval_s"]
     seconds = itertools.count()
-    uplink = client.open_rollout_stream(
+    return client.open_rollout_stream(
         agreement.actor_id,
         agreement.incarnation,
         activity=lambda: ActorActivity(
             state=ActingState.ACTING, seconds=(0.0, float(next(seconds)), 0.0, 0.0, 0.0, 0.0), policy_version=3
         ),
-        activity_interval_s=agreement.activity_interval_s,
+        **options,
     )
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "with rollouts"])
+def reporting(learner, client, request):
+    """A stream that reports its actor's time."""
+    uplink = open_reporting(learner, client, report_with_rollout=request.param)
     yield uplink
     uplink.cancel()
     learner.sink.wait_for(lambda: all(len(stream.closes) == 1 for stream in learner.sink.streams))
@@ -133,3 +142,52 @@ def test_no_time_is_reported_to_a_learner_that_did_not_ask(learner, client):
     uplink.close()
     assert list(responses) == []
     assert n_reports(learner) == 0
+
+
+def test_a_report_that_is_due_travels_with_the_next_rollout(learner, client):
+    uplink = open_reporting(learner, client, activity_interval_s=20.0, report_with_rollout=True)
+    responses = uplink.responses()
+    next(responses)
+    learner.sink.wait_for(lambda: n_reports(learner) == 1)
+    (stream,) = learner.sink.streams
+    assert stream.came_alone == [True], "the first goes at once"
+    uplink._report_at -= 25.0  # it is due, and late, but not so late that it would go alone
+    for sequence in (1, 2, 3):
+        uplink.send(make_rollout(sequence))
+        assert next(responses).acknowledged_sequence == sequence
+    assert [activity.seconds[1] for activity in stream.activities] == [0.0, 1.0]
+    assert stream.came_alone == [True, False]
+    assert_same_rollout(learner.sink.rollouts[0], make_rollout(1))
+    uplink.close()
+    assert list(responses) == []
+
+
+def test_a_report_waits_for_a_rollout_until_half_its_interval_has_passed(learner, client):
+    uplink = open_reporting(learner, client, activity_interval_s=20.0, report_with_rollout=True)
+    responses = uplink.responses()
+    next(responses)
+    learner.sink.wait_for(lambda: n_reports(learner) == 1)
+    uplink._report_at -= 31.0
+    learner.sink.wait_for(lambda: n_reports(learner) == 2)
+    assert learner.sink.streams[0].came_alone == [True, True]
+    uplink.cancel()
+
+
+@pytest.mark.parametrize(
+    ("chunk", "match"),
+    [
+        (b"\x08\x01", "came with 0 bytes"),
+        (encode_policy(7, {"w": np.zeros(300_000, np.float32)}).chunk, "expected at most 1048576"),
+        (encode_policy(7, {"w": np.zeros(3, np.float32)}).chunk[:-1] + b"\xff", "digest"),
+    ],
+    ids=["empty", "too large", "damaged"],
+)
+def test_what_comes_as_a_policy_and_is_none_ends_the_stream(learner, client, chunk, match):
+    client.join(offer())
+    policy = encode_policy(7, {"w": np.zeros(3, np.float32)})
+    policy._made["chunk"] = SimpleNamespace(get=lambda _make: (chunk,))
+    learner.sink.policy = policy
+    uplink = client.open_rollout_stream("a", 1, on_policy=lambda *_: pytest.fail("it is none"))
+    with pytest.raises((InvalidTensorError, LimitExceededError), match=match):
+        next(uplink.responses())
+    uplink.cancel()
