@@ -11,8 +11,10 @@ from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
 
-# A version costs the learner so much of a core for each actor that gets it, measured with 256 actors.
+# A version costs the learner so much of a core for each actor that gets it, measured with 256 actors; and for each
+# byte, measured with 6.75 MB.
 _SEND_S: Final = 100e-6
+_BYTE_S: Final = 0.7e-9
 # Sending versions that nobody waits for may take this share of a core.
 _SHARE: Final = 0.1
 
@@ -22,9 +24,10 @@ class Subscribers:
 
     A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a
     version only when it is given a credit, see `want`; then it gets the newest at once. Between two credits it plays,
-    and most versions would be replaced before it has ended its rollout; such versions it gets at most every
-    `n_actors * 1 ms`, so that they take a tenth of a core, however many actors there are. Once its rollout has come,
-    see `pause`, it gets none before its next credit: where hundreds of actors wait for room, each gets one a rollout.
+    and most versions would be replaced before it has ended its rollout; such versions it gets so seldom that they take
+    a tenth of a core, however many actors there are and however large a version is: every 1 ms for each actor, and 7 ms
+    for each actor and MB. Once its rollout has come, see `pause`, it gets none before its next credit: where hundreds
+    of actors wait for room, each gets one a rollout.
     A small version travels with the credit, see `take`: no thread of the subscription need be woken for it.
 
     Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
@@ -167,7 +170,8 @@ class Subscribers:
             return 0.0
         if one.is_paused:
             return math.inf
-        return one.sent + len(self._actors) * _SEND_S / _SHARE - now
+        n_bytes = 0 if self._newest is None else self._newest.n_bytes
+        return one.sent + len(self._actors) * (_SEND_S + _BYTE_S * n_bytes) / _SHARE - now
 
 
 class _Subscriber:

@@ -144,6 +144,20 @@ def test_playing_actor_gets_the_last_version_all_the_same(subscribers):
             assert wait(DEADLINE_S).version == number, "one actor alone is sent a thousand versions a second"
 
 
+def test_playing_actor_gets_large_versions_less_often(subscribers):
+    large = {"w": np.zeros(1 << 20, np.float32)}
+    with subscribers.subscription(0, "actor-0") as wait:
+        for number, due_s in ((1, None), (2, 0.03)):
+            subscribers.offer(encode_policy(number, large))
+            if due_s is not None:
+                one = subscribers._actors["actor-0"]
+                assert subscribers._due_s(one, one.sent) == pytest.approx(due_s, rel=0.1)
+            assert wait(DEADLINE_S).version == number
+        subscribers.offer(encode_policy(3, large))
+        subscribers.want("actor-0", 3)
+        assert subscribers._due_s(one, one.sent) == 0.0, "with a credit it gets it at once"
+
+
 def test_a_name_subscribed_again_belongs_to_the_newer_subscription(subscribers):
     with ExitStack() as stack:
         old, *_ = with_many_actors(subscribers, stack)
