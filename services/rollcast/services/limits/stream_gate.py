@@ -10,6 +10,7 @@ from typing import Final
 from rollcast.services.errors import NotReadyError, ThrottledError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals, host_of
+from rollcast.services.process.switching import set_switch_interval
 
 _log = logging.getLogger(__name__)
 
@@ -148,12 +149,14 @@ class StreamGate:
                 )
             self._n_streams += 1
             self._places.add(place)
+            set_switch_interval(self._n_streams)
         try:
             yield place
         finally:
             with self._lock:
                 self._n_streams -= 1
                 self._places.remove(place)
+                set_switch_interval(self._n_streams)
 
     @contextlib.contextmanager
     def unary_call(self) -> Iterator[None]:
