@@ -17,7 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyFeed:
-    """The newest policy that a learner has published. One thread calls `keep`; all else needs the connection's lock.
+    """The newest policy that a learner has published.
+
+    One thread calls `keep`, and any thread `take`; all else needs the connection's lock.
 
     Invariant: `newest` is a policy of the learner that was joined last, or None. Versions of different learners cannot
     be compared, and a learner has no use for rollouts of another learner's policy.

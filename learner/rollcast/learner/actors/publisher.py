@@ -76,6 +76,7 @@ class PolicyPublisher:
         self._encoder: threading.Thread | None = None
         self._subscribers = Subscribers()
         self.want, self.take, self.pause = self._subscribers.want, self._subscribers.take, self._subscribers.pause
+        self.sent_version = self._subscribers.sent_version
         self._acting = threading.Lock()  # guards the policy that serves `act`
         self._policy: Policy | None = None
 

@@ -151,6 +151,7 @@ class Reception:
                 rounds=rounds,
                 want_policy=publisher.want,
                 take_policy=publisher.take,
+                sent_version=publisher.sent_version,
                 pause_policies=publisher.pause,
             ),
             durable=durable,

@@ -27,8 +27,8 @@ class Subscribers:
     and most versions would be replaced before it has ended its rollout; such versions it gets so seldom that they take
     a tenth of a core, however many actors there are and however large a version is: every 1 ms for each actor, and 7 ms
     for each actor and MB. Once its rollout has come, see `pause`, it gets none before its next credit: where hundreds
-    of actors wait for room, each gets one a rollout.
-    A small version travels with the credit, see `take`: no thread of the subscription need be woken for it.
+    of actors wait for room, each gets one a rollout. A small version travels with the credit, see `take`: no thread of
+    the subscription need be woken for it.
 
     Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
     the end the last.
@@ -105,6 +105,12 @@ class Subscribers:
                 return None
             one.version, one.sent = newest.version, time.monotonic()
             return newest
+
+    def sent_version(self, actor_id: str) -> int:
+        """Returns the last version that an actor was sent, or had when it subscribed; 0: none, or it has not."""
+        with self._lock:
+            one = self._actors.get(actor_id)
+            return 0 if one is None else one.version
 
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: what it plays next needs a credit, and so a `want`."""

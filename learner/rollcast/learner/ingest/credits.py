@@ -39,6 +39,7 @@ class CreditRule:
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
         rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
         take_policy: Takes the newest policy for an actor's answer; see `RolloutStream.take_policy`.
+        sent_version: Returns the last version that an actor was sent; 0: none, or it is not known.
         want_policy: Called with an actor's name and the version that it was told to wait for.
         pause_policies: Called with an actor's name when its rollout has come: it starts none without another credit.
     """
@@ -48,6 +49,7 @@ class CreditRule:
     in_step: bool = False
     rounds: Rounds | None = None
     take_policy: TakePolicy = _no_policy
+    sent_version: Callable[[str], int] = lambda _actor_id: 0
     want_policy: Callable[[str, int], None] = lambda _actor_id, _version: None
     pause_policies: Callable[[str], None] = lambda _actor_id: None
 

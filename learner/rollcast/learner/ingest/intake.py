@@ -169,7 +169,7 @@ class RolloutIntake:
             n_envs=offer.n_envs,
             learner_nonce=self._nonce,
             awaiting_s=record.awaiting_s(),
-            policy_version=parts.rule.policy_version(),
+            policy_version=parts.rule.sent_version(record.actor_id),
             activity_interval_s=parts.activity_interval_s(record),
             report_with_rollout=True,
             spaces=parts.spaces if has_own_order else None,

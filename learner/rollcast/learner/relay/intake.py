@@ -106,7 +106,12 @@ class RelayIntake:
             raise NotReadyError(
                 f"another learner has just taken over behind relay {self._relay.relay_id!r}; join again with backoff"
             )
-        agreement = dataclasses.replace(agreement, max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES)
+        agreement = dataclasses.replace(
+            agreement,
+            max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES,
+            # The learner sends this actor none itself.
+            policy_version=self._policies.sent_version(agreement.actor_id),
+        )
         if offer.role is ActorRole.ACT:
             self._remember(_Joined(agreement, agreement.spaces or offer.spaces, offer))
             logger.debug("actor %s joined: incarnation %d", agreement.actor_id, agreement.incarnation)

@@ -103,6 +103,10 @@ class RelayedPolicies:
         """Returns the newest version for an answer to an actor, if it is to be sent there; see `Subscribers.take`."""
         return self._subscribers.take(actor_id, at_least=at_least, holds_version=holds_version)
 
+    def sent_version(self, actor_id: str) -> int:
+        """Returns the last version that an actor was sent; see `Subscribers.sent_version`."""
+        return self._subscribers.sent_version(actor_id)
+
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: until it is told to play on, it can use no version."""
         self._subscribers.pause(actor_id)

@@ -27,6 +27,13 @@ class PolicyWishes(Protocol):
     def version(self) -> int:
         """The newest version; 0: there is none."""
 
+    def sent_version(self, actor_id: str) -> int:
+        """Returns the last version that an actor was sent; 0: none.
+
+        Args:
+            actor_id: The actor.
+        """
+
     def want(self, actor_id: str, version: int) -> None:
         """Notes that an actor was told to play on.
 

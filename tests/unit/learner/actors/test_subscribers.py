@@ -257,3 +257,15 @@ class TestPoliciesWithAnswers:
             assert subscribers.take("actor-0") is None
             subscribers.offer(version(1))
             assert subscribers.take("nobody") is None
+
+    def test_the_version_that_an_actor_was_sent_is_known(self, subscribers):
+        assert subscribers.sent_version("actor-0") == 0
+        with subscribers.subscription(2, "actor-0") as wait:
+            assert subscribers.sent_version("actor-0") == 2, "it had that before"
+            subscribers.offer(version(3))
+            assert subscribers.sent_version("actor-0") == 2
+            assert wait(0.0).version == subscribers.sent_version("actor-0") == 3
+            subscribers.offer(version(4))
+            subscribers.take("actor-0")
+            assert subscribers.sent_version("actor-0") == 4
+        assert subscribers.sent_version("actor-0") == 0

@@ -60,6 +60,11 @@ def test_an_actor_wants_the_newest_policy_with_every_credit(bounded: bool, told:
     assert wanted == [("a", 7), ("a", 7)], "it has been told of no other credit"
 
 
+def test_an_actor_that_asks_hears_which_policy_it_was_sent_and_not_which_is_the_newest():
+    intake = Intake(rule=CreditRule(policy_version=lambda: 8, sent_version={"a": 5}.__getitem__))
+    assert intake.intake.join(offer()).policy_version == 5, "it may be waiting for room, and is sent none meanwhile"
+
+
 @pytest.mark.parametrize("bounded", [True, False])
 def test_an_answer_takes_the_newest_policy_that_its_actor_can_use(bounded: bool):
     subscribers, wanted = Subscribers(), []

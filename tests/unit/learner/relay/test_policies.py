@@ -80,9 +80,11 @@ def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides
         learner.source.publish(2, {"w": np.zeros(3, np.float32)})
         wait_until(lambda: relay.policies.version == 2, "the relay to have it")
         assert came == []
+        assert client.join(offer()).policy_version == 1, "it waits for room, and was not sent the newer one"
         learner.take(1)
         assert next(answers).acknowledged_sequence == 2
         assert came == [2]
+        assert client.join(offer()).policy_version == 2
         learner.source.publish(3, {"w": np.zeros(3, np.float32)})
         assert next(policies)[0] == 3, "it plays, alone, and has version 2"
         uplink.cancel()
