@@ -130,6 +130,15 @@ def relay_rows(lines: list[str]) -> list[list[str]]:
     return [line.split() for line in lines[begin + 1 : end] if line]
 
 
+def ends_without_raw_controls(top):
+    """Ends the view, to which names with control characters were sent."""
+    top.press(b"q")
+    assert top.ends() == 0
+    assert "\x1b]0;" not in top.seen
+    assert "\x07" not in top.seen
+    assert "\x9b" not in top.seen
+
+
 class TestInATerminal:
     def test_draws_frames_until_q_is_pressed_and_gives_the_terminal_back(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
@@ -182,11 +191,7 @@ class TestInATerminal:
         first = update(60.0, run=busy_run().run, actors=(evil, actor("b", 1)))
         with serve_history(first) as served, terminal("--address", served.address) as top:
             top.shows("\\x1b]0;owned")
-            top.press(b"q")
-            assert top.ends() == 0
-            assert "\x1b]0;" not in top.seen
-            assert "\x07" not in top.seen
-            assert "\x9b" not in top.seen
+            ends_without_raw_controls(top)
 
     def test_relay_that_loses_all_its_actors_comes_first_and_is_named(self):
         first = relayed_run()
@@ -212,11 +217,7 @@ class TestInATerminal:
         first = update(60.0, run=busy_run().run, actors=(actor("a", via=("\x1b]0;owned\x07", "\x9b2J")), actor("b", 1)))
         with serve_history(first) as served, terminal("--address", served.address, width=160) as top:
             top.shows("\\x1b]0;owned\\x07, \\x9b2")
-            top.press(b"q")
-            assert top.ends() == 0
-            assert "\x1b]0;" not in top.seen
-            assert "\x07" not in top.seen
-            assert "\x9b" not in top.seen
+            ends_without_raw_controls(top)
 
     def test_says_that_the_learner_is_gone_and_keeps_what_it_said(self, tmp_path: Path):
         address = f"unix:{tmp_path}/learner"

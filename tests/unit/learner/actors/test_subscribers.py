@@ -103,14 +103,20 @@ def test_actor_whose_rollout_waits_for_room_is_sent_nothing_until_it_wants_a_pol
         assert waiting.result(DEADLINE_S).version == 4, "it has what it wants, and plays"
 
 
+def paused_with_version_1(subscribers, stack, threads):
+    """Lets actor-0 of many wait with version 1 until its rollout has come; returns its wait."""
+    wait, *_ = with_many_actors(subscribers, stack)
+    subscribers.offer(version(1))
+    assert wait(0.0).version == 1
+    waiting = threads.submit(wait, 60.0)
+    waits(subscribers)
+    subscribers.pause("actor-0")
+    return waiting
+
+
 def test_actor_whose_rollout_comes_while_it_waits_is_looked_at_by_no_version(subscribers):
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
-        wait, *_ = with_many_actors(subscribers, stack)
-        subscribers.offer(version(1))
-        assert wait(0.0).version == 1
-        waiting = threads.submit(wait, 60.0)
-        waits(subscribers)
-        subscribers.pause("actor-0")
+        waiting = paused_with_version_1(subscribers, stack, threads)
         assert (len(subscribers._waiting), len(subscribers._resting)) == (0, 1)
         subscribers.want("actor-0", 1)
         assert (len(subscribers._waiting), len(subscribers._resting)) == (1, 0), "it plays, and has what it wants"
@@ -215,12 +221,7 @@ class TestPoliciesWithAnswers:
 
     def test_taking_wakes_nobody(self, subscribers):
         with ExitStack() as stack, ThreadPoolExecutor(1) as threads:
-            wait, *_ = with_many_actors(subscribers, stack)
-            subscribers.offer(version(1))
-            assert wait(0.0).version == 1
-            waiting = threads.submit(wait, 60.0)
-            waits(subscribers)
-            subscribers.pause("actor-0")
+            waiting = paused_with_version_1(subscribers, stack, threads)
             subscribers.offer(version(2))
             assert subscribers.take("actor-0").version == 2
             subscribers.want("actor-0", 2)
