@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.destination import RolloutLog
 from rollcast.learner.ingest.evaluations import Evaluations
@@ -67,6 +68,7 @@ def serve_learner(
     rule: CreditRule | None = None,
     durable: RolloutLog | None = None,
     evaluations: Evaluations | None = None,
+    policies: PolicyPublisher | None = None,
     limits: Limits = LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
     serves_relays: bool = True,
@@ -90,7 +92,7 @@ def serve_learner(
     server = make_server(
         address,
         sink=intake,
-        source=source,
+        source=policies or source,
         control=FakeControl(),
         relays=intake if serves_relays else None,
         evaluators=evaluations,

@@ -1,5 +1,6 @@
 """An actor's connection over reconnects: which policy it goes on with."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,15 +11,21 @@ import pytest
 
 from rollcast.actor.connection import reconnects
 from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.learner.actors.publisher import PolicyPublisher
+from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.services.errors import ConfigurationError, UnreadableMessageError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts import service as rollout_service
 from rollcast.services.rollouts import uplink as rollout_uplink
+from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.security.security import ClientSecurity
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until
+from tests.relays import serve_learner
 from tests.rollouts import make_rollout
 
 pytestmark = pytest.mark.slow
@@ -179,6 +186,48 @@ def test_damaged_messages_are_sent_again_in_both_directions(monkeypatch, directi
         play(connection, 12)
         assert len(learner.sink.streams) > 2
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 13))
+
+
+def test_a_policy_whose_answer_was_lost_comes_with_the_next_stream(monkeypatch):
+    monkeypatch.setattr(reconnects, "backoff_delays", quick)
+    policies = PolicyPublisher({}, PolicySpec(), seed=0)
+    rule = CreditRule(
+        policy_version=lambda: policies.version,
+        bounded_staleness=True,
+        take_policy=policies.take,
+        sent_version=policies.sent_version,
+        want_policy=policies.want,
+        pause_policies=policies.pause,
+    )
+    queue, answered = RolloutQueue(2), []
+    answer = rollout_service._answer
+
+    def lose_the_first_with_version_2(progress: StreamProgress, policy: EncodedPolicy | None) -> bytes:
+        message = bytearray(answer(progress, policy))
+        if policy is not None and policy.version == 2:
+            answered.append(progress.acknowledged_sequence)
+            message[0] ^= len(answered) == 1
+        return bytes(message)
+
+    monkeypatch.setattr(rollout_service, "_answer", lose_the_first_with_version_2)
+    with (
+        contextlib.closing(policies),
+        serve_learner(queue=queue, rule=rule, policies=policies) as learner,
+        LearnerConnection(learner.address, offer()) as connection,
+    ):
+        policies.publish({"w": np.ones(3, np.float32)})
+        policies.settle()
+        connection.join()
+        for sequence in (1, 2):
+            wait_until(lambda sequence=sequence: connection.wait_for_credit(sequence, 0.1), "credit")
+            connection.send(make_rollout(sequence))
+        wait_until(lambda: len(queue._turns) == 1, "the second rollout to wait for room")
+        policies.publish({"w": np.full(3, 2, np.float32)})
+        policies.settle()
+        learner.take(1)
+        wait_until(lambda: connection.wait_for_credit(3, 0.1), "credit, and the policy that it asks for")
+        assert connection.take_policy()[0] == 2
+    assert answered == [2, 2], "it came a second time, though the subscription was the same"
 
 
 def test_a_lost_rollout_is_sent_again(monkeypatch):
