@@ -1,5 +1,6 @@
 """Lays arrays out side by side in memory of a copier, so that they travel to its device in one copy."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -29,8 +30,11 @@ class Staging:
     def __init__(self, copier: Copier) -> None:
         self._copier = copier
         self._memory = torch.empty(0, dtype=torch.uint8)
-        self._parts: list[tuple[slice, tuple[int, ...], torch.dtype]] = []
-        self._n_bytes = 0
+        self._layout: list[ArrayLayout] = []
+        self._parts: list[slice] = []
+        self._arrays: list[NDArray[Any]] = []
+        # The arrays as tensors, where nothing need be copied; made when they are first wanted.
+        self._shared: list[Tensor] | None = None
         self._fence: Fence | None = None
 
     def open(self, layout: Sequence[ArrayLayout]) -> list[NDArray[Any]]:
@@ -40,21 +44,25 @@ class Staging:
             layout: Shapes and dtypes of the arrays.
         """
         self.wait()
+        layout = list(layout)
+        if layout != self._layout:
+            self._lay_out(layout)
+        return self._arrays
+
+    def _lay_out(self, layout: list[ArrayLayout]) -> None:
         self._parts = []
-        arrays: list[tuple[slice, tuple[int, ...], np.dtype[Any]]] = []
         start = 0
-        for shape, dtype_like in layout:
-            dtype = np.dtype(dtype_like)
-            part = slice(start, start + dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
-            arrays.append((part, shape, dtype))
-            self._parts.append((part, shape, torch_dtype(dtype)))
-            start = -(-part.stop // _ALIGNMENT) * _ALIGNMENT
-        self._n_bytes = start
+        for shape, dtype in layout:
+            self._parts.append(slice(start, start + np.dtype(dtype).itemsize * math.prod(shape)))
+            start = -(-self._parts[-1].stop // _ALIGNMENT) * _ALIGNMENT
         if len(self._memory) < start:
             # First what is needed; then powers of two, so that arrays of changing sizes cause few allocations.
             self._memory = self._copier.host_memory(1 << (start - 1).bit_length() if len(self._memory) else start)
         shown = self._memory.numpy()
-        return [shown[part].view(dtype).reshape(shape) for part, shape, dtype in arrays]
+        self._arrays = [
+            shown[part].view(dtype).reshape(shape) for part, (shape, dtype) in zip(self._parts, layout, strict=True)
+        ]
+        self._layout, self._shared = layout, None
 
     def wait(self) -> None:
         """Waits until the last copy is made: the arrays may be filled again."""
@@ -65,8 +73,16 @@ class Staging:
     def begin_copy(self) -> list[Tensor]:
         """Begins the copy of all arrays; see `send_together`, which calls it."""
         assert self._fence is None, "open() or wait() comes first"
-        sent = self._copier.send(self._memory[: self._n_bytes], to=self._copier.device)
-        return [sent[part].view(dtype).view(shape) for part, shape, dtype in self._parts]
+        if self._copier.shares_memory:
+            if self._shared is None:
+                self._shared = [torch.from_numpy(array) for array in self._arrays]
+            return self._shared
+        n_bytes = self._parts[-1].stop if self._parts else 0
+        sent = self._copier.send(self._memory[:n_bytes], to=self._copier.device)
+        return [
+            sent[part].view(torch_dtype(array.dtype)).view(array.shape)
+            for part, array in zip(self._parts, self._arrays, strict=True)
+        ]
 
     def end_copy(self, fence: Fence) -> None:
         """Keeps the fence after its copy; see `send_together`, which calls it."""
