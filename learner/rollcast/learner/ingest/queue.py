@@ -149,10 +149,10 @@ class RolloutQueue:
     """A bounded queue of rollouts, first in, first out, counted in trajectories.
 
     Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
-    capacity plus the trajectories that the consumer lacks for its batch while it waits. There is one exception: a
-    rollout without a reservation for which the consumer waits, or that is larger than the queue, may exceed it by less
-    than its own size. No room is promised out of what the consumer waits for: other rollouts may fill it first, and a
-    promise outlives the wait.
+    capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
+    reservation for which the consumer waits, or that is larger than the queue, may exceed it by less than its own size.
+    Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
+    room to promises; what it still waits for is promised to nobody, because other rollouts may fill it first.
 
     Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
     and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
@@ -284,10 +284,12 @@ class RolloutQueue:
     def reserve(self, n_trajectories: int) -> bool:
         """Sets room aside for a coming rollout; returns False if there is none. Never waits.
 
-        At most `capacity` trajectories are queued or promised room, so a rollout with a reservation always fits.
+        At most `capacity` trajectories are promised room or queued for a later batch than the one that the consumer
+        waits for, so a rollout with a reservation always fits.
         """
         with self._lock:
-            if self._size + self._kept + self._reserved + n_trajectories > self.capacity:
+            n_left_queued = max(0, self._size - self._n_awaited) + self._kept
+            if n_left_queued + self._reserved + n_trajectories > self.capacity:
                 return False
             self._reserved += n_trajectories
             return True

@@ -173,3 +173,22 @@ def test_nothing_is_promised_beyond_the_capacity_while_the_learner_waits():
     with pytest.raises(AssertionError, match="nobody goes on"):
         queue.get(3, 1.0, enough=3)
     assert len(promised) == 2
+
+
+def test_queued_trajectories_that_the_waiting_learner_takes_leave_their_room_to_promises():
+    queue, promised = SteppedQueue(2), []
+
+    def play_round() -> bool:
+        queue.put(make_rollout(n_envs=1), is_active=lambda: False)
+        promised.append(sum(itertools.takewhile(bool, (queue.reserve(1) for _ in range(9)))))
+        return False
+
+    queue.play_round = play_round
+    assert queue.get(3, 1.0, enough=3) is not None
+    assert promised == [2, 0, 0], "none of the three counts before the learner has taken it"
+    assert not queue.reserve(1), "the learner takes nothing now: two are queued, and two are promised room"
+    assert queue.get(2, 0.0) is not None
+    assert queue.get(1, 0.0) is not None
+    assert not queue.reserve(1)
+    queue.release(1)
+    assert queue.reserve(1)
