@@ -1,9 +1,11 @@
 """Collects the pages of the documentation's site in build/pages: `python docs/site.py`, then `mkdocs build`.
 
 Pages and their links are written for the repository. The site gets copies in which a link that leaves docs/ leads to a
-page made here: README, CHANGELOG, the sources that pages link to, and the names that each package exports.
+page made here: README, CHANGELOG, the sources that pages link to. The names that each package exports and the table of
+all modules are made here, too.
 """
 
+import ast
 import importlib
 import posixpath
 import re
@@ -41,6 +43,7 @@ def main() -> None:
             _write(_page(path), _shown(path))
     for package in PACKAGES:
         _write(f"reference/{package}.md", _reference(package))
+    _write("modules.md", _modules())
 
 
 def _write(page: str, text: str) -> None:
@@ -97,6 +100,21 @@ def _reference(package: str) -> str:
     module = importlib.import_module(f"rollcast.{package}")
     names = "".join(f"\n::: rollcast.{package}.{name}\n" for name in module.__all__)
     return f"# rollcast.{package}\n\n{module.__doc__}\n{names}"
+
+
+def _modules() -> str:
+    """Returns the page of all modules, each with the first line of its docstring."""
+    page = "# Modules\n"
+    for package in PACKAGES:
+        folder = ROOT / package / "rollcast" / package
+        page += f"\n## {package}\n\n| module | what it holds or does |\n|---|---|\n"
+        for path in sorted(folder.rglob("*.py")):
+            if path.name == "__init__.py":
+                continue
+            docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            line = docstring.partition("\n")[0].replace("|", "\\|")
+            page += f"| `{path.relative_to(folder).with_suffix('').as_posix()}` | {line} |\n"
+    return page
 
 
 if __name__ == "__main__":

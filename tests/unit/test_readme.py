@@ -1,9 +1,7 @@
 """README and docs show only what exists: commands, options, variables, links, modules, programs."""
 
 import ast
-import fnmatch
 import importlib
-import itertools
 import re
 from pathlib import Path
 
@@ -155,41 +153,3 @@ class TestPrograms:
                 module = importlib.import_module(node.module or "")
                 missing = [name.name for name in node.names if not hasattr(module, name.name)]
                 assert not missing, f"{node.module} has no {missing}"
-
-
-class TestModuleTable:
-    """docs/architecture.md names every module of the three packages, and none that is not there."""
-
-    @pytest.fixture(params=["services", "actor", "learner"])
-    def package(self, request: pytest.FixtureRequest) -> str:
-        return request.param
-
-    def test_names_what_is_there_and_nothing_else(self, package: str):
-        named, there = _named_modules(package), _modules(package)
-        unknown = [pattern for pattern in named if not fnmatch.filter(there, pattern)]
-        assert not unknown, f"docs/architecture.md names modules of {package} that do not exist"
-        missing = [module for module in there if not any(fnmatch.fnmatch(module, pattern) for pattern in named)]
-        assert not missing, f"the table of {package} in docs/architecture.md lacks modules: add them"
-
-
-def _modules(package: str) -> list[str]:
-    root = ROOT / package / "rollcast" / package
-    files = root.rglob("*.py")
-    names = (file.relative_to(root).with_suffix("").as_posix() for file in files)
-    return sorted(name for name in names if not name.endswith("__init__"))
-
-
-def _named_modules(package: str) -> list[str]:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition(f"\n## {package}:")[2].partition("\n## ")[0]
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    return list(
-        itertools.chain.from_iterable(_braces(name) for cell in cells for name in re.findall(r"`([^`]+)`", cell))
-    )
-
-
-def _braces(name: str) -> list[str]:
-    """`a/{b,c}` -> `a/b`, `a/c`."""
-    before, brace, rest = name.partition("{")
-    inside, _, after = rest.partition("}")
-    return [before + middle + after for middle in inside.split(",")] if brace else [name]

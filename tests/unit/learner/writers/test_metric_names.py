@@ -52,8 +52,6 @@ def test_tags_that_other_pages_name_are_listed():
     groups = "train|speed|queue|actors|replay|durable|impala|ppo|appo|dqn|r2d2|sac"
     tags = {metric.tag for metric in ALL}
     for page in DOCS.glob("*.md"):
-        if page.name == "architecture.md":  # there such names are modules
-            continue
         text = page.read_text()
         if page.name in ("from_sb3.md", "from_rllib.md"):  # the first column holds the other library's words
             text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
