@@ -23,16 +23,17 @@ TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, and for gpu, which is
 # `make gpu`; the rest of the folder is what they share
 BENCHMARKS   = $(filter-out recipes sb3 gpu,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
-# The slowest tests are named at the end: CI has 25 minutes.
-PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 $(PYTEST_ARGS)
+# The slowest tests are named at the end: CI has 25 minutes. tests/stages.py reads the report.
+PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.
 SHARED_OUT   = --dist worksteal --numprocesses
+# Each check uses one core: two at a time. The stages after them use both.
+CHECKS       = types docs format-check lint imports proto-check
+STAGES      ?= unit system
 
 .DEFAULT_GOAL := help
-# The steps of `make test` run in their order, but for the checks among themselves.
-ifndef AT_ONCE
+# format before lint, images before their tests
 .NOTPARALLEL:
-endif
 .DELETE_ON_ERROR:
 
 # -- the environment: each step leaves a file, so the second make does nothing --
@@ -76,7 +77,8 @@ train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARG
 	$(BIN)/rollcast train $(ARGS)
 
 .PHONY: test
-test: checks unit system ## everything CI runs
+test: $(VENV)/.docs ## everything CI runs; a stage that fails does not hide the others
+	@$(BIN)/python -m tests.stages --at-once $(CHECKS) -- $(STAGES)
 
 # mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
 .PHONY: quick
@@ -100,11 +102,9 @@ peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` and `
 
 # -- the steps of make test --
 
-# Each uses one core: two at a time.
 .PHONY: checks
 checks: $(VENV)/.docs ## format, lint, types, imports, the stubs and the documentation's site
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target AT_ONCE=yes \
-	  types docs format-check lint imports proto-check
+	@$(BIN)/python -m tests.stages --at-once $(CHECKS)
 
 .PHONY: format
 format: env ## rewrite the sources in the house's format
@@ -150,19 +150,14 @@ docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are erro
 
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input
-	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks
+	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks $(wildcard tests/budgets)
 
-# Together: tests with containers wait for them, and those with processes compute meanwhile. With CI=true the tests
-# with containers run without the question for an engine, and fail where none answers.
+# Together: tests with containers wait for them, and those with processes compute meanwhile. Should the images not build,
+# the tests that need them build them again, fail and say why.
 .PHONY: system
-system: env ## integration and e2e together; without a Docker engine integration alone, unless CI=true
-	@if [ "$$CI" = true ] || docker info >/dev/null 2>&1; then \
-	  $(MAKE) --no-print-directory --silent images && \
-	  $(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e tests/integration; \
-	else \
-	  echo 'e2e: skipped, because no Docker engine answers (docker info)'; \
-	  $(MAKE) --no-print-directory integration; \
-	fi
+system: env ## integration and e2e together; without a Docker engine, or a Slurm cluster, their tests are skipped
+	-@! docker info >/dev/null 2>&1 || $(MAKE) --no-print-directory --silent images
+	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e tests/integration
 
 .PHONY: integration
 integration: env ## real servers and processes, and clients in other languages (Node.js, where there is one)
@@ -171,6 +166,16 @@ integration: env ## real servers and processes, and clients in other languages (
 .PHONY: e2e
 e2e: env images ## real containers on a Docker engine, and a real Slurm cluster
 	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e
+
+# Other Pythons than that of the environment, and no torch: light-3.12 takes python3.12, or pyenv's.
+light-%: env ## unit tests of the installation without torch on another Python, in build/light: make light-3.12
+	@.ci/light $* $(BIN)/pip --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
+
+# Speed depends on the machine, and decides nothing.
+.PHONY: speed
+speed: env ## three minutes of make bench-against
+	@$(MAKE) --no-print-directory bench-against ARGS=--quick || \
+	  echo 'make bench-against ARGS=--quick failed, as it says above' >build/tests/$@.skipped
 
 # -- the rest --
 
@@ -199,5 +204,5 @@ clean: ## remove the environment and every cache; runs/ stays
 
 .PHONY: help
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -n 's/^\([a-z0-9%-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read -r target what; do printf '%-15s %s\n' "$$target" "$$what"; done

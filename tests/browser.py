@@ -1,15 +1,14 @@
 """A headless Chromium for tests of pages, and the dashboards that they open."""
 
 import contextlib
-import os
 import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
+from tests.needs import lacks
 from tests.processes import running, wait_until
 from tests.zygote import ForkedProcess
 
@@ -19,19 +18,12 @@ _DRAWN_TIMEOUT_S = 90.0
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def unavailable(reason: str) -> None:
-    """Skips the test, which lacks something; in CI, which lacks nothing, fails it."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; CI must have one: .ci/run installs it", pytrace=False)
-    pytest.skip(reason)
-
-
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """Starts a headless Chromium, the one of this machine."""
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:
-        unavailable("no Chromium is installed (apt-get install chromium)")
+        lacks("chromium", "no Chromium is installed (apt-get install chromium)")
     with sync_playwright() as playwright:
         # Chromium has no sandbox for root
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -28,6 +28,8 @@ def missing():
     """Returns what a test with a cluster lacks; empty if it lacks nothing."""
     if shutil.which("sinfo") is None:
         return "no Slurm is installed (sinfo)"
+    if os.geteuid() != 0:
+        return "a test kills nodes of the cluster, which needs root"
     asked = subprocess.run(
         ["sinfo", "--noheader", "--Node", "--format=%N"], capture_output=True, text=True, check=False, timeout=60
     )

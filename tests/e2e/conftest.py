@@ -1,11 +1,9 @@
 """Real containers on a real Docker engine, and a real Slurm cluster.
 
-Without an engine, or a cluster, tests are skipped in one line, except in CI (`CI=true`), which has both and fails
-without.
+Without an engine, or a cluster, tests are skipped in one line; CI has both, and fails without.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import uuid
@@ -15,6 +13,7 @@ from pathlib import Path
 import docker
 import pytest
 
+from tests.needs import lacks
 from tests.processes import environment, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +38,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(600))
 
 
-def unavailable(reason):
-    """Skips the test, which lacks something; in CI, which lacks nothing, fails it."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; CI must have one: .ci/run brings it up", pytrace=False)
-    pytest.skip(reason)
-
-
 def _succeeds(*command):
     return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
@@ -62,7 +54,7 @@ def engine():
     """A client of the Docker engine."""
     # asked through the command first: the SDK leaves a socket open when nobody answers
     if shutil.which("docker") is None or not _succeeds("docker", "info"):
-        unavailable("no Docker engine answers (docker info)")
+        lacks("docker", "no Docker engine answers (docker info)")
     client = docker.from_env(timeout=60)
     yield client
     client.close()
@@ -74,7 +66,7 @@ def compose_command():
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     if not _succeeds("docker", "compose", "version"):
-        unavailable("neither docker-compose nor docker compose is installed")
+        lacks("docker", "neither docker-compose nor docker compose is installed")
     return ["docker", "compose"]
 
 

@@ -11,7 +11,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
-from tests.e2e.conftest import unavailable
+from tests.needs import lacks
 from tests.processes import rollcast, wait_until
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
 
@@ -81,7 +81,7 @@ class Run:
 @pytest.fixture
 def run(tmp_path):
     if reason := missing():
-        unavailable(reason)
+        lacks("slurm", reason)
     for node in ("node1", "node2"):
         if state_of(node) not in ("idle", "mixed", "allocated"):
             start_node(node)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rollcast.services.status.status import ActorState
-from tests.e2e.conftest import ENDLESS, paced, unavailable
+from tests.e2e.conftest import ENDLESS, paced
 from tests.e2e.watch import Watch
+from tests.needs import lacks
 from tests.processes import ROOT, environment, free_port, wait_until
 
 # The stock stack has four actors with a core each, and the machine may have two cores.
@@ -31,7 +32,10 @@ def run(*command, **variables):
 def swarm(engine):
     """The engine as a Swarm of one node, as long as the test takes, which drains this node."""
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
-        unavailable("no Swarm of the test's own, whose node it drains: the engine is part of one already (docker info)")
+        lacks(
+            "docker",
+            "no Swarm of the test's own, whose node it drains: the engine is part of one (docker info)",
+        )
     run("docker", "swarm", "init", "--advertise-addr", "127.0.0.1")
     yield
     run("docker", "swarm", "leave", "--force")

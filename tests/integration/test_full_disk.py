@@ -17,7 +17,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
     """Has a run in the folder `run`, and no byte left."""
     with SmallDisk(tmp_path_factory.mktemp("full") / "disk", 32 << 20) as disk:
         if not disk.is_mounted:
-            pytest.skip("no file system may be mounted here (root)")
+            pytest.skip("no file system can be mounted here, which needs root")
         trained = rollcast(*TRAINING, "--run-dir", disk.path / "run")
         assert trained.returncode == 0, trained.stderr
         disk.fill()

@@ -24,6 +24,7 @@ from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
+from tests.needs import lacks
 from tests.processes import ROOT, free_port, rollcast, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -49,12 +50,6 @@ def _is_ready(client):
         return False
 
 
-def _unavailable(reason):
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; CI must have it", pytrace=False)
-    pytest.skip(reason)
-
-
 def _run(*command, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
@@ -66,7 +61,7 @@ class TestBufCurl:
     def buf_curl(self, learner, tmp_path):
         buf = Path(sys.executable).parent / "buf"
         if not buf.exists():
-            _unavailable("buf is not installed (make env)")
+            lacks("buf", "buf is not installed (make env)")
 
         def call(method, *arguments):
             url = f"http://{learner}/rollcast.v1.{method}"
@@ -132,7 +127,7 @@ class TestNode:
         """The command, with its packages installed as the lock file says."""
         for program in ("node", "npm"):
             if shutil.which(program) is None:
-                _unavailable(f"{program} is not installed")
+                lacks(program, f"{program} is not installed")
         lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
         # tests run in several processes, which share this folder
         with (tmp_path_factory.getbasetemp().parent / "npm.lock").open("w") as one_at_a_time:

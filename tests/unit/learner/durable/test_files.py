@@ -19,7 +19,7 @@ DISK_BYTES = 8 << 20
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     with SmallDisk(tmp_path / "disk", DISK_BYTES) as disk:
         if not disk.is_mounted:
-            pytest.skip("no file system may be mounted here (root)")
+            pytest.skip("no file system can be mounted here, which needs root")
         yield disk
 
 

@@ -1,0 +1,139 @@
+"""Runs the stages of `make test`. One that fails does not hide the others.
+
+`python -m tests.stages --at-once lint types -- unit system`: each stage is a target of the Makefile; those that are at
+once run two at a time, before the others. A stage of pytest leaves a report, `build/tests/STAGE.xml`, or several,
+`STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run here ends well and leaves its reason in
+`STAGE.skipped`.
+
+The last line is "7165 passed, 0 failed, 3 skipped". The lines before it name what failed and why something was skipped.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+# Of the Makefile in the current folder.
+REPORTS = Path("build/tests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The outcome of a stage.
+
+    Attributes:
+        stage: Its name.
+        seconds: The time it took.
+        n_passed: Its tests that passed.
+        failed: The names of its tests that failed; its own name if no test tells why the stage failed.
+        skipped: The reason of each skip.
+    """
+
+    stage: str
+    seconds: float
+    n_passed: int
+    failed: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+def run(stage: str, *, output: int | None = None) -> Result:
+    """Runs a stage and reads its reports.
+
+    Args:
+        stage: A target of the Makefile.
+        output: `subprocess.PIPE` prints what the stage says when it is over, in one piece.
+    """
+    for left in _reports(stage):
+        left.unlink()
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        ["make", "--no-print-directory", stage], stdout=output, stderr=output and subprocess.STDOUT, text=True
+    )
+    said, _ = process.communicate()
+    seconds = time.monotonic() - begun
+    outcome = "passed" if process.returncode == 0 else "FAILED"
+    print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s", flush=True)  # noqa: T201
+    return _result(stage, seconds, process.returncode, _reports(stage))
+
+
+def _reports(stage: str) -> list[Path]:
+    patterns = (f"{stage}.xml", f"{stage}-*.xml", f"{stage}.skipped")
+    return [path for pattern in patterns for path in sorted(REPORTS.glob(pattern))]
+
+
+def _result(stage: str, seconds: float, code: int, reports: Sequence[Path]) -> Result:
+    passed: set[str] = set()
+    failed: set[str] = set()
+    skipped: list[str] = []
+    for report in reports:
+        if report.suffix == ".skipped":
+            skipped.append(f"{stage}: {report.read_text().strip()}")
+            continue
+        try:
+            cases = list(ElementTree.parse(report).iter("testcase"))
+        except ElementTree.ParseError as error:
+            failed.add(f"{stage}: {report} is damaged: {error}")
+            continue
+        for case in cases:
+            name = f"{report.stem}: {case.get('classname')}::{case.get('name')}"
+            skip = case.find("skipped")
+            if case.find("failure") is not None or case.find("error") is not None:
+                failed.add(name)
+            elif skip is not None:
+                skipped.append(skip.get("message") or "")
+            else:
+                passed.add(name)
+    if code != 0 and not failed:
+        failed.add(stage)
+    n_passed = len(passed - failed) if reports else int(code == 0)
+    return Result(stage=stage, seconds=seconds, n_passed=n_passed, failed=tuple(sorted(failed)), skipped=tuple(skipped))
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """Returns the lines at the end: times, names of what failed, reasons of skips, numbers."""
+    failed = [name for result in results for name in result.failed]
+    reasons = Counter(reason for result in results for reason in result.skipped)
+    n_passed, n_skipped = sum(result.n_passed for result in results), reasons.total()
+    stages = ", ".join(dict.fromkeys(name.split(":")[0] for name in failed))
+    why = "; ".join(f"{n}: {reason}" for reason, n in reasons.most_common())
+    told = f"passed {n_passed}"
+    told += f"; failed {len(failed)} ({stages})" if failed else "; failed none"
+    told += f"; skipped {n_skipped} ({why})" if reasons else "; skipped none"
+    return [
+        "stages: " + ", ".join(f"{result.stage} {result.seconds:.0f} s" for result in results),
+        *(f"failed: {name}" for name in failed),
+        told,
+        f"{n_passed} passed, {len(failed)} failed, {n_skipped} skipped",
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs all stages and returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--at-once", nargs="*", default=[], metavar="STAGE", help="stages that use one core each")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="the stages after them")
+    given = parser.parse_args(arguments)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    # Ctrl-C reaches the stage too. It ends in its own time, and none comes after it.
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda stage: run(stage, output=subprocess.PIPE), given.at_once))
+    for stage in given.stages:
+        if not interrupts:
+            results.append(run(stage))
+    print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201
+    if interrupts:
+        return 128 + signal.SIGINT
+    return int(any(result.failed for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
