@@ -4,6 +4,7 @@ To import torch takes longer than most of these commands do; `tests.processes` a
 need a fresh interpreter start one themselves: those of README's commands, of the wheel, and of Ctrl-C during imports.
 """
 
+import ctypes
 import dataclasses
 import gc
 import json
@@ -30,6 +31,7 @@ _IMPORTED_FIRST: Final = (
 )
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _START_TIMEOUT_S: Final = 120.0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class ForkedProcess:
@@ -231,6 +233,8 @@ def _reap(channel: socket.socket, numbers: dict[int, int]) -> None:
 def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     """Makes this process look as if it had just been started for the request."""
     os.setsid()
+    # In a session of its own it would outlive tests that are killed, and compute for ever beside the next ones.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(fds[0], 1)
