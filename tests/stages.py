@@ -57,10 +57,11 @@ def run(stage: str, *, output: int | None = None) -> Result:
         ["make", "--no-print-directory", stage], stdout=output, stderr=output and subprocess.STDOUT, text=True
     )
     said, _ = process.communicate()
-    seconds = time.monotonic() - begun
-    outcome = "passed" if process.returncode == 0 else "FAILED"
+    seconds, reports = time.monotonic() - begun, _reports(stage)
+    cannot_run = any(report.suffix == ".skipped" for report in reports)
+    outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
     print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s", flush=True)  # noqa: T201
-    return _result(stage, seconds, process.returncode, _reports(stage))
+    return _result(stage, seconds, process.returncode, reports)
 
 
 def _reports(stage: str) -> list[Path]:

@@ -61,7 +61,7 @@ def engine():
 
 
 @pytest.fixture(scope="session")
-def compose_command():
+def compose_command(engine):
     """`docker-compose` or `docker compose`, whichever this machine has."""
     if shutil.which("docker-compose"):
         return ["docker-compose"]

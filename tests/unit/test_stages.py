@@ -100,6 +100,7 @@ def test_several_reports_of_a_stage_are_added(start):
 def test_a_stage_that_cannot_run_here_says_why(start):
     code, lines = ended(start("light-3.13:\n\t@echo no Python 3.13 >build/tests/$@.skipped\n", "light-3.13"))
     assert code == 0
+    assert lines[0].startswith("== light-3.13: skipped, ")
     assert lines[-2:] == [
         "passed 0; failed none; skipped 1 (1: light-3.13: no Python 3.13)",
         "0 passed, 0 failed, 1 skipped",
