@@ -53,15 +53,32 @@ def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> s
 
 @contextlib.contextmanager
 def running(*arguments: object, **variables: str) -> Iterator[ForkedProcess]:
-    """Runs a command in the background, and kills what is left of it, children included."""
+    """Runs a command in the background, and kills what is left of it, children included.
+
+    If the test fails, pytest shows what the command said and the test did not read: it may be the reason.
+    """
     process = _start(f"rollcast.{arguments[0]}", arguments[1:], variables, merge_errors=True)
     try:
         yield process
+    except BaseException:
+        print(f"rollcast {arguments[0]} said:\n{_unread(process)}")  # noqa: T201
+        raise
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
         process.stdout.close()
+
+
+def _unread(process: ForkedProcess) -> str:
+    if process.stdout.closed:
+        return ""
+    said = b""
+    os.set_blocking(process.stdout.fileno(), False)
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(process.stdout.fileno(), 1 << 16):
+            said += piece
+    return said.decode(errors="replace")
 
 
 def _start(module: str, arguments: Sequence[object], variables: dict[str, str], *, merge_errors: bool) -> ForkedProcess:

@@ -52,8 +52,9 @@ def test_reference_lists_every_exported_name(site: types.ModuleType):
 
 
 def test_each_module_is_listed_with_the_first_line_of_its_docstring(site: types.ModuleType):
-    services = site._modules().partition("\n## services\n")[2].partition("\n## actor\n")[0]
+    page = site._modules()
+    services = page.partition("\n## services\n")[2].partition("\n## actor\n")[0]
     assert "\n| `address` | " in services
     first = services.index("| `policies/policies` | Defines what both sides know of a policy")
     assert services[first:].partition("\n")[2].startswith("| `policies/relayed` | "), "__init__ is none"
-    assert "| \n" not in site._modules(), "no module is without a first line"
+    assert "| \n" not in page, "no module is without a first line"
