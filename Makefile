@@ -191,6 +191,10 @@ soak: env ## half an hour of learners and actors: memory, threads, descriptors f
 fuzz: env ## hostile input by the million for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less
 	$(BIN)/python -m tests.fuzz $(or $(ARGS),--messages 1000000 --seed 3)
 
+.PHONY: budgets
+budgets: env ## the work of the hot paths, counted, beside what is recorded; ARGS=--record writes it down
+	$(BIN)/python -m tests.budgets $(ARGS)
+
 .PHONY: images
 images: ## build rollcast-actor and rollcast-learner
 	docker build --network=host -f actor/Dockerfile -t rollcast-actor .
