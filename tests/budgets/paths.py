@@ -80,9 +80,12 @@ def training() -> Measured:
         stage.rest()
         with counted("a batch of two rollouts that have come"):
             learner.collect_outputs("cpu")
+        stage.spawn(lambda: learner.collect_outputs("cpu"), role="learner")
+        stage.rest()
         with counted("two rollouts, for which the trainer waits"):
-            play(5, *_ACTORS)
-            learner.collect_outputs("cpu")
+            play(5, "a")
+            stage.rest()
+            play(5, "b")
         stage.pass_time(1.0)
         with counted("a policy for two actors that play"):
             cast()

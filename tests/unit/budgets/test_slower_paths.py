@@ -18,7 +18,7 @@ from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.receiver import RolloutReceiver
-from tests.budgets.paths import SCENARIOS, Measured
+from tests.budgets.paths import SCENARIOS, UPDATES, Measured
 from tests.budgets.table import totals
 
 
@@ -60,6 +60,14 @@ ADDITIONS = {
     ),
     "queueing: a lock": Addition(
         "training", "learner: a rollout", RolloutQueue, "put", "self.size", {"Python calls": 1, "locks": 1}
+    ),
+    "queueing: the trainer woken for each rollout": Addition(
+        "training",
+        "learner: two rollouts, for which the trainer waits",
+        RolloutQueue,
+        "offer",
+        "self._arrived.acquire(); self._arrived.notify(); self._arrived.release()",
+        {"threads woken": 1},
     ),
     "acknowledging: actors woken that wait for a policy": Addition(
         "training",
@@ -119,7 +127,13 @@ ADDITIONS = {
 }
 
 
-@pytest.mark.parametrize("addition", [pytest.param(addition, id=name) for name, addition in ADDITIONS.items()])
+@pytest.mark.parametrize(
+    "addition",
+    [
+        pytest.param(addition, id=name, marks=[pytest.mark.slow] * (addition.scenario in UPDATES))
+        for name, addition in ADDITIONS.items()
+    ],
+)
 def test_an_addition_to_a_hot_path_is_counted(addition: Addition, monkeypatch: pytest.MonkeyPatch):
     before = SCENARIOS[addition.scenario]()
     add(addition, monkeypatch)
