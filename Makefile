@@ -152,6 +152,11 @@ docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are erro
 unit: env ## unit tests, golden wire bytes, hostile input
 	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks $(wildcard tests/budgets)
 
+# Libraries choose their instructions once a process, so this is a run of pytest for each, two at a time.
+.PHONY: numeric
+numeric: env ## tests of computed numbers with every instruction set of this processor, on one thread and on two
+	$(BIN)/python -m tests.numeric $(PYTEST_ARGS)
+
 # Together: tests with containers wait for them, and those with processes compute meanwhile. Should the images not build,
 # the tests that need them build them again, fail and say why.
 .PHONY: system

@@ -6,6 +6,7 @@ Also lists, after a run, the unit tests that are too slow for `make quick` and n
 """
 
 import multiprocessing
+import os
 import resource
 import signal
 import threading
@@ -17,12 +18,14 @@ import pytest
 
 from rollcast.actor.rounding import fix_rounding
 
+# `make numeric` has the tests run on two as well.
+_N_THREADS = int(os.environ.get("TEST_THREADS", "1"))
 try:
     import torch
 except ModuleNotFoundError:
-    pass  # `make light-3.12`: the tests of what needs no torch
+    torch = None  # `make light-3.12`: the tests of what needs no torch
 else:
-    torch.set_num_threads(1)
+    torch.set_num_threads(_N_THREADS)
 # Before anything computes: runs in the tests' own process are compared, bit for bit, with runs in others.
 fix_rounding()
 # An example may take longer on a busy machine than the 200 ms that hypothesis allows.
@@ -50,6 +53,13 @@ def ctrl_c_is_not_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def threads_of_the_run() -> None:
+    """Gives each test the threads of this run: what acts or trains in this process limits them to one."""
+    if torch is not None and torch.get_num_threads() != _N_THREADS:
+        torch.set_num_threads(_N_THREADS)
 
 
 @pytest.fixture(autouse=True)

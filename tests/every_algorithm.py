@@ -54,6 +54,10 @@ _KINDS: Mapping[str, tuple[type[Algorithm], type[BaseModel]]] = {
 }
 # Two passes of two minibatches: enough to see what each costs.
 _FEW_PASSES = {"n_epochs": 2, "minibatch_steps": T * B // 2}
+# The names of the optimiser's epsilon. SAC's optimisers have torch's, which no setting changes.
+_EPSILONS = {"impala": "optimizer_epsilon", "ppo": "optimizer_epsilon", "appo": "optimizer_epsilon"} | dict.fromkeys(
+    ("dqn", "r2d2"), "adam_epsilon"
+)
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ppo": _FEW_PASSES,
     "appo": _FEW_PASSES,
@@ -96,6 +100,16 @@ class Case:
         """The spaces by substep key."""
         keys = [FLAT_SUBSTEP] if self.n_substeps == 1 else [f"substep{i}" for i in range(self.n_substeps)]
         return {key: SubstepSpaces(observation=self.observation, action=self.action) for key in keys}
+
+    def in_proportion(self) -> "Case":
+        """Returns the case with steps of the optimiser of a tenth of the gradient; SAC's as it is.
+
+        Adam divides by the gradient's size: where that is small, its rounding moves a parameter by a whole step. Beside
+        an epsilon that is far above all gradients, steps are as exact as gradients.
+        """
+        if self.kind not in _EPSILONS:
+            return self
+        return replace(self, settings={**self.settings, "learning_rate": 0.1, _EPSILONS[self.kind]: 1.0})
 
     def make(self, device: torch.device | str, *, seed: int = 0) -> Algorithm:
         """Makes the algorithm."""

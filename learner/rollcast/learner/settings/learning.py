@@ -192,7 +192,8 @@ class LearnerSettings(
     deterministic: bool = setting(
         False,
         "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
-        "slots, and all arithmetic uses one thread and adds in a fixed order. "
+        "slots, and all arithmetic uses one thread and adds in a fixed order. It is the same to the bit on processors "
+        "of the same maker and instruction set, with the same versions of torch and numpy. "
         "IMPALA and APPO take one rollout of every actor for each batch, so "
         "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
         "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "

@@ -1,0 +1,19 @@
+"""The bound on the difference of two computations of the same numbers that add in another order."""
+
+import torch
+
+
+def rounding_bound(dtype: torch.dtype, n_terms: int) -> float:
+    """Returns how far two sums of the same products may be apart, as a share of the sum of the products' sizes.
+
+    A sum of n products is off by at most gamma_n = n u / (1 - n u) of the sum of their sizes, u half a unit in the last
+    place of 1, in whatever order it is added, and with fused multiplications or not: Higham 2002, "Accuracy and
+    Stability of Numerical Algorithms", section 3.1. Both sums may be off, so this is twice that.
+
+    Args:
+        dtype: In which is added.
+        n_terms: The number of products in the longest sum. Sums of sums have the terms of both.
+    """
+    off_by = n_terms * torch.finfo(dtype).eps / 2
+    assert off_by < 1, f"a sum of {n_terms} terms in {dtype} may be anything"
+    return 2 * off_by / (1 - off_by)
