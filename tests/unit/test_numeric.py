@@ -5,16 +5,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests import numeric
-from tests.numeric import INSTRUCTIONS, Outcome, files, here_and_missing, main, most_of_this_processor, variables
+from tests.numeric import INSTRUCTIONS, Outcome, files, here_and_missing, main, variables
 
-ASKS = "import tests.conftest, torch; print(torch.backends.cpu.get_cpu_capability().lower(), torch.get_num_threads())"
+ASKS = "import torch; print(torch.backends.cpu.get_cpu_capability().lower(), torch.get_num_threads())"
 
 
 @pytest.mark.slow
 def test_each_run_computes_with_its_instructions_on_its_threads():
-    here, _ = here_and_missing(most_of_this_processor())
+    here, _ = here_and_missing(torch.backends.cpu.get_cpu_capability().lower())
     for n_threads, name in enumerate(here, 1):
         command = [sys.executable, "-c", ASKS]
         environment = os.environ | variables(name, n_threads)
