@@ -20,9 +20,9 @@ PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
 TEST_PROCESSES ?= 3
-# those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, and for gpu, which is
-# `make gpu`; the rest of the folder is what they share
-BENCHMARKS   = $(filter-out recipes sb3 gpu,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
+# those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
+# `make gpu`, and for the two of `make bench-against`; the rest of the folder is what they share
+BENCHMARKS   = $(filter-out recipes sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 # The slowest tests are named at the end: CI has 25 minutes. tests/stages.py reads the report.
 PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.
@@ -90,6 +90,17 @@ bench: env ## run every benchmark, one after the other, and print their tables; 
 	@for name in $(or $(ONLY),$(BENCHMARKS)); do \
 	  echo "== python -m benchmarks.$$name" && $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; \
 	done
+
+# The commit may stand where a target would: make bench-against 31ce8b1.
+ifeq ($(firstword $(MAKECMDGOALS)),bench-against)
+COMMIT ?= $(word 2,$(MAKECMDGOALS))
+$(filter-out bench-against,$(MAKECMDGOALS)):
+	@:
+endif
+
+.PHONY: bench-against
+bench-against: env ## processor time of this tree as ratios to COMMIT=31ce8b1, or to the last tag; ARGS=--quick: three minutes
+	$(BIN)/python -m benchmarks.against $(ARGS) $(COMMIT)
 
 # constraints.txt keeps them from bringing another torch or numpy.
 .PHONY: benchmark-recipes
