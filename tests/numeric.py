@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.processes import ROOT
+from tests.stages import REPORTS
 
 # From the least to the most, each as torch, oneDNN, numpy's OpenBLAS and torch's MKL name it. On processors that are
 # not Intel's, MKL knows COMPATIBLE and what it chooses itself, and takes the latter for every other value.
@@ -111,6 +112,7 @@ def run(instructions: str, n_threads: int, arguments: Sequence[str]) -> Outcome:
         _LEFT_OUT,
         "-p",
         "no:cacheprovider",
+        f"--junitxml={REPORTS}/numeric-{instructions}-{n_threads}.xml",
         *arguments,
     ]
     start = time.monotonic()
@@ -144,6 +146,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{outcome.line}\n")
     for name in missing:
         sys.stdout.write(f"{name:18} skipped: this processor has no more than {most}\n")
+    if missing:
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        (REPORTS / "numeric.skipped").write_text(f"{', '.join(missing)}: this processor has no more than {most}")
     return bool(failed)
 
 

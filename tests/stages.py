@@ -2,8 +2,8 @@
 
 `python -m tests.stages --at-once lint types -- unit system`: each stage is a target of the Makefile; those that are at
 once run two at a time, before the others. A stage of pytest leaves a report, `build/tests/STAGE.xml`, or several,
-`STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run here ends well and leaves its reason in
-`STAGE.skipped`.
+`STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run here, or not all of it, ends well and
+leaves the reason in `STAGE.skipped`.
 
 The last line is "7165 passed, 0 failed, 3 skipped". The lines before it name what failed and why something was skipped.
 """
@@ -58,7 +58,7 @@ def run(stage: str, *, output: int | None = None) -> Result:
     )
     said, _ = process.communicate()
     seconds, reports = time.monotonic() - begun, _reports(stage)
-    cannot_run = any(report.suffix == ".skipped" for report in reports)
+    cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
     outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
     print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s", flush=True)  # noqa: T201
     return _result(stage, seconds, process.returncode, reports)

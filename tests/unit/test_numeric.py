@@ -24,7 +24,7 @@ def test_each_run_computes_with_its_instructions_on_its_threads():
 
 
 @pytest.mark.parametrize("failing", ["", "avx2"])
-def test_failures_and_what_the_processor_lacks_are_told(failing, monkeypatch, capsys):
+def test_failures_and_what_the_processor_lacks_are_told(failing, monkeypatch, capsys, tmp_path):
     ran = []
 
     def run(name: str, n_threads: int, arguments: list[str]) -> Outcome:
@@ -34,10 +34,12 @@ def test_failures_and_what_the_processor_lacks_are_told(failing, monkeypatch, ca
 
     monkeypatch.setattr(numeric, "most_of_this_processor", lambda: "avx2")
     monkeypatch.setattr(numeric, "run", run)
+    monkeypatch.setattr(numeric, "REPORTS", tmp_path)
     assert main(["-x"]) == bool(failing)
     assert sorted(ran) == [("avx2", 1), ("avx2", 2), ("default", 1), ("default", 2)]
     printed = capsys.readouterr().out
     assert "avx512             skipped: this processor has no more than avx2\n" in printed
+    assert (tmp_path / "numeric.skipped").read_text() == "avx512: this processor has no more than avx2"
     assert "default, 2             2 s,    3 s of processor: 5 tests\n" in printed
     assert ("what avx2 printed" in printed) == bool(failing)
     assert "what default printed" not in printed
