@@ -9,10 +9,14 @@ Lines of JSON, each written by the kernel before the learner goes on, so that SI
     ["snapshot"], ["saved", ID]      the state was taken for a checkpoint; which one, in either order
     ["joined", actor, incarnation, acknowledged]
                                      an actor, and what it need not send again
-    ["taken", [[actor, incarnation, sequence, [seed, ...]], ...], [what is wrong, ...]]
-                                     trajectories were learnt from, or put into the buffer
+    ["taken", actor, incarnation, sequence, [seed, ...]]
+                                     trajectories of a rollout were learnt from, or put into the buffer
     ["stale", actor, incarnation, sequence, [seed, ...]]
                                      trajectories that were dropped
+    ["corrupt", what is wrong]       about a batch, or about a rollout in it
+
+Trajectories stand in the order in which the learner took them, whether it learnt from them or dropped them. Their lines
+are written once an update has used them, or the buffer has them: until then they do not count.
 
 An ID is the number of seconds of training as the checkpoint has it: no two are the same.
 """
@@ -21,8 +25,10 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -45,7 +51,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.ledger import what_is_wrong
 
 
-class _Record:
+class Record:
     """The file.
 
     Attributes:
@@ -69,17 +75,22 @@ class _Record:
         self.coming.clear()
 
 
-def record_learning(record: _Record) -> None:
-    """From now on, what this process learns from is written down."""
+def record_learning(record: Record) -> None:
+    """From now on, what this process learns from is written down; `unittest.mock.patch.stopall` ends it."""
     record.write("started")
     _record_checkpoints(record)
     _record_actors(record)
-    _record_stale(record)
+    _record_pieces(record)
     _record_batches(record)
     _record_insertions(record)
 
 
-def _record_checkpoints(record: _Record) -> None:
+def _replace(owner: type, **methods: Callable[..., Any]) -> None:
+    for name, method in methods.items():
+        patch.object(owner, name, method).start()
+
+
+def _record_checkpoints(record: Record) -> None:
     state, load_state = TrainingProgress.state, TrainingProgress.load_state
 
     def saved(progress: TrainingProgress) -> dict[str, Any]:
@@ -91,12 +102,12 @@ def _record_checkpoints(record: _Record) -> None:
         record.write("resumed", taken["seconds"])
         load_state(progress, taken)
 
-    TrainingProgress.state, TrainingProgress.load_state = saved, resumed
+    _replace(TrainingProgress, state=saved, load_state=resumed)
     for source in (FreshExperience, ReplayedExperience):
         _record_snapshots(record, source)
 
 
-def _record_snapshots(record: _Record, source: type[ExperienceSource]) -> None:
+def _record_snapshots(record: Record, source: type[ExperienceSource]) -> None:
     begin_save = source.begin_save
 
     def snapshot(experience: ExperienceSource) -> SaveExperience:
@@ -105,10 +116,10 @@ def _record_snapshots(record: _Record, source: type[ExperienceSource]) -> None:
             record.write("snapshot")
         return save
 
-    source.begin_save = snapshot
+    _replace(source, begin_save=snapshot)
 
 
-def _record_actors(record: _Record) -> None:
+def _record_actors(record: Record) -> None:
     join = ActorRegistry.join
 
     def joined(registry: ActorRegistry, offer: JoinOffer) -> ActorRecord:
@@ -116,10 +127,10 @@ def _record_actors(record: _Record) -> None:
         record.write("joined", actor.actor_id, actor.incarnation, actor.acknowledged_sequence)
         return actor
 
-    ActorRegistry.join = joined
+    _replace(ActorRegistry, join=joined)
 
 
-def _record_batches(record: _Record) -> None:
+def _record_batches(record: Record) -> None:
     add, finish, restart, update = Assembly.add, Assembly.finish, Assembly.restart, Impala.update
     ready = AssembledBatch.ready
     pieces: list[RolloutSlice] = []
@@ -144,8 +155,7 @@ def _record_batches(record: _Record) -> None:
     def taken(assembled: AssembledBatch) -> Batch:
         batch = ready(assembled)
         _, its_pieces = full.pop(id(assembled))
-        faults = _faults_of_batch(batch, its_pieces)
-        record.coming.append(("taken", [_named(piece) for piece in its_pieces], faults))
+        record.coming.extend(("corrupt", text) for text in _faults_of_batch(batch, its_pieces))
         return batch
 
     def updated(algorithm: Impala, batch: Batch, **options: Any) -> Metrics:
@@ -153,8 +163,9 @@ def _record_batches(record: _Record) -> None:
         record.write_coming()
         return metrics
 
-    Assembly.add, Assembly.finish, Assembly.restart, Impala.update = added, finished, restarted, updated
-    AssembledBatch.ready = taken
+    _replace(Assembly, add=added, finish=finished, restart=restarted)
+    _replace(AssembledBatch, ready=taken)
+    _replace(Impala, update=updated)
 
 
 def _faults_of_batch(batch: Batch, pieces: list[RolloutSlice]) -> list[str]:
@@ -179,34 +190,30 @@ def _faults_of_batch(batch: Batch, pieces: list[RolloutSlice]) -> list[str]:
     return faults
 
 
-def _record_stale(record: _Record) -> None:
+def _record_pieces(record: Record) -> None:
     note = RolloutTaker._note
 
     def noted(taker: RolloutTaker, piece: RolloutSlice, is_stale: bool) -> None:
         note(taker, piece, is_stale)
-        if is_stale:
-            record.coming.append(("stale", *_named(piece)))
+        rollout = piece.rollout
+        seeds = rollout.env_seeds[piece.start : piece.stop]
+        kind = "stale" if is_stale else "taken"
+        record.coming.append((kind, rollout.actor_id, rollout.incarnation, rollout.sequence, seeds))
 
-    RolloutTaker._note = noted
+    _replace(RolloutTaker, _note=noted)
 
 
-def _record_insertions(record: _Record) -> None:
+def _record_insertions(record: Record) -> None:
     insert = ReplayBuffer.insert
 
     def inserted(buffer: ReplayBuffer, rollout: Rollout, **options: Any) -> int:
         with record.moving:
             n_entries = insert(buffer, rollout, **options)
-            whole = RolloutSlice(rollout, 0, rollout.n_envs)
-            record.coming.append(("taken", [_named(whole)], _faults(rollout)))
+            record.coming.extend(("corrupt", text) for text in _faults(rollout))
             record.write_coming()
         return n_entries
 
-    ReplayBuffer.insert = inserted
-
-
-def _named(piece: RolloutSlice) -> tuple[str, int, int, tuple[int, ...]]:
-    rollout = piece.rollout
-    return rollout.actor_id, rollout.incarnation, rollout.sequence, rollout.env_seeds[piece.start : piece.stop]
+    _replace(ReplayBuffer, insert=inserted)
 
 
 def _faults(rollout: Rollout) -> list[str]:
@@ -215,5 +222,5 @@ def _faults(rollout: Rollout) -> list[str]:
 
 
 if __name__ == "__main__":
-    record_learning(_Record(Path(sys.argv[1])))
+    record_learning(Record(Path(sys.argv[1])))
     sys.exit(main(sys.argv[2:]))

@@ -27,15 +27,17 @@ class _State:
     Attributes:
         n_learnt: The number of all trajectories.
         last: The sequence of each environment's last trajectory.
+        lines: The line that told of it.
         missing: The sequences before it that are not there.
     """
 
     n_learnt: int = 0
     last: dict[Player, int] = field(default_factory=dict)
+    lines: dict[Player, str] = field(default_factory=dict)
     missing: dict[Player, tuple[range, ...]] = field(default_factory=dict)
 
     def copy(self) -> "_State":
-        return _State(self.n_learnt, dict(self.last), dict(self.missing))
+        return _State(self.n_learnt, dict(self.last), dict(self.lines), dict(self.missing))
 
     def miss(self, player: Player, sequences: range) -> None:
         """Notes that some are not there."""
@@ -44,6 +46,8 @@ class _State:
 
 class Lineage:
     """Reads what `tests.chaos.learning` writes. Any thread may ask.
+
+    An entry for trajectories that are there twice, or out of order, ends with the lines of the file that it rests on.
 
     When a learner goes on from a checkpoint, the ledger goes back to it: what was learnt after it is *rolled back*, as
     the updates are. What was acknowledged to an actor that lives on, and is not in that checkpoint, is *skipped*: the
@@ -60,6 +64,7 @@ class Lineage:
         # Up to where rollouts of a process may be missing that were acknowledged for good.
         self._forgiven: dict[Process, int] = {}
         self._offset = 0
+        self._n_lines = 0
         self.changed = threading.Condition()  # guards all below
         self._state = _State()
         self._saved: dict[float, _State] = {}
@@ -68,8 +73,11 @@ class Lineage:
         # The lineage of the process before, until this one tells where it goes on.
         self._before: _State | None = None
         self._n_taken: dict[str, int] = {}
+        # The line that is being read, with its number.
+        self._line = ""
         # Of this process: what was acknowledged to those that have joined, and of whom it has had anything.
         self._joined: dict[Process, int] = {}
+        self._join_lines: dict[Process, str] = {}
         self._met: set[Player] = set()
         self.entries = Entries()
         self.n_lives = self.n_resumed = 0
@@ -131,6 +139,7 @@ class Lineage:
     def enter_logged(self, pieces: Sequence[RolloutSlice]) -> None:
         """Notes and checks what the log has for the next process, which is to learn from it."""
         with self.changed:
+            self._line = "the log"
             for piece in pieces:
                 rollout = piece.rollout
                 for seed in rollout.env_seeds[piece.start : piece.stop]:
@@ -173,13 +182,15 @@ class Lineage:
         self._offset += sum(len(line) + 1 for line in lines)
         with self.changed:
             for line in lines:
+                self._n_lines += 1
+                self._line = f"line {self._n_lines}: {line.decode()}"
                 kind, *values = json.loads(line)
                 getattr(self, f"_note_{kind}")(*values)
             self.changed.notify_all()
 
     def _note_started(self) -> None:
         self.n_lives += 1
-        self._joined, self._met = {}, set()
+        self._joined, self._join_lines, self._met = {}, {}, set()
         self._snapshot = self._checkpoint = None
         if self._before is None:
             self._before = self._state
@@ -211,18 +222,21 @@ class Lineage:
 
     def _note_joined(self, actor_id: str, incarnation: int, acknowledged: int) -> None:
         self.n_joins += 1
-        self._joined.setdefault((actor_id, incarnation), acknowledged)
+        if (actor_id, incarnation) not in self._joined:
+            self._joined[actor_id, incarnation] = acknowledged
+            self._join_lines[actor_id, incarnation] = self._line
 
-    def _note_taken(self, pieces: list[tuple[str, int, int, list[int]]], faults: Sequence[str] = ()) -> None:
+    def _note_corrupt(self, text: str) -> None:
+        self.entries.corrupt.append(text)
+
+    def _note_taken(self, actor_id: str, incarnation: int, sequence: int, seeds: list[int]) -> None:
         if self._before is not None and self._before.n_learnt:
             self.entries.lost.append(f"training began again; {self._before.n_learnt} trajectories had been learnt from")
         self._before = None
-        self.entries.corrupt.extend(faults)
-        for actor_id, incarnation, sequence, seeds in pieces:
-            self._n_taken[actor_id] = self._n_taken.get(actor_id, 0) + 1
-            for seed in seeds:
-                self._enter((actor_id, incarnation, seed), sequence)
-                self._state.n_learnt += 1
+        self._n_taken[actor_id] = self._n_taken.get(actor_id, 0) + 1
+        for seed in seeds:
+            self._enter((actor_id, incarnation, seed), sequence)
+            self._state.n_learnt += 1
 
     def _note_stale(self, actor_id: str, incarnation: int, sequence: int, seeds: list[int]) -> None:
         self.n_stale += len(seeds)
@@ -238,14 +252,22 @@ class Lineage:
             self.n_skipped += len(gap)
             self._state.miss(player, gap)
             last = sequence - 1
-        self._met.add(player)
         name = f"rollout {sequence} of {actor_id}, incarnation {incarnation}, environment {seed}"
         if sequence <= last:
-            self.entries.duplicated.append(name)
+            self.entries.duplicated.append(f"{name}{self._rests_on(player)}")
         elif sequence != last + 1:
-            (self.entries.lost if self._durable else self.entries.disordered).append(f"before {name}, after {last}")
+            entries = self.entries.lost if self._durable else self.entries.disordered
+            entries.append(f"before {name}, after {last}{self._rests_on(player)}")
             self._state.miss(player, range(last + 1, sequence))
+        self._met.add(player)
         self._state.last[player] = max(last, sequence)
+        self._state.lines[player] = self._line
+
+    def _rests_on(self, player: Player) -> str:
+        """The lines that an entry follows from, in their order."""
+        before = self._state.lines.get(player)
+        joined = None if player in self._met else self._join_lines.get(player[:2])
+        return "".join(f"\n    {line}" for line in (before, joined, self._line) if line is not None)
 
     def _may_be_missing(self, player: Player, gap: range) -> bool:
         process = player[:2]
