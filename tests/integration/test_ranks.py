@@ -39,13 +39,16 @@ ENDLESS = ("--total-steps", 10**9)
 
 
 class Ranks:
-    """Two ranks of one run, at an address and the one after it."""
+    """Two ranks of one run, at an address and the one after it, or wherever their files say."""
 
-    def __init__(self, *, port: int | None = None) -> None:
+    def __init__(self, *, port: int | None = None, address_file: Path | None = None) -> None:
         self.port = port or free_ports(2)
+        self.address_file = address_file
         self.processes: list[ForkedProcess] = []
 
     def address(self, rank: int = 0) -> str:
+        if self.address_file is not None:
+            return f"file:{self.address_file}" + (f".{rank}" if rank else "")
         return f"127.0.0.1:{self.port + rank}"
 
     def status(self, rank: int = 0) -> LearnerStatus | None:
@@ -70,10 +73,16 @@ class Ranks:
 
 @contextlib.contextmanager
 def ranks(
-    *arguments: object, port: int | None = None, own: dict[int, tuple[object, ...]] | None = None
+    *arguments: object,
+    port: int | None = None,
+    address_file: Path | None = None,
+    own: dict[int, tuple[object, ...]] | None = None,
 ) -> Iterator[Ranks]:
     """Starts both ranks; `own` are further arguments of one of them."""
-    found = Ranks(port=port)
+    found = Ranks(port=port, address_file=address_file)
+    at = ("--address", found.address())
+    if address_file is not None:
+        at = ("--address", "127.0.0.1:0", "--address-file", address_file)
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with contextlib.ExitStack() as stack:
         for rank in range(2):
@@ -81,7 +90,7 @@ def ranks(
             process = running(
                 "learner",
                 "learner",
-                *("--address", found.address(), *QUICK, *arguments, *of_rank),
+                *(*at, *QUICK, *arguments, *of_rank),
                 RANK=str(rank),
                 **place,
             )
@@ -139,8 +148,10 @@ def test_two_ranks_learn(tmp_path: Path):
 def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_path: Path):
     arguments = ("--run-dir", tmp_path / "run", "--resume", "auto", "--checkpoint-interval-s", 0.5, *ENDLESS)
     with ranks(*arguments) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120) as two:
+        wait_for_an_actor_at_each(first)
         first.wait_for_updates()
-        wait_until(lambda: any((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "a checkpoint", 60)
+        with LearnerClient(first.address()) as client:
+            client.save_checkpoint()
         before = first.updates()
         first.processes[1].send_signal(signal.SIGKILL)
         code, output = first.ended(0)
@@ -149,8 +160,7 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
         assert re.search(r"rank 1 does not answer any more, and was last at: .+, after \d+ updates", output), output
         with ranks(*arguments, port=first.port) as second:
             second.wait_for_updates(before + 5)
-            for rank in range(2):
-                wait_until(lambda rank=rank: _n_streaming(second, rank) == 1, f"the actor of rank {rank}", 60)
+            wait_for_an_actor_at_each(second)
             with LearnerClient(second.address(1)) as client:
                 (info,) = client.actors()
                 assert info.incarnation == 1, "the same process, at the same rank"
@@ -158,6 +168,30 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
                 client.stop()
             assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
         assert [actor.wait(60) for actor in two] == [0, 0], "a call of Stop ends training for the actors of all ranks"
+
+
+def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
+    # They return to the address of rank 0: the one that they had been sent to is nobody's any more.
+    arguments, address = ("--run-dir", tmp_path / "run", "--resume", "auto", *ENDLESS), tmp_path / "address"
+    with (
+        ranks(*arguments, address_file=address) as first,
+        actors(first.address(), 2, "--reconnect-timeout-s", 240) as two,
+    ):
+        wait_for_an_actor_at_each(first)
+        for process in first.processes:
+            process.send_signal(signal.SIGKILL)
+        assert [first.ended(rank)[0] for rank in range(2)] == [-signal.SIGKILL] * 2
+        with ranks(*arguments, address_file=address) as second:
+            wait_for_an_actor_at_each(second)
+            second.wait_for_updates()
+            for rank in range(2):
+                with LearnerClient(second.address(rank)) as client:
+                    (info,) = client.actors()
+                    assert info.incarnation == 1, "the same process"
+            with LearnerClient(second.address()) as client:
+                client.stop()
+            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+        assert [actor.wait(120) for actor in two] == [0, 0]
 
 
 def test_what_an_operator_asks_acts_on_all_ranks(tmp_path: Path):
@@ -194,7 +228,7 @@ def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
     arguments = ("--run-dir", tmp_path / "run", "--ranks.data-timeout-s", 0.5, "--ranks.check-updates", 1, *ENDLESS)
     with ranks(*arguments) as two, actors(two.address(), 2) as both:
         two.wait_for_updates()
-        wait_until(lambda: _n_streaming(two, 1) == 1, "the actor of rank 1", 60)
+        wait_for_an_actor_at_each(two)
         with LearnerClient(two.address(1)) as client:
             (info,) = client.actors()
         (hanging,) = [actor for actor in both if info.actor_id.endswith(f"-{actor.pid}")]
@@ -259,6 +293,17 @@ def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_on
 def _n_streaming(ranks: Ranks, rank: int = 0) -> int:
     status = ranks.status(rank)
     return 0 if status is None else status.actors_alive
+
+
+def wait_for_an_actor_at_each(ranks: Ranks) -> None:
+    """Waits until two actors play, one at each rank."""
+    found = [0, 0]
+
+    def is_there() -> bool:
+        found[:] = [_n_streaming(ranks, rank) for rank in range(2)]
+        return found == [1, 1]
+
+    wait_until(is_there, "an actor at each rank", 240)
 
 
 def test_ranks_with_different_settings_are_refused(tmp_path: Path):

@@ -53,8 +53,6 @@ class Joining:
         self._agreement: JoinAgreement | None = None
         # The learner that took this actor, if it was sent there; else empty.
         self._home = ""
-        # False once a learner that it was sent to could not be reached.
-        self._follows = True
         self._patience = Patience()
 
     @property
@@ -135,15 +133,15 @@ class Joining:
     def _join_at(self, address: str, acknowledged_sequence: int) -> LearnerClient:
         """Joins the learner at an address, or the one of its run that it sends this actor to."""
         offer = self.offer(acknowledged_sequence)
-        client, elsewhere = self._ask(address, dataclasses.replace(offer, follows_redirect=self._follows))
+        client, elsewhere = self._ask(address, dataclasses.replace(offer, follows_redirect=True))
         if not elsewhere:
             return client
         client.close()
         try:
             client, _ = self._ask(elsewhere, offer)
         except LearnerUnreachableError as error:
-            if self._agreement is not None:
-                # That learner knows which rollouts it has: to go elsewhere could bring one to both.
+            if self._home:
+                # The learner that had this actor knows which rollouts it has: to go elsewhere could bring one to both.
                 raise
             logger.warning(
                 "the learner at %s sends this actor to %s, which cannot be reached: %s; it stays with that at %s",
@@ -152,7 +150,6 @@ class Joining:
                 error,
                 address,
             )
-            self._follows = False
             return self._ask(address, offer)[0]
         logger.info("the learner at %s has sent this actor to %s", address, elsewhere)
         self._home = elsewhere

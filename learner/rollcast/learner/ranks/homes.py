@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 # An actor that was sent to a rank, and has not arrived after so long, is not counted there any more.
 _ARRIVAL_S: Final = 30.0
+_AGAIN: Final = "try again with backoff"
 
 
 class Board(Protocol):
@@ -44,7 +45,8 @@ class RankHomes:
     """The homes of actors over all ranks: an `ingest.homes.ActorHomes`. Any thread may call.
 
     A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
-    rollouts that it has had from it. Evaluators are rank 0's.
+    rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is
+    divided like a new one. Evaluators are rank 0's.
 
     Args:
         board: What the ranks know of each other.
@@ -93,7 +95,7 @@ class RankHomes:
         """Returns the address of the rank that takes an actor; None: this one does.
 
         Raises:
-            NotReadyError: That rank does not serve yet.
+            NotReadyError: That rank does not serve yet; or some rank does not that may know the actor.
         """
         try:
             home = self._home(offer, n_taken)
@@ -106,7 +108,7 @@ class RankHomes:
         if address is None:
             with self._lock:
                 self._sent[home] = max(0, self._sent[home] - 1)
-            raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; try again with backoff")
+            raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; {_AGAIN}")
         return address
 
     def _home(self, offer: JoinOffer, n_taken: int) -> int:
@@ -115,8 +117,10 @@ class RankHomes:
         if offer.actor_id and (known := self._board.noted(f"home/{offer.actor_id}")) is not None:
             return int(known)
         if offer.incarnation:
-            # It was here before these ranks were started.
-            return self.rank
+            # It was here before these ranks were started. A rank notes whom it knows before it serves.
+            for rank in range(self.n_ranks):
+                if self._board.noted(f"address/{rank}") is None:
+                    raise NotReadyError(f"rank {rank} of this run, which may know this actor, is starting; {_AGAIN}")
         with self._lock:
             loads = [told + sent for told, sent in zip(self._told, self._sent, strict=True)]
             loads[self.rank] = max(loads[self.rank], n_taken)

@@ -164,8 +164,18 @@ def test_stays_with_the_first_learner_and_says_so_if_the_other_cannot_be_reached
     assert list(learner.sink.joined) == ["a"]
     assert f"sends this actor to {nowhere}, which cannot be reached" in caplog.text
     assert f"it stays with that at {learner.address}" in caplog.text
-    join(joining)
     assert not learner.sink.offers[-1].follows_redirect
+
+
+def test_an_actor_that_stayed_goes_to_the_other_learner_when_it_is_sent_there_again(learner: FakeLearner):
+    learner.sink.elsewhere = f"127.0.0.1:{free_port()}"
+    joining = joining_of(learner.address)
+    join(joining)
+    with serve() as other:
+        # both have been started again, and know nothing of this actor
+        learner.sink.elsewhere = other.address
+        join(joining)
+        assert list(other.sink.joined) == ["a"]
 
 
 def test_asks_the_first_learner_where_a_lost_one_is_now(learner: FakeLearner):

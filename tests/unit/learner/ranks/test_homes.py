@@ -40,10 +40,16 @@ def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
     assert second.elsewhere(offer("b"), 50) == "host:0"
 
 
-def test_an_actor_that_was_here_before_the_ranks_were_started_again_stays():
-    first, _ = make_homes()
-    assert first.elsewhere(offer("a", incarnation=2), 50) is None
-    assert first.elsewhere(offer("a"), 50) == "host:1"
+def test_an_actor_that_comes_back_and_that_no_rank_knows_is_divided_anew_once_all_serve():
+    texts: dict[str, str] = {}
+    first, second = (RankHomes(BoardInMemory(rank, 2, texts)) for rank in range(2))
+    first.serve_at("host:0")
+    with pytest.raises(NotReadyError, match="rank 1 of this run, which may know this actor, is starting"):
+        first.elsewhere(offer("known", incarnation=2), 0)
+    second.took("known")
+    second.serve_at("host:1")
+    assert first.elsewhere(offer("known", incarnation=2), 0) == "host:1"
+    assert [first.elsewhere(offer(name, incarnation=1), 0) for name in "abcd"] == [None, "host:1", None, "host:1"]
 
 
 def test_those_that_were_sent_count_until_they_have_arrived():
