@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.actor.acting.process import main
+from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.rollouts.uplink import RolloutUplink
 from tests.chaos.policies import write_policies
@@ -49,4 +50,4 @@ def read_acknowledgements(path: Path) -> dict[int, int]:
 if __name__ == "__main__":
     write_acknowledgements(Path(sys.argv[1]))
     write_policies(Path(sys.argv[1]).with_suffix(".policies"))
-    sys.exit(main(sys.argv[2:]))
+    run_to_end(lambda: main(sys.argv[2:]))

@@ -45,6 +45,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
@@ -223,4 +224,4 @@ def _faults(rollout: Rollout) -> list[str]:
 
 if __name__ == "__main__":
     record_learning(Record(Path(sys.argv[1])))
-    sys.exit(main(sys.argv[2:]))
+    run_to_end(lambda: main(sys.argv[2:]))

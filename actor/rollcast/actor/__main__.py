@@ -1,23 +1,21 @@
 """An actor process that dials in to a learner: `python -m rollcast.actor --learner-address HOST:PORT`."""
 
-import sys
+from typing import NoReturn
 
-from rollcast.services.process.interrupts import INTERRUPTED, end_imports_quietly, end_now
+from rollcast.services.process.interrupts import end_imports_quietly, run_to_end
 
 
-def main() -> int:
-    """Runs an actor; see `rollcast.actor.acting.process.main`."""
+def main() -> NoReturn:
+    """Runs an actor, and ends the process; see `rollcast.actor.acting.process.main`."""
     end_imports_quietly()
-    try:
-        from rollcast.actor.acting.process import main as run
+    run_to_end(_run)
 
-        exit_code = run()
-    except KeyboardInterrupt:
-        exit_code = INTERRUPTED
-    if exit_code == INTERRUPTED:
-        end_now(exit_code)
-    return exit_code
+
+def _run() -> int:
+    from rollcast.actor.acting.process import main as run
+
+    return run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

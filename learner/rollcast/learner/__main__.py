@@ -1,23 +1,21 @@
 """The `rollcast` command, and `python -m rollcast.learner COMMAND`, which is the same."""
 
-import sys
+from typing import NoReturn
 
-from rollcast.services.process.interrupts import INTERRUPTED, end_imports_quietly, end_now
+from rollcast.services.process.interrupts import end_imports_quietly, run_to_end
 
 
-def main() -> int:
-    """Runs a command; see `rollcast.learner.commands.cli.main`."""
+def main() -> NoReturn:
+    """Runs a command, and ends the process; see `rollcast.learner.commands.cli.main`."""
     end_imports_quietly()
-    try:
-        from rollcast.learner.commands.cli import main as run
+    run_to_end(_run)
 
-        exit_code = run()
-    except KeyboardInterrupt:
-        exit_code = INTERRUPTED
-    if exit_code == INTERRUPTED:
-        end_now(exit_code)
-    return exit_code
+
+def _run() -> int:
+    from rollcast.learner.commands.cli import main as run
+
+    return run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,17 +1,20 @@
-"""Handles Ctrl-C while a process starts: no traceback from it, nor from the processes that it starts."""
+"""Begins and ends a command's process: Ctrl-C shows no traceback, and no thread aborts the process at its end."""
 
 import atexit
 import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Final, NoReturn
 
 # The exit code that shells use: 128 plus the number of the signal.
 INTERRUPTED: Final = 128 + signal.SIGINT
+# The exit code that Python uses when the last of what was printed cannot be written: the disk is full, say.
+_NOT_FLUSHED: Final = 120
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 
 
@@ -42,21 +45,45 @@ def interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_now(exit_code: int) -> NoReturn:
-    """Ends the process: runs the registered exit functions, but waits for no thread and tears down no module.
+def run_to_end(run: Callable[[], int]) -> NoReturn:
+    """Runs a command, and ends the process with its exit code; 130 after Ctrl-C.
 
-    Tearing modules down takes seconds if torch is loaded. A Ctrl-C meanwhile is ignored: it would leave temporary
-    folders behind.
+    The process ends as Python ends it, except that no module is torn down. Daemon threads run on while that happens,
+    and one of them that returns from C++ to Python then, such as from torch, aborts the process: "terminate called
+    without an active exception". It would take seconds, too, if torch is loaded. After Ctrl-C no thread is waited for.
 
     Args:
-        exit_code: The exit code of the process.
+        run: The command; returns its exit code.
     """
+    try:
+        exit_code = _exit_code_of(run)
+        if exit_code != INTERRUPTED:
+            # waits for all threads that are not daemons, as Python does
+            threading._shutdown()  # type: ignore[attr-defined]
+    except KeyboardInterrupt:
+        exit_code = INTERRUPTED
+    # A Ctrl-C from now on would leave temporary folders behind.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        try:
             stream.flush()
+        except (OSError, ValueError):
+            exit_code = exit_code or _NOT_FLUSHED
     os._exit(exit_code)
+
+
+def _exit_code_of(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    except Exception:  # noqa: BLE001  # as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        return 1
 
 
 def _end_or_raise(number: int, frame: FrameType | None) -> None:
