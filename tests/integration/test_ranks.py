@@ -20,7 +20,7 @@ from rollcast.services.status.status import LearnerStatus
 from tests.processes import ROOT, environment, free_port, free_ports, running, wait_until
 from tests.zygote import ForkedProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Small updates, and two environments for an actor: rounds follow each other quickly.
 QUICK = (
