@@ -102,17 +102,41 @@ def descendants(process: ForkedProcess | subprocess.Popen[str]) -> list[psutil.P
 
 
 def free_port() -> int:
-    """A port that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is this process's until it ends: servers of its tests may listen there, one after the other."""
+    return free_ports(1)
 
 
 def free_ports(n: int) -> int:
-    """The first of ports that follow each other, and that nobody has just now."""
+    """The first of ports that follow each other; see `free_port`."""
     while True:
-        first = free_port()
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            for port in range(first, first + n):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+        held: list[socket.socket] = []
+        with contextlib.suppress(OSError, OverflowError):
+            held.append(_hold(0))
+            first = int(held[0].getsockname()[1])
+            held += [_hold(first + i) for i in range(1, n)]
+            _held_ports.extend(held)
             return first
+        for port in held:
+            port.close()
+
+
+_held_ports: list[socket.socket] = []
+
+
+def _hold(port: int) -> socket.socket:
+    """Binds a socket that never listens: the system gives its port to nobody else, and connections are refused.
+
+    Servers that set SO_REUSEADDR, as gRPC's and Python's do, may listen there all the same. It is set here only after
+    the port is ours: else two processes could hold one port.
+    """
+    has_both = socket.has_dualstack_ipv6()
+    holder = socket.socket(socket.AF_INET6 if has_both else socket.AF_INET)
+    try:
+        if has_both:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(("", port))
+    except OSError:
+        holder.close()
+        raise
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return holder

@@ -318,9 +318,7 @@ def test_ranks_with_different_settings_are_refused(tmp_path: Path):
 
 def test_a_rank_that_cannot_serve_ends_the_other_with_its_error_and_leaves_no_run(tmp_path: Path):
     port = free_ports(2)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port + 1))
-        other.listen()
+    with socket.create_server(("127.0.0.1", port + 1)):
         with ranks("--run-dir", tmp_path / "run", port=port) as two:
             code, output = two.ended(0)
             assert code == 1

@@ -22,6 +22,7 @@ from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.services.version import software_version
 from tests.histories import RUN, busy_run, points, serve_history, serve_without_history, status, update
 from tests.integration.learner_fakes import DEADLINE_S, FakeControl
+from tests.processes import free_port
 
 FAST_S = 0.1
 
@@ -53,8 +54,7 @@ def test_has_all_that_the_learner_remembers_then_what_is_new():
 
 
 def test_says_that_no_learner_answers():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with following(address) as follower:
         problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
         assert problem is not None
