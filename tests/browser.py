@@ -9,11 +9,9 @@ from typing import Any
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from tests.needs import lacks
-from tests.processes import running, wait_until
+from tests.processes import DEADLINE_S, running, wait_until
 from tests.zygote import ForkedProcess
 
-# On two cores a run of one test of two pages took 12 to 19 s beside three others like it, and up to 54 s beside seven.
-_DRAWN_TIMEOUT_S = 90.0
 # The program of Debian's package and of others.
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -69,9 +67,9 @@ class Watcher:
 
     def open(self, url: str) -> "Watcher":
         """Opens a dashboard and waits until it is drawn."""
-        self.page.goto(url, timeout=1000 * _DRAWN_TIMEOUT_S)
+        self.page.goto(url)
         try:
-            self.page.wait_for_selector("main .sentence", timeout=1000 * _DRAWN_TIMEOUT_S)
+            self.page.wait_for_selector("main .sentence")
         except TimeoutError as error:
             raise AssertionError(
                 f"the page is not drawn; complaints: {self.complaints}; unanswered: {self.unanswered}; "
@@ -87,7 +85,7 @@ class Watcher:
         """Returns the value of a figure."""
         return self.text(f'[data-figure="{name}"]')
 
-    def wait_for_text(self, selector: str, wanted: str, timeout_s: float = 20.0) -> None:
+    def wait_for_text(self, selector: str, wanted: str, timeout_s: float = DEADLINE_S) -> None:
         """Waits until an element has a text in it."""
         seen = self.page.locator(selector).filter(has_text=wanted)
         seen.first.wait_for(timeout=1000 * timeout_s)
@@ -106,6 +104,7 @@ class Watcher:
 def watcher(browser: Browser, **options: Any) -> Iterator[Watcher]:
     """Opens a tab with nothing in its cache."""
     context = browser.new_context(viewport={"width": 1400, "height": 1300}, **options)
+    context.set_default_timeout(1000 * DEADLINE_S)
     try:
         yield Watcher(context.new_page())
     finally:
@@ -129,7 +128,7 @@ def link_of(process: ForkedProcess) -> str:
         assert line or process.poll() is None, f"it has ended: {''.join(seen)}"
         return bool(re.search(r"http://\S+", line))
 
-    wait_until(printed, "the link of the dashboard", 60.0)
+    wait_until(printed, "the link of the dashboard")
     found = re.search(r"http://\S+", seen[-1])
     assert found is not None
     return found[0]

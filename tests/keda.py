@@ -8,6 +8,7 @@ import grpc
 
 from rollcast.keda import external_scaler_pb2 as messages
 from rollcast.keda import external_scaler_pb2_grpc
+from tests.processes import DEADLINE_S
 
 # Kubernetes changes nothing while the ratio to what there is differs by less.
 _TOLERANCE = 0.1
@@ -49,20 +50,20 @@ class Keda:
         self._channel.close()
 
     def is_active(self) -> bool:
-        return bool(self._stub.IsActive(self._asked, timeout=10, wait_for_ready=True).result)
+        return bool(self._stub.IsActive(self._asked, timeout=DEADLINE_S, wait_for_ready=True).result)
 
     def stream_is_active(self) -> Iterator[bool]:
-        for response in self._stub.StreamIsActive(self._asked, timeout=60, wait_for_ready=True):
+        for response in self._stub.StreamIsActive(self._asked, timeout=DEADLINE_S, wait_for_ready=True):
             yield bool(response.result)
 
     def metric(self, name: str | None = None) -> float:
         """Returns the value of a metric; None: of the one that the scaler names."""
         if name is None:
-            (spec,) = self._stub.GetMetricSpec(self._asked, timeout=10, wait_for_ready=True).metricSpecs
+            (spec,) = self._stub.GetMetricSpec(self._asked, timeout=DEADLINE_S, wait_for_ready=True).metricSpecs
             assert spec.targetSizeFloat == spec.targetSize == 1
             name = spec.metricName
         request = messages.GetMetricsRequest(scaledObjectRef=self._asked, metricName=name)
-        (value,) = self._stub.GetMetrics(request, timeout=10, wait_for_ready=True).metricValues
+        (value,) = self._stub.GetMetrics(request, timeout=DEADLINE_S, wait_for_ready=True).metricValues
         assert value.metricName == name
         # KEDA takes the whole number where the other is 0
         assert value.metricValueFloat == value.metricValue

@@ -13,14 +13,21 @@ from pathlib import Path
 
 import psutil
 
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.status.status import LearnerStatus, Phase
 from tests.zygote import ForkedProcess, Zygote
 
 ROOT = Path(__file__).resolve().parent.parent
 # the four source roots of the namespace package `rollcast`
 SOURCE_ROOTS = tuple(ROOT / name for name in ("proto", "services", "actor", "learner"))
 
+# No state that a test waits for takes a quarter of it on a machine of two cores with other work.
+DEADLINE_S = 120.0
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S) -> None:
     """Waits on a state; fails with its name when the deadline has passed."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -40,15 +47,30 @@ def zygote() -> Zygote:
     return Zygote(environment())
 
 
-def rollcast(*arguments: object, timeout_s: float = 90.0, **variables: str) -> subprocess.CompletedProcess[str]:
+def rollcast(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     process = _start("rollcast.learner", arguments, variables, merge_errors=False)
     try:
-        stdout, stderr = process.communicate(timeout_s)
+        stdout, stderr = process.communicate(DEADLINE_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        _kill(process)
+        process.communicate()
         raise
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def completed(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command that ends well."""
+    done = rollcast(*arguments, **variables)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(*arguments: object, code: int = 2, **variables: str) -> str:
+    """Runs a command that ends with an error in words, and returns what it says."""
+    done = rollcast(*arguments, **variables)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    return done.stderr
 
 
 @contextlib.contextmanager
@@ -64,9 +86,7 @@ def running(*arguments: object, **variables: str) -> Iterator[ForkedProcess]:
         print(f"rollcast {arguments[0]} said:\n{_unread(process)}")  # noqa: T201
         raise
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        _kill(process)
         process.stdout.close()
 
 
@@ -79,6 +99,44 @@ def _unread(process: ForkedProcess) -> str:
         while piece := os.read(process.stdout.fileno(), 1 << 16):
             said += piece
     return said.decode(errors="replace")
+
+
+def ended(
+    process: ForkedProcess | subprocess.Popen[str],
+    number: signal.Signals | None = None,
+    within_s: float = DEADLINE_S,
+) -> int:
+    """Waits for the end of a process, after a signal if one is given, and returns its exit code."""
+    if number is not None:
+        process.send_signal(number)
+    return process.wait(within_s)
+
+
+def status_of(learner: LearnerClient | str, security: ClientSecurity = PLAIN_CLIENT) -> LearnerStatus:
+    """Asks a learner, by its client or its address; while none answers, the status is that of one that starts."""
+    try:
+        if isinstance(learner, LearnerClient):
+            return learner.status()
+        with LearnerClient(learner, timeout_s=5.0, security=security) as client:
+            return client.status()
+    except RollcastError:
+        return LearnerStatus(phase=Phase.STARTING)
+
+
+def is_alive(process: psutil.Process | int) -> bool:
+    """Returns whether a process, or that of a number, runs; one that has ended and is not waited for does not."""
+    try:
+        process = psutil.Process(process) if isinstance(process, int) else process
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(process: ForkedProcess) -> None:
+    """Kills what is left of a command, with its children, which hold its pipes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(DEADLINE_S)
 
 
 def _start(module: str, arguments: Sequence[object], variables: dict[str, str], *, merge_errors: bool) -> ForkedProcess:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.processes import ROOT, free_port
+from tests.zygote import end_with_parent
 
 # Makes every run small.
 SMALL = {
@@ -23,10 +24,10 @@ SMALL = {
 
 
 class Shell:
-    """A fresh shell in a folder of its own, with the examples as in a checkout, and free ports for the pages'."""
+    """A fresh shell in a folder of its own, with the examples as in a checkout, and a port for the pages'."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.metrics_port, self.relay_port = folder, free_port(), free_port(), free_port()
+        self.folder, self.port = folder, free_port()
         (folder / "home").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
@@ -42,11 +43,10 @@ class Shell:
         return f"localhost:{self.port}"
 
     def here(self, text: str) -> str:
-        """Returns a text with the placeholders for hosts and ports replaced."""
+        """Returns a text with the placeholders for hosts and the port replaced."""
         for host in ("LEARNER_HOST", "learner.example.org"):
             text = text.replace(f"{host}:50051", "localhost:50051")
-        text = text.replace("RELAY_HOST:50053", "localhost:50053").replace(":50053", f":{self.relay_port}")
-        return text.replace(":50051", f":{self.port}").replace(":9464", f":{self.metrics_port}")
+        return text.replace(":50051", f":{self.port}")
 
     def run(self, command: str, **variables: str) -> str:
         """Types a command and returns what it prints."""
@@ -62,6 +62,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509  # one call of the system, with nothing to import or to lock
         )
         try:
             yield process

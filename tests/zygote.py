@@ -32,6 +32,15 @@ _IMPORTED_FIRST: Final = (
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _START_TIMEOUT_S: Final = 120.0
 _PR_SET_PDEATHSIG: Final = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
+
+
+def end_with_parent() -> None:
+    """Has the system kill this process when the one that started it ends: a killed test run leaves no endless training.
+
+    What the process has started itself ends with it, as after any kill.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ForkedProcess:
@@ -232,9 +241,8 @@ def _reap(channel: socket.socket, numbers: dict[int, int]) -> None:
 
 def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     """Makes this process look as if it had just been started for the request."""
+    end_with_parent()
     os.setsid()
-    # In a session of its own it would outlive tests that are killed, and compute for ever beside the next ones.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(fds[0], 1)

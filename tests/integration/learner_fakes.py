@@ -34,7 +34,7 @@ from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus
 SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))
 }
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def offer(actor_id: str = "a", **changes: object) -> JoinOffer:

@@ -2,22 +2,14 @@
 
 import json
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
-from tests.processes import rollcast, running, wait_until
+from tests.certificates import calling, security_of, serving
+from tests.processes import completed, ended, refused, rollcast, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def updates_of(address: str) -> int:
-    with suppress(RollcastError), LearnerClient(address, timeout_s=5.0) as client:
-        return client.status().updates
-    return 0
 
 
 def test_an_actor_waits_for_the_file_and_follows_a_learner_that_moved(tmp_path: Path):
@@ -29,46 +21,27 @@ def test_an_actor_waits_for_the_file_and_follows_a_learner_that_moved(tmp_path: 
         ports = []
         for options in (("--run-dir", tmp_path / "run"), ("--resume", tmp_path / "run")):
             with running(*learning, *options) as learner:
-                wait_until(lambda: updates_of(address) > 3, "updates", 90)
+                wait_until(lambda: status_of(address).updates > 3, "updates")
                 ports.append(json.loads(file.read_text())["address"])
                 assert "training" in rollcast("status", "--address", address).stdout
-                learner.send_signal(signal.SIGTERM)
-                assert learner.wait(60) == 0
+                assert ended(learner, signal.SIGTERM) == 0
             assert not file.exists()
         assert ports[0] != ports[1]
         assert actor.poll() is None
 
 
 def test_certificates_name_the_learner_though_nobody_knew_its_machine(tmp_path: Path):
-    made = rollcast("certs", tmp_path / "certs", "--host", "rollcast-learner")
-    assert made.returncode == 0, made.stderr
+    completed("certs", tmp_path / "certs", "--host", "rollcast-learner")
     certs, file = tmp_path / "certs", tmp_path / "learner.address"
 
-    def client(role: str) -> tuple[object, ...]:
-        own = ("--tls-cert", certs / f"{role}.pem", "--tls-key", certs / f"{role}.key")
-        return ("--tls-ca", certs / "ca.pem", *own, "--token-file", certs / f"{role}.token")
-
-    serving = (
-        "--tls-cert",
-        certs / "server.pem",
-        "--tls-key",
-        certs / "server.key",
-        "--tls-client-ca",
-        certs / "ca.pem",
-    )
     naming = ("--address-file", file, "--advertised-host", "127.0.0.1", "--tls-server-name", "rollcast-learner")
-    learning = ("learner", "learner", "--address", "0.0.0.0:0", *serving, "--tokens-file", certs / "tokens", *naming)
+    learning = ("learner", "learner", "--address", "0.0.0.0:0", *serving(certs), *naming)
     with (
         running(*learning, "--run-dir", tmp_path / "run", "--stop-return", "1e9"),
-        running("actor", "--learner-address", f"file:{file}", "--envs-per-actor", 8, *client("actor")),
+        running("actor", "--learner-address", f"file:{file}", "--envs-per-actor", 8, *calling(certs, "actor")),
     ):
-        asked = ("status", "--address", f"file:{file}", *client("viewer"), "--json-output")
-
-        def has_learnt() -> bool:
-            done = rollcast(*asked)
-            return done.returncode == 0 and json.loads(done.stdout)["updates"] > 0
-
-        wait_until(has_learnt, "updates", 90)
-    refused = rollcast("learner", "--address", f"file:{file}", "--run-dir", tmp_path / "other")
-    assert refused.returncode == 2
-    assert "is a file; expected host:port or unix:/path to listen at" in refused.stderr
+        wait_until(lambda: status_of(f"file:{file}", security_of(certs, "viewer")).updates, "updates")
+        done = completed("status", "--address", f"file:{file}", *calling(certs, "viewer"), "--json-output")
+        assert json.loads(done.stdout)["updates"] > 0
+    said = refused("learner", "--address", f"file:{file}", "--run-dir", tmp_path / "other")
+    assert "is a file; expected host:port or unix:/path to listen at" in said

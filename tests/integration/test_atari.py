@@ -12,7 +12,7 @@ from rollcast.actor import load_policy
 from rollcast.learner.commands.train import train
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.rollouts.recording import read_rollouts
-from tests.processes import free_port, rollcast, running
+from tests.processes import completed, ended, free_port, refused, running
 
 SHORT = json.dumps({"max_num_frames_per_episode": 240})
 GAME = ("--env-id", "ALE/Breakout-v5", "--atari", "--env-kwargs", SHORT)
@@ -20,17 +20,15 @@ SMALL = ("--n-rollout-steps", 8, "--envs-per-actor", 2, "--batch-size", 2, "--st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_run_is_evaluated_resumed_played_and_recorded(tmp_path: Path):
     run, path, figures = tmp_path / "run", tmp_path / "played.rollouts", tmp_path / "figures.json"
     for arguments in (
-        ("train", *GAME, *SMALL, "--run-dir", run, "--total-steps", 64, "--n-actors", 1),
+        ("train", *GAME, *SMALL, "--run-dir", run, "--total-steps", 64, "--n-actors", 1, "--actor-kind", "sequential"),
         ("train", "--resume", run, "--total-steps", 96),
         ("evaluate", run, "--n-episodes", 1, "--summary-json", figures),
         ("record", "--policy", run, "--output", path, "--rollouts", 1, "--n-rollout-steps", 8, "--envs-per-actor", 2),
     ):
-        done = rollcast(*arguments)
-        assert done.returncode == 0, done.stderr
+        completed(*arguments)
     settings = (run / "settings.yaml").read_text()
     assert "frame_stack: 4\n" in settings
     # a whole game is what the no-ops leave of 240 frames
@@ -40,23 +38,18 @@ def test_run_is_evaluated_resumed_played_and_recorded(tmp_path: Path):
     assert columns.observation[""].shape == (8, 2, 84, 84)
     assert columns.previous_observation[""].shape == (2, 3, 84, 84)
     assert load_policy(run, name="last").act(np.zeros((84, 84), np.uint8)) in range(4)
-    done = rollcast("evaluate", run, "--env-id", "CartPole-v1")
-    assert done.returncode == 2
-    assert "env_id is 'CartPole-v1' with atari, but that is no Atari game" in done.stderr
+    said = refused("evaluate", run, "--env-id", "CartPole-v1")
+    assert "env_id is 'CartPole-v1' with atari, but that is no Atari game" in said
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_actor_and_evaluator_elsewhere_play_the_learners_game(tmp_path: Path):
     address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
     remote = ("actor", "--learner-address", address, *GAME)
     evaluates = ("--eval-interval-s", 0.2, "--eval-episodes", 1)
     with running(*remote) as actor, running(*remote, "--role", "evaluate") as judge:
-        done = rollcast(
-            *("learner", *GAME, *SMALL, *evaluates, "--address", address, "--run-dir", run, "--total-steps", 128)
-        )
-        assert done.returncode == 0, done.stderr
-        assert (actor.wait(60), judge.wait(60)) == (0, 0)
+        completed(*("learner", *GAME, *SMALL, *evaluates, "--address", address, "--run-dir", run, "--total-steps", 128))
+        assert (ended(actor), ended(judge)) == (0, 0)
     assert "eval/mean_return" in (run / "metrics.jsonl").read_text()
 
 

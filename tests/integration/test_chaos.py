@@ -29,7 +29,6 @@ def test_no_actor_is_given_a_wrong_policy_whatever_its_encoding(tmp_path: Path):
         assert report.notes[f"policies, {encoding}"] > 1, report
 
 
-@pytest.mark.timeout(300)
 def test_killed_learner_continues_although_its_newest_checkpoint_is_damaged(tmp_path: Path):
     kinds = ("learner_kill", "flipped_file")
     report = run_learner_chaos(
@@ -41,7 +40,6 @@ def test_killed_learner_continues_although_its_newest_checkpoint_is_damaged(tmp_
     assert report.notes["trajectories in its line"] > 0, report
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("algorithm", ["impala", "sac"])
 def test_killed_durable_learner_loses_nothing_acknowledged(algorithm: Algorithm, tmp_path: Path):
     report = run_learner_chaos(

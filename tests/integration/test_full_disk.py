@@ -7,7 +7,7 @@ import pytest
 
 from rollcast.learner.runs.directory import RunDirectory
 from tests.chaos.disk import SmallDisk
-from tests.processes import rollcast
+from tests.processes import completed, refused, rollcast
 
 TRAINING = ("train", "--actor-kind", "sequential", "--n-actors", 1, "--hidden-sizes", "[8]", "--total-steps", 600)
 
@@ -18,8 +18,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
     with SmallDisk(tmp_path_factory.mktemp("full") / "disk", 32 << 20) as disk:
         if not disk.is_mounted:
             pytest.skip("no file system can be mounted here, which needs root")
-        trained = rollcast(*TRAINING, "--run-dir", disk.path / "run")
-        assert trained.returncode == 0, trained.stderr
+        completed(*TRAINING, "--run-dir", disk.path / "run")
         disk.fill()
         yield disk
 
@@ -52,12 +51,10 @@ def test_failed_change_of_settings_keeps_the_old_ones(disk):
 
 def test_unchanged_resumed_run_ends_well(disk):
     """The run has ended before. A run that had not would try to write again until there is room."""
-    resumed = rollcast("train", "--resume", disk.path / "run")
-    assert resumed.returncode == 0, resumed.stderr
+    completed("train", "--resume", disk.path / "run")
 
 
 def test_writes_all_certificates_or_none(disk):
-    refused = rollcast("certs", disk.path / "certs")
-    assert refused.returncode == 2
-    assert "No space left on device" in refused.stderr
+    said = refused("certs", disk.path / "certs")
+    assert "No space left on device" in said
     assert files_of(disk.path / "certs") == set()

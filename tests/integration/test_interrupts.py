@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import ROOT, environment, is_alive, wait_until
 
 DEADLINE_S = 60.0
 TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 1)
@@ -66,17 +66,17 @@ def has_mapped(process: subprocess.Popen[str], library: str) -> bool:
 @pytest.mark.parametrize(("command", "library"), EARLY)
 def test_ctrl_c_during_imports_ends_quietly(start, command, library, tmp_path):
     process = start(*command, *(("--run-dir", tmp_path / "run") if command is TRAIN else ()))
-    wait_until(lambda: has_mapped(process, library), "the import has begun", DEADLINE_S)
+    wait_until(lambda: has_mapped(process, library), "the import has begun")
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, output) == (130, "")
 
 
-@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("times", [1, 5])
 def test_interrupted_training_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
     process = start(*TRAIN, "--run-dir", tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains", 60.0)
+    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     for _ in range(times):
@@ -84,7 +84,7 @@ def test_interrupted_training_leaves_no_process_and_no_temporary_folder(start, t
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, output
     assert "Traceback" not in output
-    wait_until(lambda: not any(child.is_running() for child in children), "its processes have ended")
+    wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
     # torch keeps one for whoever comes next
     left = {path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")}
     assert left == set()

@@ -14,11 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rollcast.learner.commands.certificates import make_certificates
-from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
-from rollcast.services.security.security import ClientSecurity
+from tests.certificates import security_of
 from tests.manifests import container, environment_of, overlay, pod
-from tests.processes import ROOT, free_port, running, wait_until
+from tests.processes import ROOT, ended, free_port, running, status_of, wait_until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 _IN_IMAGE = "/opt/venv/lib/python3.11/site-packages/"
@@ -57,19 +55,8 @@ class Cluster:
         )
 
     def is_training(self) -> bool:
-        security = ClientSecurity()
-        if (self.folder / "ca.pem").exists():
-            names = {
-                "tls_ca": "ca.pem",
-                "tls_cert": "viewer.pem",
-                "tls_key": "viewer.key",
-                "token_file": "viewer.token",
-            }
-            security = ClientSecurity(**{name: self.folder / file for name, file in names.items()})
-        # It does not answer yet: it does not train.
-        with contextlib.suppress(RollcastError), LearnerClient(self.address, timeout_s=2, security=security) as client:
-            return client.status().updates > 0
-        return False
+        certs = self.folder if (self.folder / "ca.pem").exists() else None
+        return status_of(self.address, security_of(certs, "viewer")).updates > 0
 
 
 @pytest.fixture
@@ -84,11 +71,9 @@ def cluster(request, tmp_path):
 def test_sigterm_ends_learner_and_actor_with_exit_code_0_within_their_grace_periods(cluster):
     learner_does, actor_does = cluster.environment("learner"), cluster.environment("actor")
     with running("learner", "learner", **learner_does) as learner, running("actor", **actor_does) as actor:
-        wait_until(cluster.is_training, "training", 90)
-        actor.send_signal(signal.SIGTERM)
-        assert actor.wait(cluster.grace_s("actor")) == 0
-        learner.send_signal(signal.SIGTERM)
-        assert learner.wait(cluster.grace_s("learner")) == 0
+        wait_until(cluster.is_training, "training")
+        assert ended(actor, signal.SIGTERM, cluster.grace_s("actor")) == 0
+        assert ended(learner, signal.SIGTERM, cluster.grace_s("learner")) == 0
     assert list((cluster.folder / "run/checkpoints").iterdir()), "the next pod goes on from here"
 
 
@@ -112,9 +97,8 @@ def test_learner_is_ready_while_it_serves_and_not_while_it_stops(cluster):
     ):
         watching = threading.Thread(target=watch, args=(channel,))
         watching.start()
-        wait_until(lambda: SERVING in states or not watching.is_alive(), "readiness", 90)
-        learner.send_signal(signal.SIGTERM)
-        assert learner.wait(cluster.grace_s("learner")) == 0
+        wait_until(lambda: SERVING in states or not watching.is_alive(), "readiness")
+        assert ended(learner, signal.SIGTERM, cluster.grace_s("learner")) == 0
         watching.join(20)
         assert states[-1] == NOT_SERVING, "no service sends it anything any more while it drains"
         assert states.count(SERVING) == 1
@@ -124,11 +108,10 @@ def test_learner_is_ready_while_it_serves_and_not_while_it_stops(cluster):
 def test_exec_probes_answer_with_mutual_tls(cluster):
     assert not cluster.probe("learner", "readinessProbe"), "nobody is there yet"
     with running("learner", "learner", **cluster.environment("learner")) as learner:
-        wait_until(lambda: cluster.probe("learner", "startupProbe"), "startup", 90)
+        wait_until(lambda: cluster.probe("learner", "startupProbe"), "startup")
         assert cluster.probe("learner", "readinessProbe")
         assert cluster.probe("learner", "livenessProbe")
-        learner.send_signal(signal.SIGTERM)
-        assert learner.wait(cluster.grace_s("learner")) == 0
+        assert ended(learner, signal.SIGTERM, cluster.grace_s("learner")) == 0
         assert not cluster.probe("learner", "readinessProbe")
 
 
@@ -136,10 +119,9 @@ def test_exec_probes_answer_with_mutual_tls(cluster):
 def test_actor_without_a_learner_is_alive_and_ends_within_its_grace_period(cluster):
     assert not cluster.probe("actor", "startupProbe"), "it has not begun"
     with running("actor", **cluster.environment("actor")) as actor:
-        wait_until(lambda: cluster.probe("actor", "startupProbe"), "startup", 60)
+        wait_until(lambda: cluster.probe("actor", "startupProbe"), "startup")
         assert cluster.probe("actor", "livenessProbe")
-        actor.send_signal(signal.SIGTERM)
-        assert actor.wait(cluster.grace_s("actor")) == 0
+        assert ended(actor, signal.SIGTERM, cluster.grace_s("actor")) == 0
         two_minutes_ago = time.time() - 120
         os.utime(cluster.heartbeat, (two_minutes_ago, two_minutes_ago))
         assert not cluster.probe("actor", "livenessProbe"), "one that hangs"

@@ -114,7 +114,7 @@ def test_actor_notices_a_lost_rollout(
         assert not connection.wait_for_credit(9, 3.0)
         assert len(learner.sink.streams) == 1, "a learner that is busy is left alone"
         learner.sink.awaiting_s = 3.0
-        wait_until(lambda: connection.wait_for_credit(6, 0.1), "credit for what comes after the lost one", 20.0)
+        wait_until(lambda: connection.wait_for_credit(6, 0.1), "credit for what comes after the lost one")
         assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
     assert "rollout 2, which the learner has awaited for 3 s, was lost on its way" in caplog.text
 

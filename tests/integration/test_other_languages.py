@@ -18,14 +18,13 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.needs import lacks
-from tests.processes import ROOT, free_port, rollcast, running, wait_until
+from tests.processes import ROOT, completed, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -38,16 +37,8 @@ def learner(tmp_path_factory):
     address = f"127.0.0.1:{free_port()}"
     arguments = ("--run-dir", tmp_path_factory.mktemp("learner") / "run", "--n-rollout-steps", 8, "--batch-size", 2)
     with running("learner", "learner", "--address", address, *arguments):
-        with LearnerClient(address, timeout_s=2.0) as client:
-            wait_until(lambda: _is_ready(client), "the learner", 40)
+        wait_until(lambda: status_of(address).phase is Phase.TRAINING, "the learner")
         yield address
-
-
-def _is_ready(client):
-    try:
-        return client.status().phase is Phase.TRAINING
-    except LearnerUnreachableError:
-        return False
 
 
 def _run(*command, **options):
@@ -140,8 +131,7 @@ class TestNode:
     def test_node_reads_a_recording(self, node, tmp_path):
         """A program without rollcast reads a file of `rollcast record`."""
         path = tmp_path / "demo.rollouts"
-        recorded = rollcast("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
-        assert recorded.returncode == 0, recorded.stderr
+        completed("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
         done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
         assert done.returncode == 0, done.stderr
         header, *found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -162,8 +152,7 @@ class TestNode:
 
     def test_node_rejects_a_truncated_recording(self, node, tmp_path):
         path = tmp_path / "demo.rollouts"
-        recorded = rollcast("record", "--output", path, "--rollouts", 2)
-        assert recorded.returncode == 0, recorded.stderr
+        completed("record", "--output", path, "--rollouts", 2)
         path.write_bytes(path.read_bytes()[:-1])
         done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
         assert done.returncode == 1

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
 from rollcast.services.status.status import ActorState
 from tests.packages import bare_environment, build, install
-from tests.processes import SOURCE_ROOTS, free_port, running, wait_until
+from tests.processes import DEADLINE_S, SOURCE_ROOTS, ended, free_port, running, status_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -71,7 +70,7 @@ def programs(shared: Path) -> Path:
 def run(program: Path, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [str(program), *map(str, arguments)]
     return subprocess.run(
-        command, **{"env": bare_environment(), "capture_output": True, "text": True, "timeout": 120, **options}
+        command, **{"env": bare_environment(), "capture_output": True, "text": True, "timeout": DEADLINE_S, **options}
     )
 
 
@@ -86,13 +85,6 @@ def plain_actor(programs: Path, address: str, *options: object, **variables: str
             yield process
         finally:
             process.kill()
-
-
-def updates_of(client: LearnerClient) -> int:
-    try:
-        return client.status().updates
-    except RollcastError:
-        return 0
 
 
 class TestContents:
@@ -150,16 +142,16 @@ class TestActor:
             plain_actor(programs, address, "--env-id", env_id) as actor,
             LearnerClient(address) as client,
         ):
-            wait_until(lambda: updates_of(client) > 20, "updates", 150)
+            wait_until(lambda: status_of(client).updates > 20, "updates")
             version = client.status().policy_version
-            wait_until(lambda: client.actors()[0].policy_version > version, "rollouts with a newer policy", 60)
+            wait_until(lambda: client.actors()[0].policy_version > version, "rollouts with a newer policy")
             assert actor.poll() is None
             told = run(programs / "rollcast", "status", "--address", address, "--actors").stdout
             assert re.search(r"^phase +training$", told, re.MULTILINE)
             assert re.search(r"^0 .* streaming ", told, re.MULTILINE)
             assert run(programs / "rollcast", "doctor", "--address", address).stdout.startswith("training, ")
             client.stop()
-            actor.wait(60)
+            ended(actor)
         figures = run(programs / "rollcast", "evaluate", tmp_path, "--n-episodes", 1)
         assert figures.returncode == 0, figures.stderr
         assert figures.stdout.startswith("policy ")
@@ -174,7 +166,7 @@ class TestActor:
             plain_actor(programs, address, "--env-id", "images:Images", PYTHONPATH=str(tmp_path)) as actor,
             LearnerClient(address) as client,
         ):
-            said, _ = actor.communicate(timeout=90)
+            said, _ = actor.communicate(timeout=DEADLINE_S)
             assert actor.returncode == 2, said
             told = (
                 "the CNN for images needs torch, which this Python does not have; expected the extra 'torch'; "

@@ -11,16 +11,9 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.status.status import Phase
-from tests.processes import free_port, running, wait_until
+from tests.processes import ended, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def updates_of(client: LearnerClient) -> int:
-    try:
-        return client.status().updates
-    except RollcastError:
-        return 0
 
 
 def via_of(client: LearnerClient, actor_id: str) -> tuple[str, ...]:
@@ -34,7 +27,7 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
     port, relay_port = free_port(), free_port()
     address, through = f"127.0.0.1:{port}", f"127.0.0.1:{relay_port}"
     relay = ("learner", "relay", "--learner-address", address, "--address", through, "--policy-encoding", "delta")
-    training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 30_000)
+    training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 12_000)
     learner = (
         *("learner", "learner", "--address", address, "--run-dir", tmp_path, "--when-finished", "serve"),
         *("--policy-rounding", "bfloat16", "--max-policy-lag", 20, "--stop-return", 1e9, *training),
@@ -46,8 +39,8 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
             for encoding, way in ways.items()
         ]
         with running(*actors[0]), running(*actors[1]), running(*actors[2]) as last:
-            wait_until(lambda: via_of(client, "delta") != (), "the actor behind the relay", 60)
-            wait_until(lambda: updates_of(client) > 20, "training", 60)
+            wait_until(lambda: via_of(client, "delta") != (), "the actor behind the relay")
+            wait_until(lambda: status_of(client).updates > 20, "training")
             states = {}
             for takes in ((), (PolicyEncoding.BFLOAT16,), (PolicyEncoding.DELTA,)):
                 policies = iter(client.subscribe_policy(assembler=PolicyAssembler(encodings=takes)))
@@ -57,9 +50,9 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
                         assert array.dtype != np.float32 or not (array.view(np.uint32) & 0xFFFF).any()
                 assert version > 20
                 policies.close()
-            wait_until(lambda: client.status().phase is Phase.FINISHED, "the end of training", 120)
-            assert last.wait(60) == 0
-            assert relaying.wait(60) == 0
+            wait_until(lambda: client.status().phase is Phase.FINISHED, "the end of training")
+            assert ended(last) == 0
+            assert ended(relaying) == 0
         taken = {info.actor_id: info.rollouts for info in client.actors()}
         assert set(taken) == {"full", "bfloat16", "delta"}
         assert all(taken.values()), taken

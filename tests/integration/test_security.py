@@ -7,10 +7,11 @@ import pytest
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client import health_probe
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from tests.certificates import calling, security_of, serving
 from tests.integration.learner_fakes import serve
-from tests.processes import free_port, rollcast, running, wait_until
+from tests.processes import free_port, rollcast, running, status_of, wait_until
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def replace(keys, *files):
         (keys / "in_use/new").replace(keys / "in_use" / file)
 
 
-def serving(keys, address="localhost:0"):
+def learner_of(keys, address="localhost:0"):
     in_use = keys / "in_use"
     security = ServerSecurity.from_files(
         tls_cert=in_use / "server.pem",
@@ -41,14 +42,7 @@ def serving(keys, address="localhost:0"):
 
 
 def client_of(keys, folder, address):
-    folder = keys / folder
-    security = ClientSecurity(
-        tls_ca=folder / "ca.pem",
-        tls_cert=folder / "viewer.pem",
-        tls_key=folder / "viewer.key",
-        token_file=folder / "viewer.token",
-    )
-    return LearnerClient(address, security=security)
+    return LearnerClient(address, security=security_of(keys / folder, "viewer"))
 
 
 def test_warns_once_about_serving_without_tls(caplog):
@@ -70,7 +64,7 @@ def test_rejects_open_address_without_tls_unless_insecure():
 
 
 def test_health_probe_works_with_mutual_tls(keys, monkeypatch, capsys):
-    with serving(keys) as learner:
+    with learner_of(keys) as learner:
         assert health_probe.main([learner.address]) == 1
         monkeypatch.setenv("ROLLCAST_TLS_CERT", str(keys / "first/server.pem"))
         monkeypatch.setenv("ROLLCAST_TLS_KEY", str(keys / "first/server.key"))
@@ -84,13 +78,6 @@ def test_health_probe_works_with_mutual_tls(keys, monkeypatch, capsys):
         assert "ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY" in capsys.readouterr().err
 
 
-def options(folder, role):
-    return (
-        *("--tls-ca", folder / "ca.pem", "--tls-cert", folder / f"{role}.pem", "--tls-key", folder / f"{role}.key"),
-        *("--token-file", folder / f"{role}.token"),
-    )
-
-
 @pytest.mark.slow
 def test_training_works_with_mutual_tls_and_tokens(keys):
     """A learner for remote actors, an actor with a token from the environment, one without a token, and a viewer."""
@@ -98,18 +85,11 @@ def test_training_works_with_mutual_tls_and_tokens(keys):
     address = f"localhost:{free_port()}"
     learning = (
         *("learner", "learner", "--address", address, "--run-dir", run, "--spaces-from", "first_actor"),
-        *(
-            "--tls-cert",
-            folder / "server.pem",
-            "--tls-key",
-            folder / "server.key",
-            "--tls-client-ca",
-            folder / "ca.pem",
-        ),
-        *("--tokens-file", folder / "tokens", "--stop-return", "1e9", "--log-level", "DEBUG"),
+        *serving(folder),
+        *("--stop-return", "1e9", "--log-level", "DEBUG"),
     )
     tokens = {role: (folder / f"{role}.token").read_text().strip() for role in ("actor", "viewer", "operator")}
-    acting = ("actor", "--learner-address", address, "--log-level", "DEBUG", *options(folder, "actor")[:-2])
+    acting = ("actor", "--learner-address", address, "--log-level", "DEBUG", *calling(folder, "actor")[:-2])
     with running(*learning) as learner, running(*acting, ROLLCAST_TOKEN=tokens["actor"]) as actor:
         security = ClientSecurity(
             tls_ca=folder / "ca.pem",
@@ -118,19 +98,12 @@ def test_training_works_with_mutual_tls_and_tokens(keys):
             token=tokens["operator"],
         )
         with LearnerClient(address, security=security) as client:
-
-            def updates():
-                try:
-                    return client.status().updates
-                except LearnerUnreachableError:
-                    return 0
-
-            wait_until(lambda: updates() > 2, "updates", 60)
-            stranger = rollcast("actor", "--learner-address", address, *options(folder, "actor")[:-2])
+            wait_until(lambda: status_of(client).updates > 2, "updates")
+            stranger = rollcast("actor", "--learner-address", address, *calling(folder, "actor")[:-2])
             assert (stranger.returncode, "UnauthenticatedError" in stranger.stderr) == (1, True)
-            seen = rollcast("status", "--address", address, "--json-output", *options(folder, "viewer"))
+            seen = rollcast("status", "--address", address, "--json-output", *calling(folder, "viewer"))
             assert (seen.returncode, '"phase": "training"' in seen.stdout) == (0, True), seen.stderr
-            small = rollcast("status", "--address", address, *options(folder, "actor"))
+            small = rollcast("status", "--address", address, *calling(folder, "actor"))
             assert (small.returncode, "role is actor" in small.stderr) == (1, True)
             client.stop()
         said = [process.communicate(timeout=30)[0] for process in (learner, actor)]

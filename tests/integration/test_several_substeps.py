@@ -28,7 +28,7 @@ from rollcast.services.errors import ConfigurationError, InvalidInputError, Spac
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
-from tests.processes import free_port, running
+from tests.processes import ended, free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 
 T, N_ENVS = 8, 4
@@ -203,7 +203,7 @@ def test_replay_serve_keeps_a_buffer_for_each_substep():
                 scouts.reset()
                 assert (scouts.info().size, bases.info().size > 0) == (0, True)
             client.stop()
-        assert server.wait(60) == 0
+        assert ended(server) == 0
         assert "replay buffers: 'scout': 4,000 transitions of " in server.stdout.read()
 
 

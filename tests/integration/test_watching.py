@@ -17,13 +17,12 @@ from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, LearnerActivity
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import Phase
-from tests.processes import free_port, running, wait_until
+from tests.processes import DEADLINE_S, ended, free_port, running, status_of, wait_until
 from tests.unit.learner.history.test_lanes import rows_of
 
 pytestmark = pytest.mark.slow
 
 SLOW = ("--env-id", "tests.environments:SlowEnv", "--n-rollout-steps", 5, "--batch-size", 4)
-DEADLINE_S = 60.0
 
 
 @dataclass
@@ -61,16 +60,8 @@ class Watched:
 
 
 def listening(address: str) -> LearnerClient:
-    client = LearnerClient(address)
-
-    def answers() -> bool:
-        try:
-            return client.status().updates > 0
-        except (LearnerUnreachableError, NotReadyError):
-            return False
-
-    wait_until(answers, "updates", DEADLINE_S)
-    return client
+    wait_until(lambda: status_of(address).updates, "updates")
+    return LearnerClient(address)
 
 
 def test_a_watcher_sees_actors_act_wait_vanish_and_come_back(tmp_path: Path):
@@ -136,7 +127,7 @@ def test_a_watcher_sees_actors_act_wait_vanish_and_come_back(tmp_path: Path):
             with pytest.raises((NotReadyError, LearnerUnreachableError)):
                 seen.until(lambda: False, "the end")
             assert seen.said("", "training has ended: it was stopped, after")
-            assert process.wait(60) == 0
+            assert ended(process) == 0
     assert not [event for event in seen.events if event.severity is EventSeverity.ERROR]
     rates = [point.env_steps_per_second for point in everything.last.points if point.interval_s == 1]
     assert max(rates) > 0

@@ -4,23 +4,12 @@ import argparse
 from pathlib import Path
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.security.security import ClientSecurity
+from tests.certificates import security_of
 
 # The seconds between new connections, as somebody at a terminal does.
 _STATUSES_A_CONNECTION = 5
 _POLICIES_A_CONNECTION = 200
-
-
-def security_of(certs: Path | None, role: str) -> ClientSecurity:
-    """Returns the security of a role, from a folder of `rollcast certs`; none without one."""
-    if certs is None:
-        return PLAIN_CLIENT
-    return ClientSecurity(
-        tls_ca=certs / "ca.pem",
-        tls_cert=certs / f"{role}.pem",
-        tls_key=certs / f"{role}.key",
-        token_file=certs / f"{role}.token",
-    )
 
 
 def view(address: str, security: ClientSecurity) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.status.status import LearnerStatus
+from tests.certificates import calling, security_of, serving
 from tests.processes import ROOT, environment, free_port, rollcast, wait_until
-from tests.soak.clients import security_of
 
 _STARTED_TIMEOUT_S = 90.0
 _END_TIMEOUT_S = 30.0
@@ -44,8 +44,7 @@ class Crew:
         self._numbers = itertools.count(1)
         security: tuple[object, ...] = ()
         if certs is not None:
-            security = ("--tls-cert", certs / "server.pem", "--tls-key", certs / "server.key")
-            security += ("--tls-client-ca", certs / "ca.pem", "--tokens-file", certs / "tokens")
+            security = serving(certs)
         self._learner = self._start(
             "learner", "learner", *learner, "--address", self._address, "--run-dir", folder / name, *security, *env
         )
@@ -113,8 +112,7 @@ class Crew:
     def _start_actor(self, actor_id: str) -> subprocess.Popen[bytes]:
         security: tuple[object, ...] = ()
         if (certs := self._certs) is not None:
-            security = ("--tls-ca", certs / "ca.pem", "--tls-cert", certs / "actor.pem")
-            security += ("--tls-key", certs / "actor.key", "--token-file", certs / "actor.token")
+            security = calling(certs, "actor")
         return self._start(
             actor_id,
             "learner",
