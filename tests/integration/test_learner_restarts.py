@@ -8,47 +8,36 @@ import pytest
 
 from rollcast.learner.checkpoints.manifest import read_info
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
-from rollcast.services.status.status import LearnerStatus
-from tests.processes import free_port, rollcast, running, wait_until
+from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
 
-def status(address: str) -> LearnerStatus | None:
-    """Returns the learner's status; None while there is none."""
-    try:
-        with LearnerClient(address, timeout_s=2.0) as client:
-            return client.status()
-    except RollcastError:
-        return None
-
-
-def wait_for_updates(address: str) -> None:
-    wait_until(lambda: (now := status(address)) is not None and now.updates > 5, "updates", 40)
+def wait_for_updates(address: str, n_updates: int = 5) -> None:
+    wait_until(lambda: status_of(address).updates > n_updates, "updates")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9)
-    with running("actor", "--learner-address", address) as actor:
+    with running("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", "phoenix") as actor:
         with running(*learner, "--run-dir", tmp_path / "first") as first:
             wait_for_updates(address)
-            first.send_signal(number)
-            assert first.wait(60) == (0 if number is signal.SIGTERM else -number)
-        with running(*learner, "--run-dir", tmp_path / "second") as second:
+            assert ended(first, number) == (0 if number is signal.SIGTERM else -number)
+        with running(*learner, "--run-dir", tmp_path / "second") as second, LearnerClient(address) as client:
             wait_for_updates(address)
-            now = status(address)
-            assert now is not None
+            now = client.status()
             assert now.policy_lag_mean >= 0, "what was played for the first learner is not learnt from"
-            with LearnerClient(address) as client:
-                (info,) = client.actors()
-                assert info.incarnation == 1, "the same process"
-                client.stop()
+            (info,) = client.actors()
+            assert (info.actor_id, info.incarnation) == ("phoenix", 1), "the same process"
+            assert now.rejected_rollouts == 0
+            played_for_the_first = 3 * info.n_envs  # two on their way, one under way
+            assert now.stale_trajectories <= played_for_the_first, "then it waits for the second learner's policy"
+            client.stop()
             # unlike a signal, this is the end of training
-            assert second.wait(60) == 0
-            assert actor.wait(60) == 0
+            assert ended(second) == 0
+            assert ended(actor) == 0
     assert (tmp_path / "second" / "policy_last.safetensors").is_file()
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
 
@@ -57,30 +46,26 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
     learner += ("--algorithm", "dqn", "--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
+    learner += ("--hidden-sizes", 16, "--replay.min-size", 200)
     actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
     with running(*actor, "one") as first, running(*actor, "two") as second:
-        with running(*learner) as killed:
+        with running(*learner) as killed, LearnerClient(address) as client:
             wait_for_updates(address)
-            with LearnerClient(address) as client:
-                checkpoint, version = client.save_checkpoint()
-                saved = read_info(Path(checkpoint))
-                wait_until(lambda: client.status().updates > saved.n_updates + 20, "more updates", 40)
-            killed.send_signal(signal.SIGKILL)
-            assert killed.wait(60) == -signal.SIGKILL
-        with running(*learner) as resumed:
-            wait_until(lambda: status(address) is not None, "the learner again", 40)
-            with LearnerClient(address) as client:
-                wait_until(lambda: client.status().updates > saved.n_updates + 20, "updates after the checkpoint", 60)
-                wait_until(lambda: len([info for info in client.actors() if info.env_steps]) == 2, "both actors", 40)
-                now = client.status()
-                assert now.env_steps > saved.env_steps
-                assert now.policy_version > version
-                assert now.rejected_rollouts == 0, "what actors present fits what the learner has"
-                assert {info.actor_id: info.incarnation for info in client.actors()} == {"one": 1, "two": 1}
-                client.stop()
-            assert resumed.wait(60) == 0
-            assert first.wait(60) == second.wait(8) == 0
-            assert resumed.stdout is not None
+            checkpoint, version = client.save_checkpoint()
+            saved = read_info(Path(checkpoint))
+            wait_for_updates(address, saved.n_updates + 20)
+            assert ended(killed, signal.SIGKILL) == -signal.SIGKILL
+        with running(*learner) as resumed, LearnerClient(address) as client:
+            wait_for_updates(address, saved.n_updates + 20)
+            wait_until(lambda: len([info for info in client.actors() if info.env_steps]) == 2, "both actors")
+            now = client.status()
+            assert now.env_steps > saved.env_steps
+            assert now.policy_version > version
+            assert now.rejected_rollouts == 0, "what actors present fits what the learner has"
+            assert {info.actor_id: info.incarnation for info in client.actors()} == {"one": 1, "two": 1}
+            client.stop()
+            assert ended(resumed) == 0
+            assert ended(first) == ended(second) == 0
             assert f"resuming {tmp_path / 'run'}: {saved.n_updates:,} updates" in resumed.stdout.read()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line["env_steps"] for line in lines]
@@ -89,11 +74,7 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
 
 
 def test_rejects_resume_of_deterministic_run_with_actor_processes(tmp_path: Path):
-    steps = ("--total-steps", 8000, "--deterministic", "--envs-per-actor", 4)
-    done = rollcast("train", "--run-dir", tmp_path / "run", *steps)
-    assert done.returncode == 0, done.stderr
-    done = rollcast("train", "--resume", tmp_path / "run", "--total-steps", 16000)
-    assert done.returncode == 2
-    assert (
-        "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential" in done.stderr
-    )
+    steps = ("--total-steps", 200, "--deterministic", "--envs-per-actor", 4, "--n-rollout-steps", 8, "--batch-size", 8)
+    completed("train", "--run-dir", tmp_path / "run", *steps)
+    said = refused("train", "--resume", tmp_path / "run", "--total-steps", 400)
+    assert "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential" in said
