@@ -60,6 +60,24 @@ class ActionRewardEnv(CountingEnv):
         return observation, float(action), terminated, truncated, info
 
 
+class RecallEnv(gymnasium.Env[np.ndarray, int]):
+    """Shows in the first of three steps which of four actions will earn 1 in the last: who forgets it earns 0.25."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._wanted, self._step = int(self.np_random.integers(4)), 0
+        return np.eye(4, dtype=np.float32)[self._wanted], {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._step += 1
+        is_last = self._step == 3
+        return np.zeros(4, np.float32), float(is_last and action == self._wanted), is_last, False, {}
+
+
 class FailingEnv(CountingEnv):
     """Raises in step number `fail_at`."""
 

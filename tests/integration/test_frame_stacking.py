@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -12,14 +11,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
-from rollcast.actor import load_policy
 from rollcast.actor.environments.recovering import RecoveringEnv
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces
-from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.flat import RolloutWorker
-from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -27,20 +23,10 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.trajectories import observations_to_value
-from rollcast.learner.batch import Batch
-from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.ingest.batcher import Batcher
-from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.assembler import RolloutAssembler
-from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
-from rollcast.services.rollouts.recording import read_rollouts
-from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
-from tests.processes import rollcast
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wire
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
-from tests.unit.actor.structured_environments import ScriptedEnv, alternating
 
 T, B, K, N_ROLLOUTS = 13, 3, 4, 8
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
@@ -98,47 +84,23 @@ def worker_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: 
     return RolloutWorker(vector_env, policy, T, actor_id="a", incarnation=1, env_seed=3)
 
 
-def through_the_wire(
-    rollout: Rollout, known: EnvironmentSpaces, n_envs: int, frame_stack: int, state_size: int = 0
-) -> tuple[Rollout, int]:
-    messages = list(RolloutEncoder().encode(rollout))
-    assembler = RolloutAssembler(known, rollout.n_steps, n_envs, frame_stack=frame_stack, state_size=state_size)
-    for message in messages:
-        arrived = assembler.add(*parse_request(message))
-    assert arrived is not None
-    return arrived, sum(map(len, messages))
-
-
-def batch_of(rollout: Rollout, known: EnvironmentSpaces, frame_stack: int) -> Batch:
-    key = rollout.substep_key
-    acting = rollout.n_envs if rollout.valid is None else int(rollout.valid.any(axis=0).sum())
-    batcher = Batcher(
-        {key: known[key]},
-        n_rollout_steps=rollout.n_steps,
-        batch_size=acting,
-        copier=make_copier("cpu"),
-        frame_stack=frame_stack,
-    )
-    batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
-    return batcher.finish().ready()
-
-
 @pytest.mark.parametrize(
     ("name", "mode"),
     [(name, mode) for name in ENVIRONMENTS for mode in (SAME, NEXT) if (name, mode) != (RAISING, NEXT)],
 )
 def test_batches_are_those_of_gymnasiums_wrapper(name: str, mode: AutoresetMode):
     environment = ENVIRONMENTS[name]
-    single = worker_of(environment, PolicySpec(frame_stack=K), mode)
-    stacked = worker_of(lambda: FrameStackObservation(environment(), K), PolicySpec(), mode)
+    specs = PolicySpec(frame_stack=K), PolicySpec()
+    single = worker_of(environment, specs[0], mode)
+    stacked = worker_of(lambda: FrameStackObservation(environment(), K), specs[1], mode)
     sizes, n_ends, n_invalid = np.zeros(2), 0, 0
     for _ in range(N_ROLLOUTS):
         batches = []
-        for i, (worker, frame_stack) in enumerate(((single, K), (stacked, 1))):
+        for i, (worker, spec) in enumerate(zip((single, stacked), specs, strict=True)):
             known = environment_spaces(worker._vector_env)
-            rollout, n_bytes = through_the_wire(worker.collect(), known, B, frame_stack)
+            rollout, n_bytes = through_the_wire(worker.collect(), known, B, spec)
             sizes[i] += n_bytes
-            batches.append(batch_of(rollout, known, frame_stack))
+            batches.append(batch_of(rollout, known, spec))
         one, other = batches
         own, expected = (batch.substeps[FLAT_SUBSTEP] for batch in batches)
         assert torch.equal(own.action, expected.action)
@@ -182,17 +144,7 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, recu
         made = kind(known, spec, own, seed=7)
         for update in range(4):
             worker._policy.load(update + 1, made.policy_state())
-            rollout = worker.collect()
-            batcher = Batcher(
-                known,
-                n_rollout_steps=T,
-                batch_size=B,
-                copier=make_copier("cpu"),
-                state_size=spec.state_size,
-                frame_stack=frame_stack,
-            )
-            batcher.add(RolloutSlice(rollout, 0, B))
-            made.update(batcher.finish().ready(), progress=0.0)
+            made.update(batch_of(worker.collect(), known, spec), progress=0.0)
         learnt.append(made.policy_state())
         worker.close()
     one, other = learnt
@@ -200,57 +152,20 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, recu
         np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_run_of_actors_in_processes_is_resumed_evaluated_recorded_and_begun_with(tmp_path: Path):
-    run, path = tmp_path / "run", tmp_path / "played.rollouts"
-    options = ("--env-id", "CartPole-v1", "--n-rollout-steps", 16, "--hidden-sizes", 8, "--stop-return", 1e9)
-    stack = ("--frame-stack", K, "--normalize-observations")
-    for arguments in (
-        ("train", *options, *stack, "--run-dir", run, "--total-steps", 2000, "--n-actors", 2, "--durable"),
-        ("train", "--resume", run, "--total-steps", 3000),
-        ("evaluate", run, "--n-episodes", 2),
-        ("record", "--policy", run, "--output", path, "--rollouts", 2, "--n-rollout-steps", 16),
-    ):
-        done = rollcast(*arguments)
-        assert done.returncode == 0, done.stderr
-    first, second = (rollout.substeps["0"] for rollout in read_rollouts(path))
-    n_envs = first.observation[""].shape[1]
-    assert first.previous_observation[""].shape == (n_envs, K - 1, 4)
-    np.testing.assert_array_equal(first.previous_observation[""], first.observation[""][0][:, None].repeat(K - 1, 1))
-    assert (second.previous_observation[""][:, -1] != second.observation[""][0]).any()
-    assert load_policy(run, name="last").act(np.zeros(4, np.float32)) in (0, 1)
-    other = ("--actor-kind", "sequential", "--initial-policy", run, "--normalize-observations", "--total-steps", 600)
-    done = rollcast("train", *options, *other, "--run-dir", tmp_path / "other", "--frame-stack", 2)
-    assert done.returncode == 2
-    assert "has frame_stack 4; expected 2, as of this run; set --frame-stack" in done.stderr
-
-
 @pytest.mark.parametrize("n_steps", [3, 7])
 def test_frames_of_agents_that_act_at_different_times(n_steps: int):
-    episodes = [alternating(5), alternating(3, truncated=True), alternating(1)]
     spec = PolicySpec(frame_stack=K, hidden_sizes=(8,))
-    policy = make_policy(STRUCTURED, spec, seed=0)
-    policy.load(1, TorchPolicy(STRUCTURED, spec).state_arrays())
-    worker = StructuredRolloutWorker(
-        StructuredVectorEnv([lambda: ScriptedEnv(episodes), lambda: ScriptedEnv(episodes[1:])]),
-        policy,
-        n_steps,
-        actor_id="a",
-        incarnation=1,
-        env_seed=0,
-    )
+    worker = alternating_worker(spec, TorchPolicy(STRUCTURED, spec).state_arrays(), n_steps)
     # The frames of the running episode of each trajectory of each substep, over the borders of rollouts.
     running: dict[tuple[str, int], deque[np.ndarray]] = {}
     n_padded = n_compared = 0
     for _ in range(16):
-        collected = worker.collect()
-        rollout, _ = through_the_wire(collected, STRUCTURED, 2, K)
+        rollout, _ = through_the_wire(worker.collect(), STRUCTURED, 2, spec)
         key = rollout.substep_key
         valid = np.ones((n_steps, rollout.n_envs), bool) if rollout.valid is None else rollout.valid
         acting = np.flatnonzero(valid.any(axis=0))
         n_padded += int((~valid).sum())
-        batch = batch_of(rollout, STRUCTURED, K)
+        batch = batch_of(rollout, STRUCTURED, spec)
         (columns,) = batch.substeps.values()
         finals = {tuple(index): i for i, index in enumerate(batch.final_index.tolist())}
         for path, rows in observations_to_value(batch, columns).items():

@@ -16,27 +16,18 @@ from rollcast.actor.policies.torch_distributions import log_prob
 from rollcast.actor.policies.torch_q_values import action_values
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces
-from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.flat import RolloutWorker
-from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.batch import Batch
-from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.ingest.batcher import Batcher
-from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
-from rollcast.services.rollouts.assembler import RolloutAssembler
-from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
-from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wire
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
-from tests.unit.actor.structured_environments import ScriptedEnv, alternating
 
 T, B, N_ROLLOUTS = 17, 3, 8
 KINDS = ("lstm", "gru")
@@ -65,28 +56,6 @@ def weights(policy: TorchPolicy) -> PolicyState:
         for parameter in policy.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return policy.state_arrays()
-
-
-def through_the_wire(rollout: Rollout, spaces: EnvironmentSpaces, n_envs: int, spec: PolicySpec) -> Rollout:
-    assembler = RolloutAssembler(spaces, rollout.n_steps, n_envs, state_size=spec.state_size)
-    for message in RolloutEncoder().encode(rollout):
-        arrived = assembler.add(*parse_request(message))
-    assert arrived is not None
-    return arrived
-
-
-def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> Batch:
-    key = rollout.substep_key
-    acting = rollout.n_envs if rollout.valid is None else int(rollout.valid.any(axis=0).sum())
-    batcher = Batcher(
-        {key: spaces[key]},
-        n_rollout_steps=rollout.n_steps,
-        batch_size=acting,
-        copier=make_copier("cpu"),
-        state_size=spec.state_size,
-    )
-    batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
-    return batcher.finish().ready()
 
 
 def replayed_log_prob(policy: TorchPolicy, batch: Batch) -> torch.Tensor:
@@ -121,7 +90,7 @@ def flat_rollouts(
     for _ in range(N_ROLLOUTS):
         rollout = worker.collect()
         assert rollout is not None
-        yield learning, through_the_wire(rollout, spaces, B, spec)
+        yield learning, through_the_wire(rollout, spaces, B, spec)[0]
     worker.close()
 
 
@@ -185,24 +154,12 @@ def test_state_matters_for_the_replay():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_steps", [3, 7])
 def test_states_of_agents_that_act_at_different_times_are_replayed(kind: str, n_steps: int):
-    episodes = [alternating(5), alternating(3, truncated=True), alternating(1)]
     spec = spec_of(kind)
     learning = TorchPolicy(STRUCTURED, spec)
-    policy = NumpyMlpPolicy(STRUCTURED, spec, seed=0)
-    policy.load(1, weights(learning))
-    worker = StructuredRolloutWorker(
-        StructuredVectorEnv([lambda: ScriptedEnv(episodes), lambda: ScriptedEnv(episodes[1:])]),
-        policy,
-        n_steps,
-        actor_id="a",
-        incarnation=1,
-        env_seed=0,
-    )
+    worker = alternating_worker(spec, weights(learning), n_steps)
     n_padded = 0
     for _ in range(16):
-        rollout = worker.collect()
-        assert rollout is not None
-        rollout = through_the_wire(rollout, STRUCTURED, 2, spec)
+        rollout, _ = through_the_wire(worker.collect(), STRUCTURED, 2, spec)
         n_padded += 0 if rollout.valid is None else int((~rollout.valid).sum())
         assert_replays(learning, batch_of(rollout, STRUCTURED, spec))
     assert n_padded

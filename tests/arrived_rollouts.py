@@ -1,0 +1,59 @@
+"""Rollouts as a learner gets them: over the wire, and as a batch."""
+
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.structured import StructuredRolloutWorker
+from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import make_copier
+from rollcast.learner.ingest.batcher import Batcher
+from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.receiver import parse_request
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, alternating
+
+
+def through_the_wire(rollout: Rollout, spaces: EnvironmentSpaces, n_envs: int, spec: PolicySpec) -> tuple[Rollout, int]:
+    """Returns a rollout as it arrives, and the bytes of its messages."""
+    messages = list(RolloutEncoder().encode(rollout))
+    assembler = RolloutAssembler(
+        spaces, rollout.n_steps, n_envs, frame_stack=spec.frame_stack, state_size=spec.state_size
+    )
+    for message in messages:
+        arrived = assembler.add(*parse_request(message))
+    assert arrived is not None
+    return arrived, sum(map(len, messages))
+
+
+def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> Batch:
+    """Returns a batch of all trajectories of a rollout that act."""
+    key = rollout.substep_key
+    acting = rollout.n_envs if rollout.valid is None else int(rollout.valid.any(axis=0).sum())
+    batcher = Batcher(
+        {key: spaces[key]},
+        n_rollout_steps=rollout.n_steps,
+        batch_size=acting,
+        copier=make_copier("cpu"),
+        state_size=spec.state_size,
+        frame_stack=spec.frame_stack,
+    )
+    batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
+    return batcher.finish().ready()
+
+
+def alternating_worker(spec: PolicySpec, state: PolicyState, n_steps: int) -> StructuredRolloutWorker:
+    """Returns a worker of two environments whose agents act at different times, in episodes of different lengths."""
+    episodes = [alternating(5), alternating(3, truncated=True), alternating(1)]
+    policy = make_policy(SPACES, spec, seed=0)
+    policy.load(1, state)
+    return StructuredRolloutWorker(
+        StructuredVectorEnv([lambda: ScriptedEnv(episodes), lambda: ScriptedEnv(episodes[1:])]),
+        policy,
+        n_steps,
+        actor_id="a",
+        incarnation=1,
+        env_seed=0,
+    )
