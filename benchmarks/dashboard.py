@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.synthetic_run import SyntheticRun
 from benchmarks.table import print_table
 from rollcast.services.client.client import LearnerClient
 from tests.browser import Watcher, chromium, dashboard, watcher
 from tests.histories import busy_run, serve_history
 from tests.processes import free_port, running, wait_until
-from tests.synthetic_run import SyntheticRun
 
 # Gaps between frames, while the page has updates.
 _FRAMES = """(seconds) => new Promise((done) => {

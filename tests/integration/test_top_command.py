@@ -1,7 +1,6 @@
 """`rollcast top`, in a terminal and in a pipe, beside learners that are real or have a made-up history."""
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import pty
@@ -19,22 +18,21 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.security.security import ServerSecurity
-from rollcast.services.status.status import ActorState, Phase
-from tests.histories import (
-    actor,
-    busy_run,
-    points,
-    relayed_run,
-    serve_history,
-    serve_without_history,
-    status,
-    update,
+from tests.histories import busy_run, points, serve_history, status, update
+from tests.processes import (
+    DEADLINE_S,
+    ROOT,
+    completed,
+    ended,
+    environment,
+    refused,
+    rollcast,
+    running,
+    status_of,
+    wait_until,
 )
-from tests.processes import ROOT, environment, rollcast, running, wait_until
 
-DEADLINE_S = 30.0
 _HOME = "\x1b[H"
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _ALTERNATE, _NORMAL, _HIDE, _SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
@@ -108,7 +106,7 @@ class Terminal:
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        ended(self.process)
         os.close(self._slave)
         os.close(self._master)
 
@@ -123,22 +121,6 @@ def n_shown(lines: list[str]) -> int:
     return next((int(line.split()[0]) for line in lines if re.match(r"\d+ of 200 shown", line)), 0)
 
 
-def relay_rows(lines: list[str]) -> list[list[str]]:
-    """Returns the words of the rows of the relays."""
-    begin = next(index for index, line in enumerate(lines) if line.startswith("relays"))
-    end = next(index for index, line in enumerate(lines) if line.startswith("lanes"))
-    return [line.split() for line in lines[begin + 1 : end] if line]
-
-
-def ends_without_raw_controls(top):
-    """Ends the view, to which names with control characters were sent."""
-    top.press(b"q")
-    assert top.ends() == 0
-    assert "\x1b]0;" not in top.seen
-    assert "\x07" not in top.seen
-    assert "\x9b" not in top.seen
-
-
 class TestInATerminal:
     def test_draws_frames_until_q_is_pressed_and_gives_the_terminal_back(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
@@ -151,20 +133,17 @@ class TestInATerminal:
             assert top.ends() == 0
             assert top.is_restored()
 
-    def test_ctrl_c_ends_it_with_code_0(self):
+    @pytest.mark.parametrize("end", ["ctrl-c", "SIGTERM"])
+    def test_gives_the_terminal_back_when_it_is_interrupted(self, end):
         with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
             top.shows("left-arm")
-            top.press(b"\x03")
+            if end == "ctrl-c":
+                top.press(b"\x03")
+            else:
+                top.process.terminate()
             assert top.ends() == 0
             assert top.is_restored()
             assert "Traceback" not in top.seen
-
-    def test_sigterm_gives_the_terminal_back(self):
-        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
-            top.shows("left-arm")
-            top.process.terminate()
-            assert top.ends() == 0
-            assert top.is_restored()
 
     def test_ctrl_z_gives_the_terminal_back_and_goes_on_later(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
@@ -186,39 +165,6 @@ class TestInATerminal:
             assert len(top.lines()) <= 16
             assert max(map(len, top.lines())) <= 60
 
-    def test_text_of_actors_does_not_reach_the_terminal_raw(self):
-        evil = actor("\x1b]0;owned\x07\x1b[31mred", 0, idle_s=99.0, last_error="\x9b2J")
-        first = update(60.0, run=busy_run().run, actors=(evil, actor("b", 1)))
-        with serve_history(first) as served, terminal("--address", served.address) as top:
-            top.shows("\\x1b]0;owned")
-            ends_without_raw_controls(top)
-
-    def test_relay_that_loses_all_its_actors_comes_first_and_is_named(self):
-        first = relayed_run()
-        well = tuple(
-            dataclasses.replace(one, state=ActorState.STREAMING, idle_s=0.1, last_error="") for one in first.actors
-        )
-        with serve_history(dataclasses.replace(first, actors=well)) as served:
-            with terminal("--address", served.address, width=120) as top:
-                top.shows("relays ")
-                assert not any("all gone" in line for line in top.lines())
-                assert relay_rows(top.lines())[0][0] == "rack-1"
-                served.history.set_next(update(61.0, actors=first.actors))
-                top.shows("all 4 of relay rack-2 among them")
-                assert relay_rows(top.lines())[:2] == [
-                    ["rack-2", "4", "0", "4", "0", "all", "gone"],
-                    ["rack-3", "4", "1", "0", "20.4k"],
-                ]
-                assert next(line for line in top.lines() if line.startswith("rack-3-0 ")).endswith("rack-3, site-a")
-                top.press(b"q")
-                assert top.ends() == 0
-
-    def test_names_of_relays_do_not_reach_the_terminal_raw(self):
-        first = update(60.0, run=busy_run().run, actors=(actor("a", via=("\x1b]0;owned\x07", "\x9b2J")), actor("b", 1)))
-        with serve_history(first) as served, terminal("--address", served.address, width=160) as top:
-            top.shows("\\x1b]0;owned\\x07, \\x9b2")
-            ends_without_raw_controls(top)
-
     def test_says_that_the_learner_is_gone_and_keeps_what_it_said(self, tmp_path: Path):
         address = f"unix:{tmp_path}/learner"
         with contextlib.ExitStack() as stack:
@@ -232,20 +178,6 @@ class TestInATerminal:
             top.press(b"q")
             assert top.ends() == 0
 
-    def test_waits_for_a_learner_that_is_starting(self):
-        with serve_history(busy_run()) as served:
-            served.history.error = NotReadyError("training has not started; try again with backoff")
-            with terminal("--address", served.address, "--timeout-s", "0.5") as top:
-                top.shows("No news: training has not started")
-                served.history.error = None
-                top.shows("left-arm")
-
-    def test_end_of_training_stays_on_the_screen(self):
-        with serve_history(busy_run()) as served, terminal("--address", served.address) as top:
-            top.shows("left-arm")
-            served.history.set_next(update(61.0, status=status(phase=Phase.FINISHED)))
-            top.shows("Training has ended after 0:12:41: 18,200,000 steps, mean return 187.3.")
-
 
 class TestARealRun:
     def test_lane_of_the_learner_and_all_actors_are_shown_then_the_end(self, tmp_path: Path):
@@ -254,7 +186,7 @@ class TestARealRun:
         act = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--actor-id")
         with running(*learner, "--run-dir", tmp_path / "run"), running(*act, "left-arm"), running(*act, "right-arm"):
             with LearnerClient(address, timeout_s=DEADLINE_S) as client:
-                wait_until(lambda: _updates(client) > 0, "training", 90)
+                wait_until(lambda: status_of(client).updates, "training")
                 with terminal("--address", address) as top:
                     top.read_until(lambda: "U" in _lane(top.lines(), "learner"), "an update in the learner's lane")
                     assert top.lines()[0].startswith("rollcast  CartPole-v1  impala")
@@ -268,32 +200,6 @@ class TestARealRun:
                     top.shows("Training has ended")
                     top.press(b"q")
                     assert top.ends() == 0
-
-    def test_relay_of_its_actors_is_shown_and_stands_out_when_it_dies(self, tmp_path: Path):
-        address, relay_address = f"unix:{tmp_path}/learner", f"unix:{tmp_path}/relay"
-        learner = ("learner", "learner", "--address", address, "--total-steps", "1000000000", "--stop-return", "1e9")
-        relay = ("learner", "relay", "--learner-address", address, "--address", relay_address, "--relay-id", "rack-1")
-        act = ("actor", "--learner-address", relay_address, "--env-id", "CartPole-v1", "--actor-id")
-        with running(*learner, "--run-dir", tmp_path / "run"), running(*relay) as between:
-            with running(*act, "left-arm"), running(*act, "right-arm"), LearnerClient(address) as client:
-                wait_until(lambda: _updates(client) > 0, "training", 90)
-                with terminal("--address", address, width=120) as top:
-                    top.shows("relays ")
-                    top.read_until(lambda: relay_rows(top.lines())[0][:4] == ["rack-1", "2", "0", "0"], "both actors")
-                    for name in ("left-arm", "right-arm"):
-                        assert next(line for line in top.lines() if line.startswith(name)).endswith(" rack-1")
-                    between.kill()
-                    top.shows("all gone")
-                    assert relay_rows(top.lines()) == [["rack-1", "2", "0", "2", "0", "all", "gone"]]
-                    top.press(b"q")
-                    assert top.ends() == 0
-
-
-def _updates(client: LearnerClient) -> int:
-    try:
-        return client.status().updates
-    except LearnerUnreachableError:
-        return 0
 
 
 def _lane(lines: list[str], name: str) -> str:
@@ -310,62 +216,27 @@ class TestInAPipe:
         assert sum(line.startswith(("node-", "left-arm ")) for line in done.stdout.splitlines()) >= 200
         assert "trainer waits 38 %" in done.stdout
 
-    def test_prints_every_relay_and_nothing_of_relays_without_any(self):
-        with serve_history(relayed_run(250)) as served:
-            done = rollcast("top", "--address", served.address)
-        names = [name for name, *_ in relay_rows(done.stdout.splitlines())]
-        assert names == ["rack-2", "rack-3", "site-a", "rack-1", "(directly)"]
-        assert sum(line.endswith(" rack-1") for line in done.stdout.splitlines()) == 250
-        with serve_history(busy_run(200)) as served:
-            done = rollcast("top", "--address", served.address)
-        assert "relay" not in done.stdout
-        assert " via" not in done.stdout
-
     def test_once_in_a_terminal_leaves_its_frame_there(self):
         with serve_history(busy_run()) as served, terminal("--address", served.address, "--once") as top:
             assert top.ends() == 0
         assert _ALTERNATE not in top.seen
         assert "left-arm" in top.seen
 
-    def test_lanes_show_as_much_time_as_asked_for(self):
-        with serve_history(busy_run()) as served:
-            done = rollcast("top", "--address", served.address, "--once", "--span-s", "10")
-        lane = next(line for line in done.stdout.splitlines() if line.startswith("left-arm ")).split()[1]
-        assert set(lane) == {"."}
-        assert "last 10 s" in done.stdout
-
 
 class TestErrors:
-    def test_no_learner(self):
-        done = rollcast("top", "--address", "127.0.0.1:1")
-        assert done.returncode == 1
-        assert "LearnerUnreachableError: no learner answers at 127.0.0.1:1" in done.stderr
-
-    def test_learner_that_is_too_old(self):
-        with serve_without_history() as learner:
-            done = rollcast("top", "--address", learner.address)
-        assert done.returncode == 1
-        assert "ProtocolMismatchError: the learner at" in done.stderr
-        assert "tells no history" in done.stderr
-        assert "update it, or use `rollcast status`" in done.stderr
-
-    def test_learner_that_is_starting(self):
-        with serve_history(busy_run()) as served:
-            served.history.error = NotReadyError("training has not started; try again with backoff")
-            done = rollcast("top", "--address", served.address, "--once", "--timeout-s", "0.5")
-        assert done.returncode == 1
-        assert "NotReadyError: training has not started" in done.stderr
+    """In words, which unit/learner/watching/test_follower.py has all."""
 
     @pytest.mark.parametrize(("role", "message"), [("none", "refuses the token"), ("actor", "may not watch the run")])
     def test_wrong_token(self, tmp_path: Path, role: str, message: str):
         tokens = tmp_path / "tokens"
         tokens.write_text(f"viewer:{'v' * 32}\nactor:{'a' * 32}\n")
         with serve_history(busy_run(), security=ServerSecurity.from_files(tokens_file=tokens)) as served:
-            done = rollcast("top", "--address", served.address, ROLLCAST_TOKEN=role[0] * 32)
-            assert done.returncode == 1
-            assert message in done.stderr
-            assert rollcast("top", "--address", served.address, ROLLCAST_TOKEN="v" * 32).returncode == 0
+            assert message in refused("top", "--address", served.address, code=1, ROLLCAST_TOKEN=role[0] * 32)
+            completed("top", "--address", served.address, ROLLCAST_TOKEN="v" * 32)
+
+    def test_no_learner(self):
+        said = refused("top", "--address", "127.0.0.1:1", code=1)
+        assert "LearnerUnreachableError: no learner answers at 127.0.0.1:1" in said
 
     def test_malformed_settings(self):
-        assert rollcast("top", "--span-s", "0").returncode == 2
-        assert rollcast("top", "--address", "nowhere").returncode == 2
+        refused("top", "--span-s", "0")
