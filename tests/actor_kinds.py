@@ -2,8 +2,6 @@
 
 import dataclasses
 import signal
-import subprocess
-import sys
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
@@ -15,10 +13,12 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.policies.policies import PolicySpec
-from tests.processes import ROOT, environment
+from tests.processes import ended, zygote_process
+from tests.zygote import ForkedProcess
 
-# Besides these there is "docker", which needs an engine: see tests/e2e.
-KINDS = ("sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork", "remote")
+# Besides these there is "docker", which needs an engine: see tests/e2e. The other ways to start local processes are in
+# tests/integration/test_subproc_actors.py.
+KINDS = ("sequential", "subproc-forkserver", "remote")
 
 
 SERVING_FIELDS = dataclasses.fields(ServingOptions)
@@ -34,7 +34,7 @@ class RemoteWithProcesses(RemoteDistributedActors):
     def __init__(self, env_factory: EnvironmentFactory, policy: TorchPolicy, *args: object, **kwargs: object) -> None:
         self._n_processes = kwargs.pop("n_actors")
         self._dialled_env = env_factory
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[ForkedProcess] = []
         super().__init__(policy, *args, **kwargs)
 
     def start(self) -> None:
@@ -49,16 +49,15 @@ class RemoteWithProcesses(RemoteDistributedActors):
         super().stop()
         for process in self.processes:
             # most have gone by now; one that was still starting would wait for a learner to come
-            process.terminate()
-            assert process.wait(10) in (0, -signal.SIGTERM)
+            assert ended(process, signal.SIGTERM) in (0, -signal.SIGTERM)
+            process.stdout.close()
         self.processes = []
 
 
-def spawn_actor(env_factory: EnvironmentFactory, address: str, actor_id: str, *options: str) -> subprocess.Popen[bytes]:
+def spawn_actor(env_factory: EnvironmentFactory, address: str, actor_id: str, *options: str) -> ForkedProcess:
     """Starts an actor process as a user would: `python -m rollcast.actor ...`."""
-    command = [sys.executable, "-m", "rollcast.actor", "--learner-address", address, "--env-id", env_factory.env_id]
-    command += ["--actor-id", actor_id, "--log-level", "WARNING", *options]
-    return subprocess.Popen(command, cwd=ROOT, env=environment())
+    given = ("--learner-address", address, "--env-id", env_factory.env_id, "--actor-id", actor_id)
+    return zygote_process("rollcast.actor", *given, "--log-level", "WARNING", *options)
 
 
 def make_actors(

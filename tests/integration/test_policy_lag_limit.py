@@ -12,18 +12,6 @@ def put(actors, *, sequence: int, policy_version: int) -> None:
     assert actors._queue.put(rollout, is_active=lambda: True)
 
 
-def test_drops_and_counts_old_trajectories():
-    with make_actors("remote", n_actors=0, max_policy_lag=1) as actors:
-        for _ in range(3):
-            actors.broadcast_updated_policy(actors.policy.state_arrays())
-        assert actors.policy_version == 4
-        put(actors, sequence=1, policy_version=2)
-        put(actors, sequence=2, policy_version=3)
-        assert actors.poll_slice(8) is None
-        assert actors.stale_trajectories == 2
-        assert actors.poll_slice(8).rollout.sequence == 2
-
-
 def test_status_counts_dropped_trajectories():
     with make_actors("remote", n_actors=0, max_policy_lag=0) as actors:
         actors.broadcast_updated_policy(actors.policy.state_arrays())
@@ -51,12 +39,3 @@ def test_does_not_ask_all_actors_whom_it_waits_for_after_each_stale_rollout(monk
         monkeypatch.setattr(actors, "explain_wait", count_and_explain)
         assert actors.next_slice(8).rollout.sequence == 1 + n_stale
         assert n_asked < n_stale - 1, "at most every quarter of a second"
-
-
-def test_drops_nothing_without_a_limit():
-    with make_actors("remote", n_actors=0) as actors:
-        for _ in range(3):
-            actors.broadcast_updated_policy(actors.policy.state_arrays())
-        put(actors, sequence=1, policy_version=1)
-        assert actors.poll_slice(8).rollout.sequence == 1
-        assert actors.stale_trajectories == 0

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import numpy as np
-import psutil
 import pytest
 
 from rollcast.learner.actors.sequential import SequentialDistributedActors
@@ -16,7 +15,7 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState
 from tests.actor_kinds import make_actors
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, is_alive, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +156,9 @@ if __name__ == "__main__":
 def test_actors_end_when_the_learner_is_killed(kind: str, tmp_path):
     script = tmp_path / "learner_that_dies.py"
     script.write_text(ORPHAN_SCRIPT)
-    done = subprocess.run([sys.executable, script, kind], cwd=ROOT, env=environment(), capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script, kind], cwd=ROOT, env=environment(), capture_output=True, timeout=DEADLINE_S
+    )
     assert done.returncode == -9, done.stderr.decode()
     *pids, _ = done.stdout.decode().split()
-    wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), f"actors {pids} to be gone", 5.0)
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), f"actors {pids} to be gone")

@@ -1,4 +1,4 @@
-"""The conformance suite of workers with a buffer: every kind of actors passes it."""
+"""Workers with a buffer: every kind of actors passes what depends on it."""
 
 import functools
 
@@ -93,8 +93,8 @@ def test_transitions_have_their_true_next_observation(kind: str, device: str):
             np.testing.assert_array_equal(batch.terminated[0], steps == 4)
 
 
-def test_whole_rollouts_keep_their_length(kind: str):
-    with make_workers(kind, split_rollouts_into_transitions=False, initial_buffer_size=10) as workers:
+def test_whole_rollouts_keep_their_length():
+    with make_workers("sequential", split_rollouts_into_transitions=False, initial_buffer_size=10) as workers:
         workers.collect_rollouts()
         batch = workers.sample_batch("cpu")
         assert batch.reward.shape == (4, 8)
@@ -161,9 +161,9 @@ def test_training_statistics_exclude_episodes_of_the_initial_policy(kind: str):
         assert initial.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "min") > 0.0
 
 
-def test_initial_fill_ends_when_short_episodes_fill_the_ring_below_capacity(kind: str):
+def test_initial_fill_ends_when_short_episodes_fill_the_ring_below_capacity():
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 2})
-    with make_workers(kind, env_factory=env_factory, initial_buffer_size=200) as workers:
+    with make_workers("sequential", env_factory=env_factory, initial_buffer_size=200) as workers:
         assert 100 <= workers.buffer.size < 200
         workers.collect_rollouts()
         workers.sample_batch("cpu")
@@ -179,9 +179,9 @@ def test_initial_fill_without_entries_ends_at_its_timeout(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("size", [7, 201])
-def test_rejects_impossible_initial_size(kind: str, size: int):
+def test_rejects_impossible_initial_size(size: int):
     with pytest.raises(ConfigurationError, match=f"initial_buffer_size is {size}; expected from batch_size 8 to"):
-        make_workers(kind, initial_buffer_size=size)
+        make_workers("sequential", initial_buffer_size=size)
 
 
 def policy_of(**spec: object) -> TorchPolicy:
@@ -189,13 +189,13 @@ def policy_of(**spec: object) -> TorchPolicy:
     return TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), **spec))
 
 
-def test_refuses_policy_whose_states_a_buffer_does_not_keep(kind: str):
+def test_refuses_policy_whose_states_a_buffer_does_not_keep():
     with pytest.raises(ConfigurationError, match="the policy has recurrence gru, and a replay buffer keeps no"):
-        make_workers(kind, worker_policy=policy_of(recurrence="gru"))
+        make_workers("sequential", worker_policy=policy_of(recurrence="gru"))
 
 
-def test_batches_of_a_policy_that_stacks_frames_have_stacks(kind: str):
-    with make_workers(kind, worker_policy=policy_of(frame_stack=3)) as workers:
+def test_batches_of_a_policy_that_stacks_frames_have_stacks():
+    with make_workers("sequential", worker_policy=policy_of(frame_stack=3)) as workers:
         workers.collect_rollouts()
         (columns,) = workers.sample_batch("cpu").substeps.values()
     seen, following = columns.observation[""][0, ..., 1], columns.last_observation[""][..., 1]
@@ -206,9 +206,9 @@ def test_batches_of_a_policy_that_stacks_frames_have_stacks(kind: str):
     assert torch.equal(following[:, -1], newest + 1)
 
 
-def test_batches_of_whole_rollouts_have_the_frames_before_them(kind: str):
+def test_batches_of_whole_rollouts_have_the_frames_before_them():
     policy = policy_of(frame_stack=3)
-    with make_workers(kind, worker_policy=policy, split_rollouts_into_transitions=False) as workers:
+    with make_workers("sequential", worker_policy=policy, split_rollouts_into_transitions=False) as workers:
         workers.collect_rollouts()
         batch = workers.sample_batch("cpu")
     (columns,) = batch.substeps.values()
@@ -217,8 +217,8 @@ def test_batches_of_whole_rollouts_have_the_frames_before_them(kind: str):
     assert torch.equal(rows, (rows[:, -1:] + torch.arange(-2, 1)).clamp(min=0))
 
 
-def test_error_of_empty_buffer_has_advice(kind: str):
-    with make_workers(kind, initial_buffer_size=0) as workers:
+def test_error_of_empty_buffer_has_advice():
+    with make_workers("sequential", initial_buffer_size=0) as workers:
         with pytest.raises(NotReadyError, match="holds 0 entries, fewer than batch_size 8: call init_replay_buffer"):
             workers.collect_rollouts()
         with pytest.raises((InvalidInputError, NotReadyError), match="0"):
