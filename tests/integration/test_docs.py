@@ -3,11 +3,11 @@
 Hosts and ports stand for this machine and a free port, and variables make runs small; the rest is typed as it stands.
 """
 
-import contextlib
+import itertools
 import json
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,12 +18,9 @@ import numpy as np
 import pytest
 
 from rollcast.actor.statistics import events
-from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
-from rollcast.services.security.security import ClientSecurity
-from rollcast.services.status.status import Phase
+from tests.certificates import security_of
 from tests.documents import PAGES, ROOT, blocks, commands
-from tests.processes import wait_until
+from tests.processes import ended, status_of, wait_until
 from tests.shell import Shell
 
 # on an idle machine the longest takes 15 s
@@ -66,23 +63,12 @@ TYPED = {
         "rollcast train --initial-policy runs/mine",
         "rollcast learner --resume auto",
     ),
-    "address file": (
-        "rollcast learner --address 0.0.0.0:0 --insecure --address-file learner.address",
-        "rollcast actor --learner-address file:learner.address",
-    ),
-    "relays": (
-        "rollcast learner --address 0.0.0.0:50051 --insecure --max-actors 1000",
-        "rollcast relay --learner-address localhost:50051 --address 0.0.0.0:50053",
-        "rollcast actor --learner-address RELAY_HOST:50053",
-    ),
-    "durability": ("rollcast learner --durable --run-dir runs/mine", "rollcast learner --resume runs/mine"),
     "environments": (
         "rollcast train --env-id mpe2.simple_spread_v3",
         "rollcast train --env-id pettingzoo:make",
         "rollcast train --env-id ALE/Pong-v5 --atari",
     ),
     "tracker": ("rollcast train --track trackio",),
-    "metrics": ("rollcast train --metrics-address localhost:9464", "curl -s http://localhost:9464/metrics"),
     "tls": (
         "rollcast certs certs",
         "rollcast learner --address 0.0.0.0:50051 --tls-cert",
@@ -92,6 +78,15 @@ TYPED = {
 }
 # The others, by how they begin, and why none types them.
 NOT_TYPED = {
+    "rollcast learner --address 0.0.0.0:0 --insecure --address-file": "tests/integration/test_address_file.py types it",
+    "rollcast actor --learner-address file:learner.address": "likewise",
+    "rollcast learner --address 0.0.0.0:50051 --insecure --max-actors": "tests/integration/test_relays.py types it",
+    "rollcast relay --learner-address localhost:50051": "likewise",
+    "rollcast actor --learner-address RELAY_HOST:50053": "likewise",
+    "rollcast learner --durable --run-dir runs/mine": "likewise, with a learner that is killed",
+    "rollcast learner --resume runs/mine": "likewise",
+    "rollcast train --metrics-address localhost:9464": "tests/integration/test_metrics_endpoints.py types it",
+    "curl -s http://localhost:9464/metrics": "likewise",
     "rollcast train --dashboard": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
     "rollcast learner --policy-rounding bfloat16": "tests/integration/test_policy_encodings.py types it",
     "rollcast actor --policy-encoding delta": "tests/integration/test_policy_encodings.py types it",
@@ -128,7 +123,8 @@ LONG = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
 
 def begins(command: str, start: str) -> bool:
     """Returns True if a command is meant; a command that is named as a whole means no longer one."""
-    whole = {other for starts in TYPED.values() for other in starts if other != start and other.startswith(start)}
+    named = itertools.chain(NOT_TYPED, *TYPED.values())
+    whole = {other for other in named if other != start and other.startswith(start)}
     return command.startswith(start) and not any(command.startswith(longer) for longer in whole)
 
 
@@ -156,29 +152,6 @@ def shown(scenario: str) -> list[str]:
     return [next(command for command in SHOWN if begins(command, start)) for start in TYPED[scenario]]
 
 
-def is_training(address: str, security: ClientSecurity | None = None) -> bool:
-    try:
-        with LearnerClient(address, timeout_s=2.0, security=security or ClientSecurity()) as client:
-            status = client.status()
-            return status.phase is Phase.TRAINING and status.updates > 0
-    except RollcastError:
-        return False
-
-
-def casts(address: str) -> bool:
-    """Returns whether a learner, or a relay, has a policy."""
-    with contextlib.suppress(RollcastError), LearnerClient(address) as client:
-        return client.get_policy()[0] > 0
-    return False
-
-
-def answers(port: int) -> bool:
-    """Returns whether a server listens; while it starts, connecting fails."""
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
-        return True
-    return False
-
-
 @pytest.mark.parametrize("scenario", ["readme", "environments", "tracker"])
 def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
     for command in shown(scenario):
@@ -190,7 +163,7 @@ def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
 def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
     learn, act, watch, status, as_json, top, get, save, answer, stop = shown("learner")
     with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
-        wait_until(lambda: is_training(shell.address), "training", 240)
+        wait_until(lambda: status_of(shell.address).updates, "training")
         with shell.running(watch) as watching:
             assert "phase" in shell.run(status)
             assert len(json.loads(shell.run(as_json))["actors"]) == 1
@@ -199,16 +172,9 @@ def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
             assert (shell.folder / json.loads(shell.run(save))["path"]).is_dir()
             assert json.loads(shell.run(answer))["action"]["shape"] == ["1"]
             assert json.loads(shell.run(stop)) == {}
-            assert learner.wait(60) == 0
-            assert actor.wait(60) == 0
-            assert watching.wait(60) in (0, 1), "the learner may be gone before its last word is asked for"
-
-
-def test_metrics_are_served_while_it_trains(shell: Shell):
-    train, ask = shown("metrics")
-    with shell.running(train, **LONG):
-        wait_until(lambda: answers(shell.metrics_port), "the metrics", 240)
-        assert "rollcast_learner_phase" in shell.run(ask)
+            assert ended(learner) == 0
+            assert ended(actor) == 0
+            assert ended(watching) in (0, 1), "the learner may be gone before its last word is asked for"
 
 
 def test_recording_is_made_and_trained_on(shell: Shell):
@@ -244,65 +210,18 @@ def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell)
     assert (shell.folder / "curves.svg").read_text().startswith("<?xml")
 
 
-def test_actor_finds_the_learner_by_its_file(shell: Shell):
-    learn, act = shown("address file")
-    with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
-        wait_until(lambda: is_training(f"file:{shell.folder / 'learner.address'}"), "training", 240)
-        learner.terminate()
-        assert learner.wait(60) == 0
-        actor.terminate()
-        assert actor.wait(60) == 0
-
-
-def test_actors_are_learnt_from_through_a_relay_and_end_with_it(shell: Shell):
-    learn, relay, act = shown("relays")
-    with (
-        shell.running(learn, **LONG) as learner,
-        shell.running(relay) as relaying,
-        contextlib.ExitStack() as stack,
-    ):
-        # an actor that comes before takes the next address
-        wait_until(lambda: casts(f"localhost:{shell.relay_port}"), "the relay", 240)
-        actor = stack.enter_context(shell.running(act))
-        wait_until(lambda: is_training(shell.address), "training", 240)
-        with LearnerClient(shell.address) as client:
-            assert [info.via for info in client.actors()] == [("rack-1",)]
-            client.stop()
-        for process in (learner, actor, relaying):
-            assert process.wait(60) == 0
-
-
-def test_durable_run_continues_after_a_kill(shell: Shell):
-    learn, resume = shown("durability")
-    with shell.running("rollcast actor"):
-        with shell.running(learn, **LONG) as learner:
-            wait_until(lambda: is_training(shell.address), "training", 240)
-            learner.kill()
-        with shell.running(resume, **LONG) as learner:
-            wait_until(lambda: is_training(shell.address), "training again", 240)
-            learner.terminate()
-            assert learner.wait(60) == 0
-
-
 def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
     certs, learn, act, status = shown("tls")
     shell.run(certs)
-    folder = shell.folder / "certs"
-    viewer = ClientSecurity(
-        tls_ca=folder / "ca.pem",
-        tls_cert=folder / "viewer.pem",
-        tls_key=folder / "viewer.key",
-        token_file=folder / "viewer.token",
-    )
+    viewer = security_of(shell.folder / "certs", "viewer")
     (snippet,) = [block for block in SNIPPETS if "ClientSecurity(" in block]
     with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
-        wait_until(lambda: is_training(shell.address, viewer), "training", 240)
+        wait_until(lambda: status_of(shell.address, viewer).updates, "training")
         assert "training" in shell.run(status)
         (shell.folder / "look.py").write_text(shell.here(snippet))
         assert "LearnerStatus(phase=<Phase.TRAINING" in shell.run("python look.py")
         for process in (actor, learner):
-            process.terminate()
-            assert process.wait(60) == 0
+            assert ended(process, signal.SIGTERM) == 0
 
 
 class TestSnippets:

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
-from rollcast.services.status.status import Phase
-from tests.processes import ROOT, environment, free_port, rollcast, running, wait_until
+from tests.processes import DEADLINE_S, ROOT, completed, ended, environment, free_port, running, status_of, wait_until
 
 # They train until something is learnt, which takes a minute of a free machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 RUN_HERE = {
     *("client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
@@ -24,7 +22,7 @@ RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_r
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
 
 
-def run_example(name: str, *arguments: object, cwd: Path, timeout_s: float = 90.0) -> str:
+def run_example(name: str, *arguments: object, cwd: Path) -> str:
     """Runs an example from anywhere and returns what it printed."""
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / name, *map(str, arguments)],
@@ -32,7 +30,7 @@ def run_example(name: str, *arguments: object, cwd: Path, timeout_s: float = 90.
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=2 * DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,8 +44,7 @@ def test_own_environment_trains_with_its_keyword_arguments(tmp_path: Path):
     # a low board: episodes of 4 steps are learnt in a few seconds
     arguments = ("--env-kwargs", '{"rows": 5}', "--run-dir", tmp_path / "run")
     assert "(solved: 0.95 over 100 episodes)" in run_example("own_environment.py", *arguments, cwd=tmp_path)
-    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 10)
-    assert played.returncode == 0, played.stderr
+    played = completed("evaluate", tmp_path / "run", "--n-episodes", 10)
     assert "on examples.own_environment:make" in played.stdout
     assert re.search(r"mean length +4\.0 steps", played.stdout)
 
@@ -55,28 +52,25 @@ def test_own_environment_trains_with_its_keyword_arguments(tmp_path: Path):
 def test_own_network_trains(tmp_path: Path):
     printed = run_example("own_network.py", "--total-steps", 2_000, "--run-dir", tmp_path / "run", cwd=tmp_path)
     assert re.search(r"^updates +\d+", printed, re.MULTILINE)
-    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 2)
-    assert played.returncode == 0, played.stderr
+    completed("evaluate", tmp_path / "run", "--n-episodes", 2)
 
 
 def test_own_algorithm_learns(tmp_path: Path):
-    """A random policy's episodes have 22 steps on average, and no mean of 100 of them has 40 by chance."""
+    """A random policy's episodes have 22 steps on average, and no mean of 100 of them has 45 by chance."""
     run = tmp_path / "run"
-    options = ("--actor-kind", "sequential", "--n-actors", 1, "--stop-return", 80, "--total-steps", 300_000)
+    options = ("--actor-kind", "sequential", "--n-actors", 1, "--stop-return", 45, "--total-steps", 300_000)
     arguments = ("--algorithm-kwargs", '{"learning_rate": 0.003}', "--log-interval-s", 0.2, "--run-dir", run, *options)
-    printed = run_example("own_algorithm.py", *arguments, cwd=tmp_path, timeout_s=240.0)
-    assert "(solved: 80 over 100 episodes)" in printed
+    printed = run_example("own_algorithm.py", *arguments, cwd=tmp_path)
+    assert "(solved: 45 over 100 episodes)" in printed
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {"ActorCritic/policy_loss", "ActorCritic/entropy", "episode_return/mean"} <= records[-1].keys()
-    played = rollcast("evaluate", run, "--n-episodes", 20)
-    assert played.returncode == 0, played.stderr
-    assert float(re.search(r"mean return +([\d.]+)", played.stdout)[1]) > 60
-    recorded = rollcast("record", "--policy", run, "--rollouts", 2, "--output", tmp_path / "played.rollouts")
-    assert recorded.returncode == 0, recorded.stderr
+    played = completed("evaluate", run, "--n-episodes", 20)
+    assert float(re.search(r"mean return +([\d.]+)", played.stdout)[1]) > 40
+    completed("record", "--policy", run, "--rollouts", 2, "--output", tmp_path / "played.rollouts")
 
 
 def test_warehouse_example_shows_its_own_metrics(tmp_path: Path):
-    arguments = ("--total-steps", 60_000, "--log-interval-s", 0.2, "--run-dir", tmp_path / "run")
+    arguments = ("--total-steps", 20_000, "--log-interval-s", 0.2, "--run-dir", tmp_path / "run")
     printed = run_example("warehouse.py", *arguments, cwd=tmp_path)
     assert re.search(
         r"^parcel_delivered/mean_minutes\[far\] [\d.]+  parcel_delivered/mean_minutes\[middle\]", printed, re.M
@@ -85,7 +79,7 @@ def test_warehouse_example_shows_its_own_metrics(tmp_path: Path):
     last = next(record for record in reversed(records) if "parcel_delivered/mean_minutes[near]" in record)
     for zone in ("near", "middle", "far"):
         assert 0 < last[f"parcel_delivered/mean_minutes[{zone}]"] <= last[f"parcel_delivered/worst_minutes[{zone}]"]
-        assert last[f"parcel_delivered/parcels_so_far[{zone}]"] > 1000
+        assert last[f"parcel_delivered/parcels_so_far[{zone}]"] > 300
     (events,) = (tmp_path / "run" / "tensorboard").iterdir()
     assert b"parcel_delivered/mean_minutes[near]" in events.read_bytes()
 
@@ -98,47 +92,30 @@ def test_library_example_trains(tmp_path: Path):
 
 
 def test_cooperative_game_trains(tmp_path: Path):
-    """Random play has a mean of -40 over 100 episodes, give or take 1, and never reaches -33 by chance."""
-    arguments = ("--total-steps", 150_000, "--run-dir", tmp_path / "run")
-    run_example("cooperative_game.py", *arguments, cwd=tmp_path, timeout_s=240.0)
-    played = rollcast("evaluate", tmp_path / "run", "--n-episodes", 100)
-    assert played.returncode == 0, played.stderr
-    by_agent = re.findall(r"agent/[01] +(-[\d.]+)", played.stdout)
-    assert len(by_agent) == 2
-    assert min(map(float, by_agent)) > -33.0
+    """Agents learn such games in unit/learner/algorithms/test_independent_learning.py."""
+    arguments = ("--total-steps", 10_000, "--run-dir", tmp_path / "run")
+    printed = run_example("cooperative_game.py", *arguments, cwd=tmp_path)
+    assert re.search(r"^updates +\d+", printed, re.MULTILINE)
+    played = completed("evaluate", tmp_path / "run", "--n-episodes", 5)
+    assert len(re.findall(r"agent/[01] +(-[\d.]+)", played.stdout)) == 2
 
 
 def test_turn_taking_game_trains(tmp_path: Path):
-    """Random play wins 44 % against random play, give or take 3.5 % over 200 games, and loses as many.
-
-    Five runs won 68 to 82 %, and lost 13 to 29 %.
-    """
-    printed = run_example("turn_taking_game.py", 60_000, cwd=tmp_path, timeout_s=240.0)
+    printed = run_example("turn_taking_game.py", 4_000, cwd=tmp_path)
     won, drawn, lost = map(int, re.findall(r"\d+", printed)[:3])
     assert won + drawn + lost == 200
-    assert won > 115
-    assert won > 1.5 * lost
 
 
 def test_client_example_reads_status_and_policy(tmp_path: Path):
     address = f"localhost:{free_port()}"
     arguments = ("--address", address, "--stop-return", 1e9, "--run-dir", tmp_path / "run")
     with running("learner", "train", *arguments) as process:
-        wait_until(lambda: _is_training(address), "training with two actors", 40)
+        wait_until(lambda: (now := status_of(address)).actors_alive == 2 and now.mean_return is not None, "two actors")
         printed = run_example("client.py", address, cwd=tmp_path)
         with LearnerClient(address) as client:
             client.stop()
-        assert process.wait(60) == 0
+        assert ended(process) == 0
     first, *actors, last = printed.splitlines()
     assert re.fullmatch(r"training: [\d,]+ steps, mean return [\d.]+", first)
     assert {line.split()[0] for line in actors} == {"local-0", "local-1"}
     assert re.fullmatch(r"policy \d+ would do \[[01], [01], [01]\]", last)
-
-
-def _is_training(address: str) -> bool:
-    try:
-        with LearnerClient(address, timeout_s=2.0) as client:
-            status = client.status()
-            return status.phase is Phase.TRAINING and status.actors_alive == 2 and status.mean_return is not None
-    except RollcastError:
-        return False

@@ -88,9 +88,8 @@ def run(folder: Path, *command: object) -> str:
     return finish(started(folder, *command))
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path, start_method: str):
-    options = ("--start-method", start_method, "--vectorization", "subprocess", "--total-steps", 400)
+def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path):
+    options = ("--vectorization", "subprocess", "--total-steps", 400)
     run(folder, ROLLCAST, "train", "--env-id", "myenv:make", *SMALL, *options, "--run-dir", "run")
     run(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json")
     assert json.loads((folder / "figures.json").read_text())["mean"] > 0

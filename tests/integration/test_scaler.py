@@ -16,7 +16,7 @@ from rollcast.services.scaling.service import EXTERNAL_SCALER
 from rollcast.services.server.scaler import make_scaler_server
 from tests.keda import Keda
 from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
-from tests.processes import free_port, rollcast, running, wait_until
+from tests.processes import ended, free_port, refused, running, wait_until
 
 # training that does not end, and a window that is soon full
 ENDLESS = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
@@ -177,7 +177,7 @@ def test_manifests_with_tls_connect_keda_the_scaler_and_the_learner(tmp_path):
         # it compares the scaler's certificate with the name that KEDA calls
         Keda(scaler, credentials=credentials, host=host) as keda,
     ):
-        wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
+        wait_until(lambda: answer_of(keda) == 1, "the fewest actors")
         probe = container(documents, "scaler")["livenessProbe"]["exec"]["command"]
         own = {name: str(tmp_path / "scaler") + path for name, path in (w.split("=") for w in probe if "=" in w)}
         assert health_probe.probe(scaler, environment=own) is None
@@ -196,11 +196,10 @@ class TestCommand:
             running("actor", ROLLCAST_LEARNER_ADDRESS=address, **slow),
             scaler_of(address, ROLLCAST_MAX_ACTORS="2") as (process, keda),
         ):
-            wait_until(lambda: answer_of(keda) == 2, "the trainer's wait to count", 90)
+            wait_until(lambda: answer_of(keda) == 2, "the trainer's wait to count")
             assert keda.is_active()
             assert keda.replicas(1) == 2
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert ended(process, signal.SIGTERM) == 0
             said = process.stdout.read()
         assert re.search(r"2 actors instead of 1: the trainer waited \d+% of its time", said)
 
@@ -217,20 +216,11 @@ class TestCommand:
             running("actor", ROLLCAST_LEARNER_ADDRESS=address) as actor,
             scaler_of(address) as (_, keda),
         ):
-            wait_until(lambda: answer_of(keda) == 0, "the end of training", 90)
+            wait_until(lambda: answer_of(keda) == 0, "the end of training")
             assert not keda.is_active()
-            assert actor.wait(30) == 0
-            learner.send_signal(signal.SIGTERM)
-            assert learner.wait(30) == 0
+            assert ended(actor) == 0
+            assert ended(learner, signal.SIGTERM) == 0
             assert keda.metric() == 0, "it has gone, and still nobody is wanted"
-
-    def test_says_that_the_learner_does_not_answer(self):
-        address = f"localhost:{free_port()}"
-        with scaler_of(address) as (_, keda):
-            with pytest.raises(grpc.RpcError) as caught:
-                keda.metric()
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-            wait_until(lambda: address in details_of(keda), "the reason")
 
     def test_says_that_no_learner_serves_there(self, served):
         with scaler_of(served.address) as (_, keda):
@@ -238,54 +228,30 @@ class TestCommand:
             assert "correct --learner-address" in details_of(keda)
             assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
 
-    def test_says_that_the_token_is_refused(self, tmp_path):
+    def test_follows_a_file_of_the_address_and_says_that_the_token_is_refused_until_another_takes_its_place(
+        self, tmp_path
+    ):
         make_certificates(tmp_path)
-        address = f"localhost:{free_port()}"
-        learner = {
-            "ROLLCAST_ADDRESS": address,
-            "ROLLCAST_TOKENS_FILE": str(tmp_path / "tokens"),
-            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
-        }
-        with running("learner", "learner", **learner):
-            with scaler_of(address, ROLLCAST_TOKEN="wrong-token-of-16-characters") as (_, keda):
-                wait_until(lambda: answer_of(keda) is grpc.StatusCode.UNAUTHENTICATED, "the refusal", 60)
-                assert "give the scaler another --token-file" in details_of(keda)
-            with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "actor.token")) as (_, keda):
-                wait_until(lambda: answer_of(keda) is grpc.StatusCode.PERMISSION_DENIED, "the refusal", 60)
-            with scaler_of(address, ROLLCAST_TOKEN_FILE=str(tmp_path / "viewer.token")) as (_, keda):
-                wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
-
-    def test_takes_a_token_that_replaces_another(self, tmp_path):
-        make_certificates(tmp_path)
-        address = f"localhost:{free_port()}"
-        learner = {
-            "ROLLCAST_ADDRESS": address,
-            "ROLLCAST_TOKENS_FILE": str(tmp_path / "tokens"),
-            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
-        }
-        token = tmp_path / "token"
-        token.write_text("wrong-token-of-16-characters")
-        with (
-            running("learner", "learner", **learner),
-            scaler_of(address, ROLLCAST_TOKEN_FILE=str(token)) as (_, keda),
-        ):
-            wait_until(lambda: answer_of(keda) is grpc.StatusCode.UNAUTHENTICATED, "the refusal", 60)
-            token.unlink()
-            wait_until(lambda: "token" in details_of(keda) and str(token) in details_of(keda), "the reason")
-            token.write_bytes((tmp_path / "viewer.token").read_bytes())
-            wait_until(lambda: answer_of(keda) == 1, "the fewest actors")
-
-    def test_follows_a_learner_that_writes_its_address_to_a_file(self, tmp_path):
-        file = tmp_path / "address"
+        file, token = tmp_path / "address", tmp_path / "token"
         learner = {
             "ROLLCAST_ADDRESS": "localhost:0",
             "ROLLCAST_ADDRESS_FILE": str(file),
+            "ROLLCAST_TOKENS_FILE": str(tmp_path / "tokens"),
             "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
         }
-        with scaler_of(f"file:{file}") as (_, keda):
+        token.write_text("wrong-token-of-16-characters")
+        with scaler_of(f"file:{file}", ROLLCAST_TOKEN_FILE=str(token)) as (_, keda):
             wait_until(lambda: str(file) in details_of(keda), "the reason")
+            assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
             with running("learner", "learner", **learner):
-                wait_until(lambda: answer_of(keda) == 1, "the fewest actors", 60)
+                wait_until(lambda: answer_of(keda) is grpc.StatusCode.UNAUTHENTICATED, "the refusal")
+                assert "give the scaler another --token-file" in details_of(keda)
+                token.unlink()
+                wait_until(lambda: str(token) in details_of(keda), "the reason")
+                token.write_bytes((tmp_path / "actor.token").read_bytes())
+                wait_until(lambda: answer_of(keda) is grpc.StatusCode.PERMISSION_DENIED, "the refusal of its role")
+                token.write_bytes((tmp_path / "viewer.token").read_bytes())
+                wait_until(lambda: answer_of(keda) == 1, "the fewest actors")
 
     def test_serves_kedas_client_with_mutual_tls(self, tmp_path):
         make_certificates(tmp_path)
@@ -326,9 +292,8 @@ class TestCommand:
         ],
     )
     def test_settings_that_cannot_be_right_are_refused(self, options, message):
-        done = rollcast("scaler", *options)
-        assert done.returncode == 2
-        assert re.search(message, done.stderr)
+        said = refused("scaler", *options)
+        assert re.search(message, said)
 
 
 def details_of(keda):

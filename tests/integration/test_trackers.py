@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import rollcast
+from tests.processes import completed
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,7 @@ def train_twice(tracker: str, folder: Path, **variables: str) -> Path:
         ("--run-dir", run, *SMALL, *of_tracker, "--total-steps", 2000),
         ("--resume", run, "--total-steps", 4000),
     ):
-        done = rollcast("train", *arguments, HOME=str(folder), **variables)
-        assert done.returncode == 0, done.stderr
+        done = completed("train", *arguments, HOME=str(folder), **variables)
         assert "does not take records" not in done.stderr
     return run
 
@@ -57,21 +56,13 @@ def test_mlflow_goes_on_with_the_run(tmp_path: Path):
     assert (folder / "params" / "algorithm").read_text() == "impala"
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
-def test_a_tracker_without_an_account_or_network_is_logged_and_training_goes_on(tracker: str, tmp_path: Path):
-    nowhere = "http://127.0.0.1:9"
-    variables = {
-        "WANDB_BASE_URL": nowhere,
-        "WANDB_API_KEY": "x" * 40,
-        "WANDB_INIT_TIMEOUT": "5",
-        "MLFLOW_TRACKING_URI": nowhere,
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    }
-    done = rollcast(
-        *("train", "--run-dir", tmp_path / "run", *SMALL, "--total-steps", 2000, "--track", tracker),
+def test_a_tracker_that_cannot_be_reached_is_logged_and_training_goes_on(tmp_path: Path):
+    """unit/learner/writers/test_tracker.py has the other ways to fail."""
+    variables = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    done = completed(
+        *("train", "--run-dir", tmp_path / "run", *SMALL, "--total-steps", 2000, "--track", "mlflow"),
         HOME=str(tmp_path),
         **variables,
     )
-    assert done.returncode == 0, done.stderr
-    assert f"{tracker} does not take records" in done.stderr
+    assert "mlflow does not take records" in done.stderr
     assert "mean return" in done.stdout
