@@ -11,7 +11,7 @@ from tests.processes import descendants, ended, free_port, is_alive, refused, ru
 
 # training that does not end by itself, and leaves the cores to the browser
 ENDLESS = (
-    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.001}'),
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.005}'),
     *("--stop-return", "1e9", "--total-steps", "1000000000"),
 )
 

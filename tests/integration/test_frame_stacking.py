@@ -28,7 +28,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wire
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
 
-T, B, K, N_ROLLOUTS = 13, 3, 4, 8
+T, B, K, N_ROLLOUTS = 13, 3, 4, 5
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 # Steps are dropped with SAME_STEP only.
 RAISING = "environment that raises"

@@ -136,7 +136,9 @@ class TestActor:
     def test_learner_trains_with_actor_without_torch(self, programs, tmp_path, algorithm, env_id):
         address = f"127.0.0.1:{free_port()}"
         learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path, "--env-id", env_id)
-        options = ("--algorithm", algorithm, "--stop-return", 1e9)
+        options = ("--algorithm", algorithm, "--stop-return", 1e9, "--hidden-sizes", 16)
+        # an update for many steps: the processes that ask have the other core
+        options += ("--replay.samples-per-insert", 8) if algorithm == "sac" else ()
         with (
             running(*learner, *options),
             plain_actor(programs, address, "--env-id", env_id) as actor,

@@ -47,7 +47,7 @@ def train(algorithm: str, recording: Path, run_dir: Path, *arguments: object) ->
         "train",
         *("--algorithm", algorithm, "--initial-data", recording, "--run-dir", run_dir),
         *("--summary-json", run_dir.with_suffix(".json"), "--total-steps", 600, "--stop-return", 1e9),
-        *("--n-rollout-steps", 16, "--actor-kind", "sequential", *arguments),
+        *("--n-rollout-steps", 16, "--hidden-sizes", 16, "--actor-kind", "sequential", *arguments),
     )
 
 
