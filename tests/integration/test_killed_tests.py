@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import ROOT, environment, is_alive, wait_until
 
 # A learner that waits for actors, which does not end by itself.
 TESTS = """
@@ -29,4 +29,4 @@ def test_a_command_ends_with_the_tests_that_started_it(tmp_path):
     ) as tests:
         learner = psutil.Process(int(tests.stdout.readline()))
         os.killpg(tests.pid, signal.SIGKILL)
-        wait_until(lambda: not learner.is_running() or learner.status() == psutil.STATUS_ZOMBIE, "its end")
+        wait_until(lambda: not is_alive(learner), "its end")
