@@ -15,6 +15,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.batches import SPACES, make_batch
+from tests.learnt import learnt
 
 SPEC = PolicySpec(hidden_sizes=(16, 16))
 ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
@@ -34,8 +35,8 @@ def make_appo(seed: int = 0, device: str = "cpu", **settings: object) -> Appo:
 
 
 def parameters_of(algorithm: ActorCritic) -> Tensor:
-    """Returns a copy of all parameters: those of the policy, then those of the critic."""
-    return algorithm._parameters.vector.detach().clone()
+    """Returns a copy of all parameters of policy and critic, and of the policy's buffers."""
+    return torch.cat([array.reshape(-1) for part in ("policy", "critic") for array in learnt(algorithm, part).values()])
 
 
 def log_prob_of(algorithm: ActorCritic, batch: Batch) -> Tensor:
@@ -44,11 +45,6 @@ def log_prob_of(algorithm: ActorCritic, batch: Batch) -> Tensor:
     with torch.no_grad():
         parameters = algorithm.policy.parameters_of({"": columns.observation[""].flatten(0, 1)})
         return log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view_as(batch.reward)
-
-
-def values_of(algorithm: ActorCritic, observation: Tensor) -> Tensor:
-    with torch.no_grad():
-        return algorithm._critic({"": observation})
 
 
 def on_policy_batch(algorithm: ActorCritic, **given: object) -> Batch:

@@ -119,7 +119,9 @@ class Case:
         def learner(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
             return algorithm(spaces, self.spec, own, device=device, seed=seed)  # type: ignore[call-arg]
 
-        return learner(self.spaces, seed=seed) if self.n_substeps == 1 else IndependentLearners(self.spaces, learner)
+        if self.n_substeps == 1:
+            return learner(self.spaces, seed=seed)
+        return IndependentLearners(self.spaces, learner, seed=seed)
 
     def batches(self, device: torch.device | str, *, seed: int = 0) -> list[Batch]:
         """Makes a batch for each substep. Episodes end in them in every way, and some rows are no transitions."""
@@ -287,6 +289,22 @@ CASES: Mapping[str, Case] = {
     "sac: images": Case(kind="sac", observation=PIXELS, action=PUSHES, spec=_stacked()),
     "sac: two substeps": Case(kind="sac", n_substeps=2, action=PUSHES),
 }
+
+# One for each set of parts that a checkpoint has.
+PARTS = [
+    "impala: rmsprop, normalised advantages",
+    "impala: box, all normalised",
+    "impala: images",
+    "ppo: memory",
+    "ppo: two substeps",
+    "appo",
+    "dqn: masks, normalised",
+    "dqn: two substeps",
+    "r2d2",
+    "sac: discrete",
+    "sac: box",
+    "sac: box, ensemble",
+]
 
 
 def same_state(one: PolicyState, other: PolicyState) -> bool:

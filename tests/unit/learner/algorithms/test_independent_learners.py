@@ -135,22 +135,6 @@ def test_exploration_is_shared_by_all_substeps():
     assert algorithm.policy_state()["exploration.uniform"] == 0
 
 
-@EACH_KIND
-def test_updates_after_load_are_the_same(kind: str, tmp_path: Path):
-    algorithm, other = make(kind), make(kind, seed=1)
-    for seed, key in enumerate(["scout", "base", "scout"]):
-        algorithm.update(batch_of(key, seed=seed), progress=0.1)
-    algorithm.save(tmp_path)
-    other.load(tmp_path)
-    assert other.n_updates == 3
-    assert other.priorities is None
-    for one in (algorithm, other):
-        one.update(batch_of("base", seed=7), progress=0.2)
-        one.update(batch_of("scout", seed=8), progress=0.2)
-    for name, array in algorithm.policy_state().items():
-        np.testing.assert_array_equal(other.policy_state()[name], array)
-
-
 def test_rejects_checkpoint_of_other_substeps_or_of_one_learner(tmp_path: Path):
     make("impala").save(tmp_path / "several")
     with pytest.raises(
@@ -185,17 +169,6 @@ def test_rejects_substeps_with_different_heads():
         make("sac", spaces)
     assert make("impala", spaces).policy.spec.head == "default"
     assert make("sac", MOVING).policy.spec.head == "squashed_gaussian"
-
-
-@EACH_KIND
-def test_learners_differ_from_each_other_and_repeat_with_the_seed(kind: str):
-    before = torch.random.get_rng_state()
-    state, again, other = make(kind).policy_state(), make(kind).policy_state(), make(kind, seed=1).policy_state()
-    assert torch.equal(torch.random.get_rng_state(), before)
-    name = next(name for name in state if name.startswith("networks.scout") and name.endswith("weight"))
-    np.testing.assert_array_equal(state[name], again[name])
-    assert (state[name] != other[name]).any()
-    assert (state[name] != state[name.replace("scout", "base")]).any()
 
 
 def test_learns_from_replay_if_its_learners_do():

@@ -1,7 +1,9 @@
 """DQN and SAC against brute force in plain Python, row by row, over random ends, masks, weights and clips."""
 
+import copy
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.sac import Sac
@@ -18,6 +21,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import make_batch
+from tests.learnt import first_gradient, joined, learnt, shake
 
 N_ACTIONS, START = 4, 2
 SPACES = {
@@ -26,11 +30,12 @@ SPACES = {
         action=Discrete(N_ACTIONS, start=START),
     )
 }
+UNMASKED = {"0": SubstepSpaces(observation=SPACES["0"].observation["seen"], action=SPACES["0"].action)}
 SPEC = PolicySpec(hidden_sizes=(8,))
 SEEDS = st.integers(0, 2**31)
 
 
-def random_batch(rng: np.random.Generator) -> Batch:
+def random_batch(rng: np.random.Generator, masked: bool) -> Batch:
     """Transitions of any kind: ended or not, valid or not, of any number of steps, with any mask and weight."""
     n = int(rng.integers(1, 9))
     masks = (rng.random((2, n, N_ACTIONS)) < 0.6).astype(np.int8)
@@ -51,12 +56,13 @@ def random_batch(rng: np.random.Generator) -> Batch:
     )
     columns = batch.substeps["0"]
     given_mask, next_mask = torch.from_numpy(masks)
-    columns = dataclasses.replace(
-        columns,
-        observation={"action_mask": given_mask[None], "seen": columns.observation[""]},
-        last_observation={"action_mask": next_mask, "seen": columns.last_observation[""]},
-        final_observation={"action_mask": next_mask[:0], "seen": columns.final_observation[""]},
-    )
+    if masked:
+        columns = dataclasses.replace(
+            columns,
+            observation={"action_mask": given_mask[None], "seen": columns.observation[""]},
+            last_observation={"action_mask": next_mask, "seen": columns.last_observation[""]},
+            final_observation={"action_mask": next_mask[:0], "seen": columns.final_observation[""]},
+        )
     return dataclasses.replace(
         batch,
         substeps={"0": columns},
@@ -66,19 +72,15 @@ def random_batch(rng: np.random.Generator) -> Batch:
     )
 
 
-def shake(module: torch.nn.Module, rng: np.random.Generator) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.from_numpy(rng.normal(0, 0.5, parameter.shape)))
-
-
 def rows(batch: Batch) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     columns = batch.substeps["0"]
     return {path: leaf[0] for path, leaf in columns.observation.items()}, dict(columns.last_observation)
 
 
-def allowed(mask: torch.Tensor) -> list[list[int]]:
-    return [[a for a, bit in enumerate(row) if bit] or list(range(N_ACTIONS)) for row in mask.tolist()]
+def allowed(observation: Mapping[str, torch.Tensor], n: int) -> list[list[int]]:
+    """The actions of each row; all of them where the mask allows none, or where there is none."""
+    masks = observation["action_mask"].tolist() if "action_mask" in observation else [[0]] * n
+    return [[a for a, bit in enumerate(row) if bit] or list(range(N_ACTIONS)) for row in masks]
 
 
 def factors(batch: Batch, b: int) -> tuple[float, float]:
@@ -97,35 +99,39 @@ def q_values(outputs: list[float], actions: list[int], dueling: bool) -> list[fl
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     seed=SEEDS,
     double=st.booleans(),
     dueling=st.booleans(),
     huber_delta=st.sampled_from([0.1, 1.0, 50.0]),
     reward_scale=st.sampled_from([1.0, 0.2]),
+    masked=st.booleans(),
 )
-def test_dqn_agrees_with_brute_force(seed: int, double: bool, dueling: bool, huber_delta: float, reward_scale: float):
+def test_dqn_agrees_with_brute_force(
+    seed: int, double: bool, dueling: bool, huber_delta: float, reward_scale: float, masked: bool
+):
     rng = np.random.default_rng(seed)
     dqn = Dqn(
-        SPACES,
+        SPACES if masked else UNMASKED,
         SPEC,
         DqnSettings(
             discount=0.9, double=double, dueling=dueling, huber_delta=huber_delta, reward_scale=reward_scale,
             max_grad_norm=1e9,
         ),
     )  # fmt: skip
-    shake(dqn.policy, rng)
-    shake(dqn._target.module, rng)
-    batch = random_batch(rng)
+    shake(dqn, "policy", "target", deviation=0.5, seed=seed)
+    network = dqn.policy.networks["0"]
+    of_target = copy.deepcopy(network)
+    of_target.load_state_dict(learnt(dqn, "target"))
+    batch = random_batch(rng, masked)
+    n = batch.reward.shape[1]
     observation, following = rows(batch)
-    outputs = dqn._network(observation)
+    outputs = network(observation)
     with torch.no_grad():
-        online, target = dqn._network(following).tolist(), dqn._target.module(following).tolist()
+        online, target = network(following).tolist(), of_target(following).tolist()
     loss, errors = torch.zeros(()), []
-    for b, (here, there) in enumerate(
-        zip(allowed(observation["action_mask"]), allowed(following["action_mask"]), strict=True)
-    ):
+    for b, (here, there) in enumerate(zip(allowed(observation, n), allowed(following, n), strict=True)):
         discount, weight = factors(batch, b)
         worth = q_values(target[b], there, dueling)
         choosing = q_values(online[b], there, dueling) if double else worth
@@ -138,34 +144,41 @@ def test_dqn_agrees_with_brute_force(seed: int, double: bool, dueling: bool, hub
         errors.append(float(error.detach()))
         huber = 0.5 * error**2 if error <= huber_delta else huber_delta * (error - 0.5 * huber_delta)
         loss = loss + weight * huber
-    expected = torch.autograd.grad(loss, list(dqn.policy.parameters()))
+    expected = joined(torch.autograd.grad(loss, list(dqn.policy.parameters())))
     metrics = dqn.update(batch, progress=0.0)
     torch.testing.assert_close(dqn.priorities, torch.tensor(errors), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["loss"], loss.detach(), rtol=1e-4, atol=1e-5)
-    gradient = torch.cat([part.reshape(-1) for part in expected])
-    torch.testing.assert_close(dqn._parameters.packed(dqn._parameters.vector.grad), gradient, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(first_gradient(dqn), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
-@given(seed=SEEDS, temperature=st.sampled_from([0.01, 0.3, 2.0]), reward_scale=st.sampled_from([1.0, 0.2]))
-def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale: float):
+@settings(max_examples=25)
+@given(
+    seed=SEEDS,
+    temperature=st.sampled_from([0.01, 0.3, 2.0]),
+    reward_scale=st.sampled_from([1.0, 0.2]),
+    masked=st.booleans(),
+)
+def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale: float, masked: bool):
     rng = np.random.default_rng(seed)
+    spaces = SPACES if masked else UNMASKED
     sac = Sac(
-        SPACES,
+        spaces,
         SPEC,
         SacSettings(discount=0.9, initial_temperature=temperature, reward_scale=reward_scale, max_grad_norm=1e9),
     )
-    for module in (sac.policy, sac._critics, sac._targets.module):
-        shake(module, rng)
-    batch = random_batch(rng)
+    shake(sac, "policy", "critics", "targets", deviation=0.5, seed=seed)
+    critics, targets = (CriticEnsemble(spaces, SPEC, substep_key="0") for _ in range(2))
+    critics.load_state_dict(learnt(sac, "critics"))
+    targets.load_state_dict(learnt(sac, "targets"))
+    batch = random_batch(rng, masked)
     observation, following = rows(batch)
     with torch.no_grad():
         logits = sac.policy.networks["0"](following).tolist()
-        first, second = (critic.tolist() for critic in sac._targets.module(following))
-    values = sac._critics(observation)
+        first, second = (critic.tolist() for critic in targets(following))
+    values = critics(observation)
     loss, errors = torch.zeros(()), []
-    for b, there in enumerate(allowed(following["action_mask"])):
+    for b, there in enumerate(allowed(following, batch.reward.shape[1])):
         discount, weight = factors(batch, b)
         total = sum(math.exp(logits[b][a] - max(logits[b])) for a in there)
         soft = 0.0
@@ -177,11 +190,8 @@ def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale
         both = [critic[b, action] - y for critic in values]
         errors.append(float(sum(error.abs() for error in both).detach()) / 2)
         loss = loss + weight * sum(0.5 * error**2 for error in both)
-    expected = torch.autograd.grad(loss, list(sac._critics.parameters()))
+    expected = joined(torch.autograd.grad(loss, list(critics.parameters())))
     metrics = sac.update(batch, progress=0.0)
     torch.testing.assert_close(sac.priorities, torch.tensor(errors), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["critic_loss"], loss.detach(), rtol=1e-4, atol=1e-5)
-    gradient = torch.cat([part.reshape(-1) for part in expected])
-    torch.testing.assert_close(
-        sac._critic_parameters.packed(sac._critic_parameters.vector.grad), gradient, rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(first_gradient(sac, "critic_optimizer"), expected, rtol=1e-4, atol=1e-5)

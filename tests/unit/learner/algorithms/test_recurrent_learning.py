@@ -1,8 +1,6 @@
 """Recurrent policies in algorithms: some learn them, the others refuse them, and minibatches are whole trajectories."""
 
-import dataclasses
 import functools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,17 +14,20 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.minibatches import Memory, Steps
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests import batches
-from tests.actor_critics import bools, parameters_of
+from tests.actor_critics import bools
 from tests.batches import SPACES
+from tests.learnt import learnt
 
 LSTM = PolicySpec(hidden_sizes=(16,), recurrence="lstm", recurrent_size=6)
 OWN = "tests.unit.learner.algorithms.own_algorithms"
@@ -46,44 +47,34 @@ def made(kind: str, **settings: object) -> Impala | Ppo | Appo:
 def test_update_moves_every_parameter_of_policy_and_critic(kind: str):
     algorithm = made(kind)
     before = {name: array.copy() for name, array in algorithm.policy.state_arrays().items()}
-    critic = [parameter.clone() for parameter in algorithm._critic.parameters()]
+    critic = learnt(algorithm, "critic")
     for _ in range(2):  # in the first, the small last layer lets little through
         metrics = algorithm.update(recurrent_batch(terminated=bools(5, 4, (2, 1))), progress=0.0)
     assert all(np.isfinite(float(value)) for value in metrics.values())
     for name, array in algorithm.policy.state_arrays().items():
         assert (array != before[name]).any(), name
-    assert all((now != then).any() for now, then in zip(algorithm._critic.parameters(), critic, strict=True))
+    assert all((array != critic[name]).any() for name, array in learnt(algorithm, "critic").items())
 
 
-@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
-def test_rows_of_an_episode_do_not_depend_on_the_episode_before(kind: str):
-    """Neither the log-probabilities nor the values: the state begins with zeros."""
-    algorithm = made(kind)
-    batch = recurrent_batch(terminated=bools(5, 4, (2, 0), (2, 1), (2, 2), (2, 3)))
-    columns = batch.substeps[FLAT_SUBSTEP]
-    other = {"": torch.cat([torch.randn(3, 4, 3), columns.observation[""][3:]])}
-    changed = dataclasses.replace(columns, observation=other, initial_state=torch.randn(4, LSTM.state_size))
-    with torch.no_grad():
-        one, two = (algorithm._forward(batch, its) for its in (columns, changed))
-    torch.testing.assert_close(one.log_prob.view(5, 4)[3:], two.log_prob.view(5, 4)[3:])
-    torch.testing.assert_close(one.values.view(6, 4)[3:], two.values.view(6, 4)[3:])
-    assert not torch.allclose(one.values.view(6, 4)[:3], two.values.view(6, 4)[:3])
-
-
-@pytest.mark.parametrize("kind", ["ppo", "appo"])
-def test_minibatches_are_whole_trajectories(kind: str):
-    algorithm = made(kind)
+def test_minibatches_are_whole_trajectories():
     batch = recurrent_batch()
-    steps, _ = algorithm._prepare(batch, batch.n_env_steps)
+    rows = torch.arange(20)
+    memory = Memory(batch.substeps[FLAT_SUBSTEP].initial_state, sequence_starts(batch))
+    steps = Steps({"": rows}, rows, rows, rows, rows, rows, rows, memory)
     assert steps.n_items == 4
     taken = steps.at(torch.tensor([2, 0]))
     assert taken.memory is not None
-    columns = steps.observation[""].view(5, 4, 3)
-    assert torch.equal(taken.observation[""].view(5, 2, 3), columns[:, [2, 0]])
-    assert torch.equal(taken.target.view(5, 2), steps.target.view(5, 4)[:, [2, 0]])
-    assert torch.equal(taken.memory.initial_state, steps.memory.initial_state[[2, 0]])
+    assert taken.observation[""].tolist() == [row + b for row in range(0, 20, 4) for b in (2, 0)]
+    assert all(torch.equal(column, taken.observation[""]) for column in taken[1:7])
+    assert torch.equal(taken.memory.initial_state, memory.initial_state[[2, 0]])
     assert taken.memory.starts.held.tolist() == [[True, True]] + [[False, False]] * 4
-    assert [len(index) for index in algorithm._minibatches(4, 5)] == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["ppo", "appo"])
+def test_a_minibatch_has_as_many_trajectories_as_make_its_steps(kind: str):
+    algorithm = made(kind)
+    algorithm.update(recurrent_batch(), progress=0.0)
+    assert learnt(algorithm, "optimizer")["state.0.step"] == 2 * 2
 
 
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
@@ -109,14 +100,3 @@ def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec
     for make in (own, *(off_policy if spec is LSTM else ())):
         with pytest.raises(ConfigurationError, match=rf"{option} with --algorithm .*expected {expected}"):
             make()
-
-
-@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
-def test_checkpoint_brings_the_same_next_update(kind: str, tmp_path: Path):
-    algorithm, resumed = made(kind), made(kind)
-    algorithm.update(recurrent_batch(), progress=0.0)
-    algorithm.save(tmp_path)
-    resumed.load(tmp_path)
-    for each in (algorithm, resumed):
-        each.update(recurrent_batch(seed=3), progress=0.5)
-    assert torch.equal(parameters_of(algorithm), parameters_of(resumed))

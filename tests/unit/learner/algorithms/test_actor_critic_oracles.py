@@ -1,0 +1,136 @@
+"""IMPALA, PPO and APPO against their losses as they are written down, with episodes that end in every way."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict
+from torch import Tensor
+
+from rollcast.actor.policies.torch_distributions import entropy, log_prob
+from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.appo import Appo
+from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.critics import TorsoValueCritic, ValueCritic
+from rollcast.learner.algorithms.gae import gae
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.vtrace import vtrace
+from rollcast.learner.batch import Batch
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.actor_critics import ACTION_SPACE, SPEC, bools
+from tests.batches import SPACES, make_batch
+from tests.learnt import first_gradient, joined, learnt
+
+COMMON = {"discount": 0.9, "value_cost": 0.7, "entropy_cost": 0.3, "normalize_advantages": False, "max_grad_norm": 1e9}
+ONE_PASS = {"n_epochs": 1, "minibatch_steps": 20, "clip_range": 0.3}
+# Column 0 is reset in the step after its end, the others with it; what is no transition may hold anything.
+TERMINATED = bools(5, 4, (1, 1), (3, 2))
+TRUNCATED = bools(5, 4, (1, 0), (2, 2), (4, 3))
+INVALID = bools(5, 4, (2, 0), (0, 3))
+FINAL_INDEX = torch.tensor([[1, 1], [2, 2], [4, 3]])
+
+
+IMAGES = {
+    FLAT_SUBSTEP: SubstepSpaces(
+        observation=Dict({"image": Box(0, 255, (36, 36, 1), np.uint8), "vector": Box(-np.inf, np.inf, (3,))}),
+        action=ACTION_SPACE,
+    )
+}
+
+
+def make(kind: str, spaces: EnvironmentSpaces, **settings: object) -> ActorCritic:
+    clips = {"trace_lambda": 0.8, "clip_rho": 0.9, "clip_c": 0.7}
+    if kind == "impala":
+        given = ImpalaSettings(**COMMON, **clips, clip_pg_rho=0.8, adam_beta1=0.9, **settings)
+        return Impala(spaces, SPEC, given, seed=0)
+    if kind == "ppo":
+        return Ppo(spaces, SPEC, PpoSettings(**COMMON, **ONE_PASS, gae_lambda=0.8, **settings), seed=0)
+    return Appo(spaces, SPEC, AppoSettings(**COMMON, **ONE_PASS, **clips, **settings), seed=0)
+
+
+def with_images(batch: Batch) -> Batch:
+    """Every observation beside an image."""
+    columns, rng = batch.substeps[FLAT_SUBSTEP], torch.Generator().manual_seed(0)
+
+    def seen(leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        shape = (*leaves[""].shape[:-1], 36, 36, 1)
+        return {"image": torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng), "vector": leaves[""]}
+
+    observed = {name: seen(getattr(columns, name)) for name in ("observation", "last_observation", "final_observation")}
+    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **observed)})
+
+
+@pytest.mark.parametrize("case", ["rewards as they are", "clipped and scaled", "one torso for two"])
+@pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
+def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: str):
+    shaped, shares = case == "clipped and scaled", case == "one torso for two"
+    settings = {"reward_clip": "unit", "reward_scale": 0.5} if shaped else {"reward_scale": 1.0}
+    spaces = IMAGES if shares else SPACES
+    algorithm = make(kind, spaces, share_torso=shares, **settings)
+    reward = 2.0 * make_batch().reward
+    batch = make_batch(
+        terminated=TERMINATED,
+        truncated=TRUNCATED,
+        valid=~INVALID,
+        reward=torch.where(INVALID, 1e6, reward),
+        final_index=FINAL_INDEX,
+        final_observation=torch.tensor([[5.0, -5.0, 5.0], [-3.0, 1.0, 0.0], [0.0, 4.0, 2.0]]),
+    )
+    batch = with_images(batch) if shares else batch
+    columns = batch.substeps[FLAT_SUBSTEP]
+    observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
+    parameters = algorithm.policy.parameters_of(observation)
+    log_pi = log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view(5, 4)
+    noise = 0.4 * torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
+    acted = (log_pi - torch.where(INVALID, 30.0, noise)).detach()
+    batch = dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, log_prob=acted)})
+
+    critic = (TorsoValueCritic if shares else ValueCritic)(spaces, SPEC, substep_key=FLAT_SUBSTEP)
+    critic.load_state_dict(learnt(algorithm, "critic"))
+
+    def values(seen: Mapping[str, Tensor]) -> Tensor:
+        return critic(algorithm.policy.networks[FLAT_SUBSTEP].features(seen) if shares else seen)
+
+    v_t = values(observation).view(5, 4)
+    v_tp1 = torch.cat([v_t[1:], values(columns.last_observation)[None]]).detach().clone()
+    v_tp1[FINAL_INDEX[:, 0], FINAL_INDEX[:, 1]] = values(columns.final_observation).detach()
+    log_rho = torch.where(INVALID, 0.0, log_pi - acted)
+    given = {
+        "r_t": 0.5 * batch.reward.clamp(-1.0, 1.0) if shaped else batch.reward,
+        "discount_t": 0.9 * ~TERMINATED,
+        "continues_t": ~(TERMINATED | TRUNCATED),
+        "v_t": v_t.detach(),
+        "v_tp1": v_tp1,
+    }
+    if kind == "ppo":
+        advantage, target = gae(**given, lambda_=0.8)
+    else:
+        pg = {"clip_pg_rho": 0.8} if kind == "impala" else {}
+        returns = vtrace(log_rho_t=log_rho.detach(), **given, clip_rho=0.9, clip_c=0.7, lambda_=0.8, **pg)
+        advantage, target = returns.pg_advantage if kind == "impala" else returns.advantage, returns.vs
+
+    def mean(terms: Tensor) -> Tensor:
+        return terms[~INVALID].mean()
+
+    if kind == "impala":
+        policy_loss = -mean(advantage * log_pi)
+    else:
+        policy_loss = -mean(torch.minimum(log_rho.exp() * advantage, log_rho.exp().clamp(0.7, 1.3) * advantage))
+    value_loss = 0.5 * mean((target - v_t).square())
+    mean_entropy = mean(entropy(ACTION_SPACE, parameters).view(5, 4))
+    networks = [*algorithm.policy.parameters(), *critic.parameters()]
+    expected = joined(torch.autograd.grad(policy_loss + 0.7 * value_loss - 0.3 * mean_entropy, networks))
+
+    metrics = algorithm.update(batch, progress=0.0)
+    torch.testing.assert_close(first_gradient(algorithm), expected, rtol=1e-4, atol=1e-5)
+    for name, value in (("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy", mean_entropy)):
+        torch.testing.assert_close(metrics[name], value.detach())
+    if kind == "appo":
+        kl = mean(log_rho.exp() - 1 - log_rho).detach()
+        torch.testing.assert_close(metrics["stale_kl"], kl)
+        torch.testing.assert_close(metrics["approx_kl"], kl)
