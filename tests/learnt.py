@@ -1,4 +1,4 @@
-"""What an algorithm has learnt, as its checkpoints hold it: parameters, targets, and the gradient of its first update."""
+"""What an algorithm has learnt, as its checkpoints hold it: parameters, targets, the gradient of its first update."""
 
 import tempfile
 from collections.abc import Mapping
