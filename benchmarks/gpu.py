@@ -122,7 +122,7 @@ def run_tests(folder: Path, limit_s: float, run: Run | None = None) -> Outcome:
         *("-o", "filterwarnings=default", *map(str, places_of_tests(ROOT / "tests"))),
     )
     began = time.perf_counter()
-    code, output = (run or _run)(command, limit_s)
+    code, output = (run or run_command)(command, limit_s)
     seconds = time.perf_counter() - began
     counts = _counts(path)
     succeeded = code == 0 and counts["passed"] > 0
@@ -147,7 +147,7 @@ def run_benchmark(name: str, seconds: float, limit_s: float, run: Run | None = N
     """Runs a benchmark on the GPU; see `run_tests`."""
     command = (sys.executable, "-m", f"benchmarks.{name}", "--device", "cuda", "--seconds", f"{seconds:g}")
     began = time.perf_counter()
-    code, output = (run or _run)(command, limit_s)
+    code, output = (run or run_command)(command, limit_s)
     result = "its table is below" if code == 0 else f"failed with exit code {code}"
     if code == LATE:
         result = f"ended after {limit_s:.0f} s"
@@ -184,7 +184,7 @@ def machine() -> str:
     )
 
 
-def _run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
+def run_command(command: Sequence[str], limit_s: float) -> tuple[int, str]:
     """Runs a command and shows its lines as they come; asks it to end when its time is up, and kills it if it does not.
 
     Returns:

@@ -34,6 +34,7 @@ from rollcast.learner.ranks.place import rank_place
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
 from rollcast.services.policies.policies import PolicySpec
 from tests.batches import BOX_SPACES, SPACES, B, make_batch, recurrent_batch, transition_batch
+from tests.learnt import learnt
 
 W: Final = 2
 N_UPDATES: Final = 3
@@ -173,12 +174,11 @@ def learn(algorithm: OnePolicy[Any], batches: Iterator[Batch]) -> dict[str, np.n
         observe_batch(algorithm.policy, batch)
         algorithm.share_observations()
         results |= {f"metrics/{i}/{name}": np.asarray(float(value)) for name, value in metrics.items()}
-    for name, part in algorithm._checkpoint_parts().items():
-        if isinstance(part, torch.nn.Module):
-            results |= {f"{name}/{key}": value.detach().numpy() for key, value in part.state_dict().items()}
-        elif isinstance(part, torch.Tensor):
-            results[name] = part.detach().numpy()
-    return results
+    return results | {
+        name: array.numpy()
+        for name, array in learnt(algorithm).items()
+        if "optimizer" not in name and name != "generator"
+    }
 
 
 class AsRank(GradientReduction):

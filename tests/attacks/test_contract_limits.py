@@ -28,6 +28,7 @@ from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, 
 from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, filled_buffer
+from tests.policies import SpoiltPolicy, message_of
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.services.rollouts.test_activity_codec import ACTIVITY
 
@@ -162,9 +163,7 @@ def test_max_message_bytes(address):
 def policy_of(**changes):
     chunk = policy_pb2.PolicyChunk(**({"version": 1, "count": 1, "total_bytes": 8, "payload": b"x" * 8} | changes))
     message = policy_pb2.GetPolicyResponse(chunk=chunk).SerializeToString()
-    encoded = EncodedPolicy(1, b"")
-    encoded._once(PolicyEncoding.FULL, lambda: (message,))
-    return encoded
+    return SpoiltPolicy(EncodedPolicy(1, b""), whole=(message,))
 
 
 def refusal_of_a_policy(**changes):
@@ -188,10 +187,9 @@ def test_max_chunk_bytes():
 def test_max_policy_expansion():
     bomb = encode_delta(bytes(1 << 20), None)
     with serve() as learner, LearnerClient(learner.address) as client:
-        learner.source.encoded = encoded = EncodedPolicy(1, bytes(1 << 20))
-        head = policy_pb2.PolicyChunk(encoding=policy_pb2.POLICY_ENCODING_DELTA, file_bytes=1 << 20)
-        bombs = encoded._cut(bomb, head)
-        encoded._once((PolicyEncoding.DELTA, b""), lambda: bombs)
+        head = {"version": 1, "encoding": PolicyEncoding.DELTA.value, "file_bytes": 1 << 20}
+        encoded = EncodedPolicy(1, bytes(1 << 20))
+        learner.source.encoded = SpoiltPolicy(encoded, delta={b"": (message_of(bomb, **head),)})
         with pytest.raises(LimitExceededError) as refused:
             list(client.subscribe_policy(assembler=PolicyAssembler(encodings=[PolicyEncoding.DELTA])))
     assert refused.value.limit == "max_policy_expansion"

@@ -113,7 +113,7 @@ def test_a_command_that_does_not_heed_its_end_is_killed_with_its_children(monkey
     deaf = (
         "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
-    code, output = gpu._run((sys.executable, "-c", deaf), 1.0)
+    code, output = gpu.run_command((sys.executable, "-c", deaf), 1.0)
     assert (code, output) == (gpu.LATE, "deaf\n")
 
 
@@ -127,7 +127,7 @@ def test_what_fails_leaves_a_table_of_the_rest(tmp_path: Path, monkeypatch: pyte
         ran.append(command[2])
         return (1 if command[2] == "benchmarks.learning" else 0), "| a | b |\n"
 
-    monkeypatch.setattr(gpu, "_run", run)
+    monkeypatch.setattr(gpu, "run_command", run)
     output = tmp_path / "gpu.md"
     assert gpu.main(["--output", str(output)]) == 1
     assert ran == ["benchmarks.learning", "benchmarks.stages", "pytest"]

@@ -222,12 +222,12 @@ def test_policy_remembers_until_it_is_reset(tmp_path: Path, remembers):
     for observation in batch[:3]:
         policy.act(observation, deterministic=True)
     policy.reset([False, True])
-    if spec.state_size:
-        first, second = policy._states["0"]
-        assert first.any()
-        assert not second.any()
-    else:
-        assert policy._stacks["0"]._begins.tolist() == [False, True]
+    mixed = [policy.act(observation, deterministic=True).tolist() for observation in batch[3:]]
+    policy.reset()
+    begun = [policy.act(observation, deterministic=True).tolist() for observation in batch[3:]]
+    assert [first for first, _ in mixed] == [first for first, _ in episode[3:]]
+    assert [second for _, second in mixed] == [second for _, second in begun]
+    assert begun != episode[3:]
     with pytest.raises(InvalidInputError, match=r"ended has shape \[3\]; expected \[2\]"):
         policy.reset([True, False, False])
     with pytest.raises(InvalidInputError, match="there are 1 observations, and there were 2 in the last act"):

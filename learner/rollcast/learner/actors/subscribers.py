@@ -51,6 +51,12 @@ class Subscribers:
         return self._newest
 
     @property
+    def n_waiting(self) -> int:
+        """The subscriptions that wait for a version."""
+        with self._lock:
+            return len(self._waiting) + len(self._resting)
+
+    @property
     def ended(self) -> bool:
         """True once no further version will come."""
         return self._ended

@@ -28,9 +28,9 @@ def status(settings: StatusSettings, output: IO[str]) -> int:
     with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
         if settings.watch:
             for current in client.watch_status(1.0):
-                _show(settings, output, current, client.actors() if settings.actors else (), _describe(client))
+                show(settings, output, current, client.actors() if settings.actors else (), _describe(client))
         else:
-            _show(settings, output, client.status(), client.actors() if settings.actors else (), _describe(client))
+            show(settings, output, client.status(), client.actors() if settings.actors else (), _describe(client))
     return 0
 
 
@@ -56,13 +56,14 @@ def _describe(client: LearnerClient) -> dict[str, Any]:
     }
 
 
-def _show(
+def show(
     settings: StatusSettings,
     output: IO[str],
     current: LearnerStatus,
     actors: Sequence[ActorInfo],
     description: Mapping[str, Any],
 ) -> None:
+    """Prints a status, with the description of the learner and, if they are asked for, its actors."""
     values = dataclasses.asdict(current) | dict(description)
     if settings.json_output:
         document = values

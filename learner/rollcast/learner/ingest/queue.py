@@ -192,6 +192,12 @@ class RolloutQueue:
         with self._lock:
             return self._size + self._kept
 
+    @property
+    def n_waiting(self) -> int:
+        """The rollouts that wait for room."""
+        with self._lock:
+            return len(self._turns)
+
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
         """Appends a rollout, waiting while it does not fit.
 

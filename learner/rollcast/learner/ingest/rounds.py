@@ -48,6 +48,12 @@ class Rounds:
         # Not empty only while the newest round is full.
         self._turns: deque[_Turn] = deque()
 
+    @property
+    def n_waiting(self) -> int:
+        """The rollouts that wait for places."""
+        with self._lock:
+            return len(self._turns)
+
     def begin(self, version: int) -> None:
         """Begins the round of the version that is cast."""
         with self._lock:

@@ -54,6 +54,11 @@ class BytesInFlight:
         """The bytes that are held now."""
         return self._n_bytes
 
+    @property
+    def n_waiting(self) -> int:
+        """The streams that wait for room."""
+        return len(self._waiting)
+
     @contextmanager
     def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> Iterator["StreamBytes"]:
         """Yields the account of one stream, which sends one rollout at a time; gives everything back at the end.

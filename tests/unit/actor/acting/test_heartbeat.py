@@ -1,4 +1,5 @@
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,4 +50,4 @@ def test_says_that_its_file_cannot_be_touched(tmp_path: Path):
 def test_without_a_path_starts_no_thread():
     with Heartbeat(None, patience_s=60.0) as heartbeat:
         heartbeat.beat()
-        assert heartbeat._thread is None
+        assert not [thread for thread in threading.enumerate() if thread.name == "rollcast-heartbeat"]

@@ -21,8 +21,8 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts import service as rollout_service
 from rollcast.services.rollouts import uplink as rollout_uplink
-from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.security.security import ClientSecurity
+from rollcast.v1 import rollout_pb2
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until
 from tests.relays import serve_learner
@@ -200,16 +200,18 @@ def test_a_policy_whose_answer_was_lost_comes_with_the_next_stream(monkeypatch):
         pause_policies=policies.pause,
     )
     queue, answered = RolloutQueue(2), []
-    answer = rollout_service._answer
+    sealed = rollout_service.seal_joined
 
-    def lose_the_first_with_version_2(progress: StreamProgress, policy: EncodedPolicy | None) -> bytes:
-        message = bytearray(answer(progress, policy))
-        if policy is not None and policy.version == 2:
-            answered.append(progress.acknowledged_sequence)
+    def lose_the_first_with_version_2(*pieces: bytes) -> bytes:
+        """Every answer with a policy is sealed by this."""
+        message = bytearray(sealed(*pieces))
+        answer = rollout_pb2.StreamRolloutsResponse.FromString(bytes(message))
+        if answer.policy.version == 2:
+            answered.append(answer.acknowledged_sequence)
             message[0] ^= len(answered) == 1
         return bytes(message)
 
-    monkeypatch.setattr(rollout_service, "_answer", lose_the_first_with_version_2)
+    monkeypatch.setattr(rollout_service, "seal_joined", lose_the_first_with_version_2)
     with (
         contextlib.closing(policies),
         serve_learner(queue=queue, rule=rule, policies=policies) as learner,
@@ -221,7 +223,7 @@ def test_a_policy_whose_answer_was_lost_comes_with_the_next_stream(monkeypatch):
         for sequence in (1, 2):
             wait_until(lambda sequence=sequence: connection.wait_for_credit(sequence, 0.1), "credit")
             connection.send(make_rollout(sequence))
-        wait_until(lambda: len(queue._turns) == 1, "the second rollout to wait for room")
+        wait_until(lambda: queue.n_waiting == 1, "the second rollout to wait for room")
         policies.publish({"w": np.full(3, 2, np.float32)})
         policies.settle()
         learner.take(1)

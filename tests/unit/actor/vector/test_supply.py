@@ -1,24 +1,39 @@
 import pytest
+from gymnasium.vector import VectorEnv
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError
 
 CARTPOLE = EnvironmentFactory("CartPole-v1", vectorization="sync")
 
 
-def test_those_that_it_was_told_to_step_are_made_once():
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[VectorEnv]:
+    """The vectors that are made."""
+    vectors: list[VectorEnv] = []
+
+    def make(*arguments: object, **options: object) -> VectorEnv:
+        vectors.append(make_vector_env(*arguments, **options))
+        return vectors[-1]
+
+    monkeypatch.setattr("rollcast.actor.vector.supply.make_vector_env", make)
+    return vectors
+
+
+def test_those_that_it_was_told_to_step_are_made_once(made: list[VectorEnv]):
     with EnvironmentSupply(CARTPOLE, 3) as supply:
-        shown = supply._vector_env
-        assert (supply.n_envs, shown.num_envs) == (3, 3)
-        assert supply.take(3) is shown
+        assert supply.n_envs == 3
+        assert supply.take(3) is made[0]
+    assert [vector.num_envs for vector in made] == [3]
 
 
 @pytest.mark.parametrize("agreed", [1, 4])
-def test_one_is_shown_before_it_is_agreed_how_many(agreed: int):
+def test_one_is_shown_before_it_is_agreed_how_many(agreed: int, made: list[VectorEnv]):
     with EnvironmentSupply(CARTPOLE, None) as supply:
         assert supply.n_envs is None
-        shown, spaces = supply._vector_env, supply.spaces
+        (shown,), spaces = made, supply.spaces
         taken = supply.take(agreed)
         assert taken.num_envs == agreed
         assert supply.spaces == spaces

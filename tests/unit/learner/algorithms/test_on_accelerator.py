@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.divergence import DivergenceWatch
 from tests.accelerator import DEVICE, Accelerator, OnDevice
 from tests.every_algorithm import CASES, PARTS, Case, same_state
 
@@ -148,7 +149,7 @@ def update_with(monkeypatch: pytest.MonkeyPatch, spoil) -> None:
     case = CASES["dqn"]
     with Accelerator() as accelerator:
         algorithm, batches = case.make(accelerator.device), case.batches(accelerator.device)
-        monkeypatch.setattr(algorithm._watch, "observe", lambda loss, norm: spoil(loss))
+        monkeypatch.setattr(DivergenceWatch, "observe", lambda self, loss, norm: spoil(loss))
         with accelerator.counting() as cost:
             case.update(algorithm, batches)
         assert cost.waits == []

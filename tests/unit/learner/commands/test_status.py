@@ -24,7 +24,7 @@ REPLAY = ReplayStatus(
 
 def shown(status: LearnerStatus, *, json_output: bool) -> str:
     output = io.StringIO()
-    command._show(StatusSettings(json_output=json_output), output, status, (), {})
+    command.show(StatusSettings(json_output=json_output), output, status, (), {})
     return output.getvalue()
 
 

@@ -8,6 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from rollcast.learner.experience.nothing import batch_of_nothing
+from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import B
@@ -25,15 +26,14 @@ def nothing_for(name: str, algorithm):
 @pytest.mark.parametrize("name", CASES)
 def test_its_gradient_is_0(name: str):
     algorithm = CASES[name].make()
-    algorithm._rewards = None
     gradients = []
 
-    class Keeping(type(algorithm._reduction)):
+    class Keeping(GradientReduction):
         def average(self, gradient, terms, count):
             gradients.append((gradient.clone(), float(count), [float(term) for term in terms]))
             return terms
 
-    algorithm._reduction = Keeping()
+    algorithm.join_ranks(Keeping())
     algorithm.update(nothing_for(name, algorithm), progress=0.0)
     assert gradients
     for gradient, count, terms in gradients:

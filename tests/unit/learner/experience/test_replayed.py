@@ -82,7 +82,7 @@ def test_a_buffer_on_the_learners_device_gives_the_same_batches():
 
 def test_actors_are_random_until_the_buffer_is_filled():
     source = make_source(samples_per_insert=4.0, error_buffer=400.0)
-    policy = source._policy
+    policy = source.actors.policy
     with source:
         assert policy.state_arrays()["exploration.uniform"] == 1
         source.next("cpu")
@@ -187,10 +187,12 @@ def test_without_a_limit_there_is_no_band_to_write():
 
 
 def test_beta_follows_the_progress_of_training():
-    with make_source(sampler="prioritized", beta=linear(0.3, 1.0)) as source:
-        for progress, beta in ((0.0, 0.3), (0.5, 0.65), (1.0, 1.0)):
-            source.next("cpu", progress=progress)
-            assert source.metrics()["replay/beta"] == source.buffers[FLAT_SUBSTEP]._sampler._beta == pytest.approx(beta)
+    with make_source(sampler="prioritized", beta=linear(0.0, 1.0)) as source:
+        for progress in (0.0, 0.0, 0.5, 1.0):
+            batch = source.next("cpu", progress=progress).batch
+            assert source.metrics()["replay/beta"] == pytest.approx(progress)
+            assert bool((batch.weights == 1.0).all()) == (progress == 0.0), "with beta 0 no entry counts less"
+            source.learnt(batch, 1.0 + torch.arange(BATCH))
     assert "replay/beta" not in make_source().metrics()
 
 
@@ -213,7 +215,9 @@ def test_buffer_that_short_episodes_fill_below_its_minimum_is_filled_for_good():
         assert buffer.is_full
         assert buffer.size < 100
         source.renew()
-        assert source._policy.state_arrays()["exploration.uniform"] == 0, "else it would act at random from here on"
+        assert source.actors.policy.state_arrays()["exploration.uniform"] == 0, (
+            "else it would act at random from here on"
+        )
 
 
 def test_trains_though_actors_are_faster_than_it_takes_in(monkeypatch: pytest.MonkeyPatch):

@@ -144,7 +144,7 @@ def test_what_is_assembled_keeps_its_room_until_the_trainer_comes():
         assert trainer.queue.size == 2 * BATCH
         waiting = threading.Thread(target=trainer.put, args=(7,))
         waiting.start()
-        wait_until(lambda: trainer.queue._turns, "the producer waits for room")
+        wait_until(lambda: trainer.queue.n_waiting, "the producer waits for room")
         assert trainer.collect() == [3, 4]
         waiting.join(20)
         assert trainer.collect() == [5, 6]
@@ -154,7 +154,7 @@ def test_one_batch_is_assembled_ahead_and_no_more():
     with training(capacity=3 * BATCH) as trainer:
         trainer.put(3, 4, 5, 6)
         trainer.await_assembled(BATCH)
-        assert len(trainer.queue._rollouts) == 2
+        assert [trainer.arrivals.get(BATCH, 0.0).rollout.sequence for _ in range(2)] == [5, 6]
         trainer.collect()
 
 

@@ -207,12 +207,12 @@ def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.Monkey
     threads = [threading.Thread(target=put, args=(i,)) for i in range(n_waiting)]
     for i, thread in enumerate(threads):
         thread.start()
-        wait_until(lambda i=i: len(queue._turns) == i + 1, "the thread to wait for its turn")
+        wait_until(lambda i=i: queue.n_waiting == i + 1, "the thread to wait for its turn")
     for left in reversed(range(n_waiting)):
         assert queue.get(1, 0) is not None
-        assert len(queue._turns) == left + 1, "half a rollout is no room"
+        assert queue.n_waiting == left + 1, "half a rollout is no room"
         assert queue.get(1, 0) is not None
-        wait_until(lambda left=left: (len(queue._turns), queue.size) == (left, 2), "the next thread to get in")
+        wait_until(lambda left=left: (queue.n_waiting, queue.size) == (left, 2), "the next thread to get in")
     for thread in threads:
         thread.join(5)
     assert n_waits == [1] * n_waiting

@@ -113,7 +113,7 @@ def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatc
     streams = []
     for _ in range(30):
         streams.append(Waiting(rounds, 1))
-        wait_until(lambda: len(rounds._turns) == len(streams), "the stream waits")
+        wait_until(lambda: rounds.n_waiting == len(streams), "the stream waits")
     for version in range(2, 17):
         rounds.begin(version)
         for stream in streams[2 * version - 4 : 2 * version - 2]:

@@ -94,7 +94,7 @@ def test_the_actors_of_a_relay_get_as_much_room_as_one_that_is_connected_directl
             thread.start()
         n_taken: Counter[str] = Counter()
         while max(n_taken.values(), default=0) < n_rollouts - 2:
-            wait_until(lambda: len(learner.queue._turns) == len(addresses), "a rollout of each actor to wait for room")
+            wait_until(lambda: learner.queue.n_waiting == len(addresses), "a rollout of each actor to wait for room")
             n_taken.update(rollout.actor_id for rollout in learner.take(1))
         assert min(n_taken[name] for name in addresses) >= n_rollouts - 4, n_taken
         learner.take(len(addresses) * n_rollouts - n_taken.total())

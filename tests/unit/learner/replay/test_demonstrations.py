@@ -321,9 +321,9 @@ class TestReplayedExperience:
     def test_random_actors_fill_only_the_missing_entries(self, tmp_path: Path, n_rollouts: int, n_random: int):
         source = self.make_source(record(tmp_path / "demo", n_rollouts) if n_rollouts else None)
         with source:
-            assert source._policy.state_arrays()["exploration.uniform"] == (n_random > 0)
+            assert source.actors.policy.state_arrays()["exploration.uniform"] == (n_random > 0)
             assert source.next("cpu").env_steps == n_random
-            assert source._policy.state_arrays()["exploration.uniform"] == 0
+            assert source.actors.policy.state_arrays()["exploration.uniform"] == 0
 
     @pytest.mark.parametrize("n_rollouts", [3, 5, 90])
     def test_samples_per_insert_holds_afterwards(self, tmp_path: Path, n_rollouts: int):

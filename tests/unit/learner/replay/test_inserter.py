@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.services.replay.replay import ACTORS
 from rollcast.services.rollouts.rollouts import Rollout
@@ -18,10 +19,10 @@ pytestmark = pytest.mark.slow
 T, B = 3, 2
 
 
-def make(*, n_envs: int = B, **settings: object) -> ReplayInserter:
+def make(*, n_envs: int = B, **settings: object) -> tuple[ReplayInserter, ReplayBuffer]:
     given = {"capacity": 100, "min_size": 1, **settings}
     buffer = make_buffer(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs, **given)
-    return ReplayInserter({FLAT_SUBSTEP: buffer})
+    return ReplayInserter({FLAT_SUBSTEP: buffer}), buffer
 
 
 def always() -> bool:
@@ -46,10 +47,10 @@ class Putting:
 
 
 def test_put_returns_after_insertion():
-    inserter = make()
+    inserter, buffer = make()
     assert inserter.reserve(B)
     assert inserter.put(make_rollout(sequence=1), is_active=always, n_reserved=B)
-    assert inserter._buffers[FLAT_SUBSTEP].size == T * B
+    assert buffer.size == T * B
 
 
 def test_drops_and_logs_rollout_that_does_not_fit(caplog):
@@ -57,13 +58,12 @@ def test_drops_and_logs_rollout_that_does_not_fit(caplog):
     ended = np.zeros((T, B), np.bool_)
     ended[0, 1] = True
     with caplog.at_level(logging.WARNING):
-        assert make().put(dataclasses.replace(rollout, terminated=ended), is_active=always)
+        assert make()[0].put(dataclasses.replace(rollout, terminated=ended), is_active=always)
     assert "dropped a rollout: rollout 1 of 'a': the episode of environment 1 ended at step 0" in caplog.text
 
 
 def test_limiter_holds_one_insertion_and_others_queue_behind_it():
-    inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffers[FLAT_SUBSTEP]
+    inserter, buffer = make(samples_per_insert=1.0)
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     first, second = (Putting(inserter, make_rollout(sequence=n, actor_id=name)) for n, name in ((2, "a"), (1, "b")))
     wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
@@ -78,8 +78,7 @@ def test_limiter_holds_one_insertion_and_others_queue_behind_it():
 
 @pytest.mark.parametrize("end", ["the stream", "the server"])
 def test_wait_ends_with_its_stream_or_the_server(end: str):
-    inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffers[FLAT_SUBSTEP]
+    inserter, buffer = make(samples_per_insert=1.0)
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     waiting = [Putting(inserter, make_rollout(sequence=n)) for n in (2, 2)]
     wait_until(lambda: buffer.wait_of(ACTORS), "somebody to wait")
@@ -94,8 +93,7 @@ def test_wait_ends_with_its_stream_or_the_server(end: str):
 
 
 def test_half_inserted_rollout_is_completed_not_repeated():
-    inserter = make(n_envs=1, samples_per_insert=1.0)
-    buffer = inserter._buffers[FLAT_SUBSTEP]
+    inserter, buffer = make(n_envs=1, samples_per_insert=1.0)
     putting = Putting(inserter, make_rollout(sequence=1))
     wait_until(lambda: buffer.wait_of(ACTORS), "the second half to wait")
     assert buffer.size == T
@@ -108,8 +106,7 @@ def test_half_inserted_rollout_is_completed_not_repeated():
 
 
 def test_rollout_sent_over_two_streams_is_inserted_once():
-    inserter = make(samples_per_insert=1.0)
-    buffer = inserter._buffers[FLAT_SUBSTEP]
+    inserter, buffer = make(samples_per_insert=1.0)
     assert inserter.put(make_rollout(sequence=1), is_active=always)
     old, new = (Putting(inserter, make_rollout(sequence=2)) for _ in range(2))
     wait_until(lambda: buffer.wait_of(ACTORS), "one of them to wait")

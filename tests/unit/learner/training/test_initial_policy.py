@@ -5,7 +5,6 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.loaded_policy import load_policy
@@ -99,12 +98,7 @@ def test_moments_come_along_and_go_on(tmp_path, name):
     # the same policy in a program of one's own
     space = algorithm.policy.spaces["0"].observation
     policy = load_policy(tmp_path / "run", name="last")
-    observation = np.stack([space.sample() for _ in range(5)])
-    with torch.no_grad():
-        learner = algorithm.policy.normalized({"": torch.from_numpy(observation)})[""].numpy()
-    network = policy._policy._networks["0"]
-    assert network._normalizer(network._features({"": observation})).tobytes() == learner.tobytes()
-    assert policy.spaces["0"].action.contains(policy.act(observation[0]))
+    assert policy.spaces["0"].action.contains(policy.act(space.sample()))
 
 
 @pytest.mark.parametrize("name", ["dqn", "r2d2"])

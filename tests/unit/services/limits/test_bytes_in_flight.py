@@ -68,9 +68,9 @@ def test_streams_without_room_wait_in_order_of_asking(stream):
     streams = [stream(room, who) for who in "abc"]
     streams[0].hold(6, completes=True)
     large = Holder(streams[1], 10)
-    wait_until(lambda: len(room._waiting) == 1, "one waits")
+    wait_until(lambda: room.n_waiting == 1, "one waits")
     small = Holder(streams[2], 1)
-    wait_until(lambda: len(room._waiting) == 2, "both wait")
+    wait_until(lambda: room.n_waiting == 2, "both wait")
     assert not small.has_room.is_set()  # there is room for it, and another asked before
     streams[0].give_back()
     large.join()
@@ -99,7 +99,7 @@ def test_half_sent_rollouts_leave_room_for_whole_ones_and_one_of_them_always_fin
         half.hold(5, completes=False)  # 20 of 20: all that half-sent rollouts may have
     streams[4].hold(10, completes=True)
     waiting = [Holder(half, 5) for half in streams[:4]]
-    wait_until(lambda: len(room._waiting) == 4, "all wait for the whole one to leave")
+    wait_until(lambda: room.n_waiting == 4, "all wait for the whole one to leave")
     streams[4].give_back()
     wait_until(lambda: sum(half.has_room.is_set() for half in waiting) == 2, "two of them are whole")
     for number in sorted(range(4), key=lambda number: not waiting[number].has_room.is_set()):
@@ -113,7 +113,7 @@ def test_first_of_half_sent_rollouts_that_block_each_other_finishes(stream):
     first, second = stream(room, "a"), stream(room, "b")
     first.hold(4, completes=False)
     blocked = Holder(second, 4, completes=False)
-    wait_until(lambda: len(room._waiting) == 1, "the second waits")
+    wait_until(lambda: room.n_waiting == 1, "the second waits")
     first.hold(3, completes=False)
     first.hold(3, completes=True)
     assert not blocked.has_room.is_set()
@@ -170,7 +170,7 @@ def test_a_stream_that_is_held_back_is_not_taken_for_stalled(stream):
     second.hold(5, completes=False)
     first.hold(10, completes=True)
     holder = Holder(second, 6, completes=False)
-    wait_until(lambda: len(room._waiting) == 1, "it waits")
+    wait_until(lambda: room.n_waiting == 1, "it waits")
     room.end_stalled()
     assert not cancelled.is_set()
     first.give_back()
@@ -183,7 +183,7 @@ def test_stream_that_ends_while_waiting_raises(stream):
     first.hold(10, completes=True)
     with pytest.raises(NotReadyError, match=r"b waited.*send it again"):
         stream(room, "b", is_active=lambda: False).hold(1, completes=True)
-    assert (room.n_bytes, len(room._waiting)) == (10, 0)
+    assert (room.n_bytes, room.n_waiting) == (10, 0)
     first.give_back()
 
 
@@ -206,7 +206,7 @@ def test_room_that_comes_free_wakes_only_the_stream_whose_turn_it_is(stream, mon
     for i in range(n_waiting):
         holders.append(stream(room, str(i), is_active=asks(i)))
         waiting.append(Holder(holders[-1], 10))
-        wait_until(lambda i=i: len(room._waiting) == i + 1, "the stream waits")
+        wait_until(lambda i=i: room.n_waiting == i + 1, "the stream waits")
     for holder, next_one in zip(holders, waiting, strict=False):
         holder.give_back()
         next_one.join()

@@ -55,9 +55,12 @@ def test_a_unix_socket_does_not_count():
 
 def test_hosts_are_forgotten():
     rate = CallRate(Limits(calls_per_second=1e9, calls_per_second_per_host=1), Clock())
+    assert calls(rate, "ipv4:10.9.9.9:1", 50) == (2, "calls_per_second_per_host")
     for number in range(10_000):
         rate.check(f"ipv4:10.0.{number // 256}.{number % 256}:1")
-    assert len(rate._hosts) == 4096
+        if number == 4000:
+            assert calls(rate, "ipv4:10.9.9.9:1", 1)[0] == 0, "it is remembered among so many"
+    assert calls(rate, "ipv4:10.9.9.9:1", 50)[0] == 2, "and forgotten"
     with pytest.raises(ThrottledError, match=r"ipv4:10\.0\.39\.15 made more than 1 calls a second"):
         for _ in range(3):
             rate.check("ipv4:10.0.39.15:2")

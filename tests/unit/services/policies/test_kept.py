@@ -37,18 +37,15 @@ def test_each_subscriber_gets_the_smallest_that_it_takes():
     assert full[2] > 1.9 * bfloat16[2] > 1.9 * key[2] > 3 * delta[2]
 
 
-def test_an_encoding_of_a_version_is_made_once_for_all_and_not_before_somebody_asks():
+def test_an_encoding_of_a_version_is_made_once_for_all():
     kept = KeptPolicies()
     one, two = version(1), version(2)
-    assert not one._made
     with (
         PolicyEncoder(kept, [PolicyEncoding.DELTA], 0, b"") as a,
         PolicyEncoder(kept, [PolicyEncoding.DELTA], 0, b"") as b,
     ):
         assert a.chunks(one) is b.chunks(one)
         assert a.chunks(two) is b.chunks(two)
-    assert set(one._made) == {(PolicyEncoding.DELTA, b"")}
-    assert set(two._made) == {(PolicyEncoding.DELTA, one.digest)}
 
 
 def test_deltas_to_versions_of_one_number_but_of_different_learners_are_told_apart():
@@ -99,8 +96,9 @@ def test_what_nobody_holds_goes_first(options):
             fast.chunks(versions[number])
             assert len(kept) <= 3
         assert sent(slow, versions[6])[1] == 1, "it was still there"
-    assert kept.find(1, versions[1].digest) is None or len(kept) <= 3
-    assert not kept._holders
+    for number in (7, 8, 9):
+        kept.hold(version(number).as_base())
+    assert kept.find(1, versions[1].digest) is None, "nobody holds it any more"
 
 
 def test_more_holders_than_room_lose_the_oldest():
@@ -111,6 +109,3 @@ def test_more_holders_than_room_lose_the_oldest():
         encoder.chunks(versions[number])
     assert len(kept) == 2
     assert [sent(encoder, versions[4])[1] for encoder in encoders] == [0, 0, 3]
-    for encoder in encoders:
-        encoder.__exit__()
-    assert not kept._holders

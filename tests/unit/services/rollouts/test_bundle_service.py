@@ -57,7 +57,7 @@ class RawRelay:
         call = self._channel.stream_stream(
             "/rollcast.v1.RelayService/StreamBundles", response_deserializer=relay_pb2.StreamBundlesResponse.FromString
         )
-        self._call = call(iter(self._requests.get, None), timeout=DEADLINE_S)
+        self.call = call(iter(self._requests.get, None), timeout=DEADLINE_S)
         self._parts: list[relay_pb2.DownwardPart] = []
 
     def __enter__(self) -> "RawRelay":
@@ -65,7 +65,7 @@ class RawRelay:
 
     def __exit__(self, *_error: object) -> None:
         self._requests.put(None)
-        self._call.cancel()
+        self.call.cancel()
         self._channel.close()
 
     def send(self, *parts: relay_pb2.UpwardPart) -> None:
@@ -74,7 +74,7 @@ class RawRelay:
     def part(self) -> relay_pb2.DownwardPart:
         """Waits for the next answer of the learner."""
         while not self._parts:
-            self._parts.extend(next(self._call).parts)
+            self._parts.extend(next(self.call).parts)
         return self._parts.pop(0)
 
     def error(self) -> RollcastError:
@@ -86,7 +86,7 @@ class RawRelay:
     def end(self) -> RollcastError:
         """Waits for the error that ends the call."""
         with pytest.raises(Exception) as ended:  # noqa: PT011  # gRPC's, from which ours is made
-            list(self._call)
+            list(self.call)
         return error_from_rpc(ended.value, self._address)
 
 
@@ -250,7 +250,7 @@ def test_relays_beyond_the_limit_are_turned_away(learner: Learner):
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_RELAYS):
             raw = stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString()))
-            next(raw._call)  # the learner has answered
+            next(raw.call)  # the learner has answered
         with RawRelay(learner.address, OPEN.SerializeToString()) as raw:
             error = raw.end()
         assert isinstance(error, ThrottledError)

@@ -1,7 +1,7 @@
 """The actor's end of a rollout stream."""
 
 import itertools
-from types import SimpleNamespace
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.integration.learner_fakes import offer
+from tests.policies import SpoiltPolicy
 from tests.rollouts import assert_same_rollout, make_rollout
 
 # as fast as an actor may be asked for its time
@@ -32,7 +33,6 @@ def test_nothing_above_the_credit_is_sent(learner, client):
         uplink.send(make_rollout(sequence))
     assert next(responses).credit_sequence == 2  # from here on the stream may send two
     learner.sink.wait_for(lambda: len(learner.sink.rollouts) == 2)
-    assert len(uplink._waiting) == 3
     assert [next(responses).acknowledged_sequence for _ in range(5)] == [1, 2, 3, 4, 5]
     uplink.cancel()
 
@@ -74,6 +74,22 @@ def open_reporting(learner, client, **options):
         ),
         **options,
     )
+
+
+class Clock:
+    """The time, so many seconds ahead."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def uplinks_clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("rollcast.services.rollouts.uplink.time", clock)
+    return clock
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "with rollouts"])
@@ -144,14 +160,14 @@ def test_no_time_is_reported_to_a_learner_that_did_not_ask(learner, client):
     assert n_reports(learner) == 0
 
 
-def test_a_report_that_is_due_travels_with_the_next_rollout(learner, client):
+def test_a_report_that_is_due_travels_with_the_next_rollout(learner, client, uplinks_clock):
     uplink = open_reporting(learner, client, activity_interval_s=20.0, report_with_rollout=True)
     responses = uplink.responses()
     next(responses)
     learner.sink.wait_for(lambda: n_reports(learner) == 1)
     (stream,) = learner.sink.streams
     assert stream.came_alone == [True], "the first goes at once"
-    uplink._report_at -= 25.0  # it is due, and late, but not so late that it would go alone
+    uplinks_clock.ahead_s = 25.0  # it is due, and late, but not so late that it would go alone
     for sequence in (1, 2, 3):
         uplink.send(make_rollout(sequence))
         assert next(responses).acknowledged_sequence == sequence
@@ -162,12 +178,12 @@ def test_a_report_that_is_due_travels_with_the_next_rollout(learner, client):
     assert list(responses) == []
 
 
-def test_a_report_waits_for_a_rollout_until_half_its_interval_has_passed(learner, client):
+def test_a_report_waits_for_a_rollout_until_half_its_interval_has_passed(learner, client, uplinks_clock):
     uplink = open_reporting(learner, client, activity_interval_s=20.0, report_with_rollout=True)
     responses = uplink.responses()
     next(responses)
     learner.sink.wait_for(lambda: n_reports(learner) == 1)
-    uplink._report_at -= 31.0
+    uplinks_clock.ahead_s = 31.0
     learner.sink.wait_for(lambda: n_reports(learner) == 2)
     assert learner.sink.streams[0].came_alone == [True, True]
     uplink.cancel()
@@ -185,8 +201,7 @@ def test_a_report_waits_for_a_rollout_until_half_its_interval_has_passed(learner
 def test_what_comes_as_a_policy_and_is_none_ends_the_stream(learner, client, chunk, match):
     client.join(offer())
     policy = encode_policy(7, {"w": np.zeros(3, np.float32)})
-    policy._made["chunk"] = SimpleNamespace(get=lambda _make: (chunk,))
-    learner.sink.policy = policy
+    learner.sink.policy = SpoiltPolicy(policy, chunk=chunk)
     uplink = client.open_rollout_stream("a", 1, on_policy=lambda *_: pytest.fail("it is none"))
     with pytest.raises((InvalidTensorError, LimitExceededError), match=match):
         next(uplink.responses())
