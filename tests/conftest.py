@@ -28,8 +28,9 @@ else:
     torch.set_num_threads(_N_THREADS)
 # Before anything computes: runs in the tests' own process are compared, bit for bit, with runs in others.
 fix_rounding()
-# An example may take longer on a busy machine than the 200 ms that hypothesis allows.
-hypothesis.settings.register_profile("rollcast", deadline=None)
+# An example may take longer on a busy machine than the 200 ms that hypothesis allows. Each run draws others, and
+# `make fuzz` looks for what is rare.
+hypothesis.settings.register_profile("rollcast", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("rollcast")
 # its assertions are to say as much as those of a test module
 pytest.register_assert_rewrite("tests.distributed_actors_suite")

@@ -193,3 +193,25 @@ class FailsWhereItIsEvaluated(CountingEnv):
         if seed in derive_seeds([0], 1):
             raise RuntimeError("has lost its licence")
         return super().reset(seed=seed, options=options)
+
+
+class Reaching(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Eight steps, in each of which an action in [-1, 1] costs its distance to the number that is seen."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._n_steps = 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._n_steps += 1
+        reward = -abs(float(action[0]) - float(self._seen[0]))
+        return self._observe(), reward, False, self._n_steps == 8, {}
+
+    def _observe(self) -> np.ndarray:
+        self._seen = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
+        return self._seen

@@ -22,6 +22,7 @@ ENV_ID = "tests.masked_environments:MaskedCorridor"
 REPLAY = ("--replay.min-size", 200, "--replay.samples-per-insert", 8)
 
 
+# The policies that they learn are tested in tests/unit/learner/algorithms/test_learning.py.
 @pytest.mark.parametrize(("algorithm", "options"), [("impala", ()), ("dqn", REPLAY), ("sac", REPLAY)])
 def test_no_algorithm_chooses_forbidden_actions(algorithm: str, options: tuple[object, ...], tmp_path: Path):
     completed(

@@ -98,7 +98,7 @@ def transitions_of(rollout: Rollout, b: int):
     ),
     st.integers(1, 6),
 )
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_rollout_has_only_completed_steps_as_transitions(plans, n_steps):
     envs = [Flaky(length, failing) for length, failing in plans]
     vector_env = vector_of(*envs)

@@ -121,15 +121,6 @@ def test_every_slot_has_its_own_rate(kind, slot):
     )
 
 
-def test_make_policy_uses_the_rate_of_the_slot():
-    source = torch_policy("dueling_q_values")
-    source.set_epsilons([0.0, 1.0])
-    for slot in (0, 1):
-        policy = make_policy(spaces_of("dueling_q_values"), spec_of("dueling_q_values"), seed=0, slot=slot)
-        policy.load(1, source.state_arrays())
-        assert policy.exploration.epsilon == slot
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_rejects_wrong_exploration_and_keeps_the_old(kind):
     policy = kind(spaces_of("q_values"), spec_of("q_values"), seed=0)

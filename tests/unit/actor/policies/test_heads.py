@@ -46,9 +46,3 @@ def test_q_values_of_masked_actions_explore_allowed_actions_only():
 def test_rejects_spaces_that_the_head_cannot_act_in(head, action):
     with pytest.raises(InvalidSpaceError, match="the action space is"):
         head_distribution(substep(action), head)
-
-
-def test_rejects_leaf_named_action_mask_that_is_not_a_mask():
-    wrong = spaces.Dict(seen=VECTOR, action_mask=VECTOR)
-    with pytest.raises(InvalidSpaceError, match="'action_mask' of the observation space is"):
-        head_distribution(substep(spaces.Discrete(3), wrong), "default")

@@ -97,14 +97,6 @@ def test_deterministic_actions_are_modes():
     np.testing.assert_array_equal(action, parameters.argmax(axis=1))
 
 
-def test_batch_sizes_may_change():
-    policy = loaded(spaces_of(action=ACTION_SPACES["box"]))
-    batch = batch_of(VECTOR, 9)[""]
-    whole = policy.act({"": batch}, deterministic=True)[1].copy()
-    for n in (1, 9, 3):
-        np.testing.assert_allclose(policy.act({"": batch[:n]}, deterministic=True)[1], whole[:n], rtol=1e-5)
-
-
 def test_accepts_read_only_observations():
     for substeps in (spaces_of(), spaces_of(IMAGE_SPACES["channel first"])):
         batch = batch_of(substeps["0"].observation, 2)

@@ -9,24 +9,8 @@ from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.policies.test_features import batch_of
-
-VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
-
-
-def spaces_of(observation=VECTOR, action=None):
-    return {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3) if action is None else action)}
-
-
-def state_of(substeps, spec, seed=0):
-    """Weights far enough from their first values to tell mistakes apart."""
-    torch.manual_seed(seed)
-    policy = TorchPolicy(substeps, spec)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return policy.state_arrays()
+from tests.unit.actor.policies.test_make import VECTOR, spaces_of, state_of
 
 
 @pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])

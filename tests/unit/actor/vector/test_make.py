@@ -5,13 +5,10 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
-from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
 
@@ -59,32 +56,6 @@ def test_whichever_is_faster():
     observation, _ = vector_env.reset(seed=3)
     assert observation.shape == (2, 4)
     vector_env.close()
-
-
-def test_a_rollout_is_the_same_in_processes():
-    rollouts = []
-    for vectorization in ("sync", "subprocess"):
-        vector_env = make_vector_env(EnvironmentFactory(f"{HERE}:NumberedEnv", vectorization=vectorization), 3)
-        policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-        worker = RolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=[5, 6, 7])
-        rollouts.append(worker.collect())
-        worker.close()
-    one, other = rollouts
-    assert one.env_seeds == other.env_seeds == (5, 6, 7)
-    assert one.episodes == other.episodes
-    for name in ("observation", "last_observation", "final_observation"):
-        left, right = (getattr(rollout.substeps["0"], name) for rollout in rollouts)
-        np.testing.assert_array_equal(left[""], right[""])
-
-
-def test_a_failure_in_a_process_keeps_its_name():
-    factory = EnvironmentFactory(f"{HERE}:FailingEnv", {"fail_in_step": 2}, "subprocess")
-    vector_env = make_vector_env(factory, 2)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    worker = RolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=[5, 6])
-    with pytest.raises(EnvironmentFailedError, match=r"environment 0 \(seed 5\) raised ValueError in step\(\)"):
-        worker.collect()
-    worker.close()
 
 
 @pytest.mark.parametrize("env_id", ["Acrobot-v1", f"{HERE}:NumberedEnv"])

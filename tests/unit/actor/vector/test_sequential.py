@@ -215,8 +215,9 @@ def test_attributes_and_methods():
     assert len(env.np_random) == 2
     assert [image.tolist() for image in env.render()] == [[[0, 0], [0, 0]]] * 2
     assert env.get_actor_rewards() is None
-    with pytest.raises(ConfigurationError, match=r"use \.step\(\)"):
-        env.call("step", 0)
+    for name in ("step", "reset", "close"):
+        with pytest.raises(ConfigurationError, match=rf"use \.{name}\(\)"):
+            env.call(name)
     with pytest.raises(ConfigurationError, match="values has 3 entries; expected 2"):
         env.set_attr("difficulty", [1, 2, 3])
     with pytest.raises(EnvironmentFailedError, match=r"environment 0 \(seed 3\) raised AttributeError in nothing"):

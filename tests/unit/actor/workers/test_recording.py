@@ -29,7 +29,7 @@ def episodes_one_by_one(reward, terminated, truncated, has_reset_rows):
 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 4), st.booleans(), st.integers(0, 999))
-@settings(max_examples=200)
+@settings(max_examples=50)
 def test_episodes_are_those_of_a_loop(lengths, n_envs, has_reset_rows, seed):
     """Over rollouts of any length, one after the other, with the values that came with the ends."""
     rng = np.random.default_rng(seed)

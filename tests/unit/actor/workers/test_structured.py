@@ -69,7 +69,7 @@ def scripts(draw):
 
 @pytest.mark.slow
 @given(st.lists(scripts(), min_size=1, max_size=3), st.integers(1, 7))
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_every_action_of_everybody_is_recorded_once_with_what_came_of_it(environments, n_steps):
     worker = worker_of(*(ScriptedEnv(episodes) for episodes in environments), n_steps=n_steps)
     found = {(index, actor): [] for index in range(len(environments)) for actor in ACTORS}

@@ -18,7 +18,7 @@ INITIAL = 2
 
 @pytest.mark.parametrize("cuts", [False, True])
 @pytest.mark.parametrize("has_reset_rows", [False, True])
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_episode_is_initial_if_any_of_its_actions_is(has_reset_rows: bool, cuts: bool, seed: int):
     rng, initial = np.random.default_rng(seed), InitialEpisodes()

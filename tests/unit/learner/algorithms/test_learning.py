@@ -1,89 +1,116 @@
-"""IMPALA, PPO and APPO learn, from rollouts as actors make them, without a wire in between."""
+"""Every algorithm learns from rollouts as actors make them, without a wire in between."""
 
+import math
 from collections import deque
 from statistics import fmean
 
 import pytest
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.make import make_policy
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.learner.actors.sequential import SequentialDistributedActors
+from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.algorithms.sac_settings import SacSettings
+from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
+from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.batches import rollout_batch
 
+pytestmark = pytest.mark.slow
 
-# Reset rows with the one, final observations with the other. An untrained policy has a mean return of 22.
-@pytest.mark.slow
-@pytest.mark.parametrize(("vectorization", "n_envs", "seed"), [("entry_point", 64, 0), ("sync", 32, 1)])
-def test_impala_balances_cartpole_within_400k_steps(vectorization, n_envs, seed):
+SMALL = PolicySpec(hidden_sizes=(32,))
+
+
+def actor_critic(name: str, spaces: EnvironmentSpaces) -> ActorCritic:
+    if name == "impala":
+        return Impala(spaces, PolicySpec(), ImpalaSettings(), seed=0)
+    if name == "ppo":
+        return Ppo(spaces, PolicySpec(), PpoSettings(), seed=0)
+    return Appo(spaces, PolicySpec(), AppoSettings(), seed=0)
+
+
+# An untrained policy has a mean return of 22.
+@pytest.mark.parametrize(
+    ("name", "vectorization", "n_envs", "n_steps", "versions_behind", "most_env_steps"),
+    [
+        ("impala", "entry_point", 64, 16, 2, 300_000),
+        ("ppo", "entry_point", 16, 128, 0, 50_000),
+        ("appo", "entry_point", 16, 128, 3, 80_000),
+    ],
+)
+def test_balances_cartpole(
+    name: str, vectorization: str, n_envs: int, n_steps: int, versions_behind: int, most_env_steps: int
+):
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, vectorization), n_envs)
-    spaces = environment_spaces(vector_env)
-    policy = make_policy(spaces, PolicySpec(), seed=seed)
-    worker = RolloutWorker(vector_env, policy, 16, actor_id="a", incarnation=1, env_seed=seed)
-    algorithm = Impala(spaces, PolicySpec(), ImpalaSettings(), seed=seed)
+    algorithm = actor_critic(name, environment_spaces(vector_env))
+    policy = make_policy(algorithm.policy.spaces, PolicySpec(), seed=0)
+    worker = RolloutWorker(vector_env, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
     returns: deque[float] = deque(maxlen=50)
-    env_steps, stale = 0, deque([algorithm.policy_state()] * 2, maxlen=2)
+    env_steps, stale = 0, deque([algorithm.policy_state()] * (versions_behind + 1), maxlen=versions_behind + 1)
     try:
-        while env_steps < 400_000 and (len(returns) < 50 or fmean(returns) < 300.0):
-            # Two versions behind, as actors are.
+        while env_steps < most_env_steps and (len(returns) < 50 or fmean(returns) < 150.0):
             policy.load(algorithm.n_updates, stale[0])
             rollout = worker.collect()
-            algorithm.update(rollout_batch(rollout), progress=0.0)
+            algorithm.update(rollout_batch(rollout), progress=env_steps / most_env_steps)
             stale.append(algorithm.policy_state())
             env_steps += rollout.n_env_steps
             returns.extend(episode.episode_return for episode in rollout.episodes)
     finally:
         worker.close()
-    assert fmean(returns) >= 300.0
+    assert fmean(returns) >= 150.0
 
 
-@pytest.mark.slow
-def test_ppo_balances_cartpole_within_60k_steps():
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, "entry_point"), 16)
-    spaces = environment_spaces(vector_env)
-    policy = make_policy(spaces, PolicySpec(), seed=0)
-    worker = RolloutWorker(vector_env, policy, 128, actor_id="a", incarnation=1, env_seed=0)
-    algorithm = Ppo(spaces, PolicySpec(), PpoSettings(), seed=0)
-    returns: deque[float] = deque(maxlen=50)
-    env_steps = 0
-    try:
-        while env_steps < 60_000 and (len(returns) < 50 or fmean(returns) < 300.0):
-            policy.load(algorithm.n_updates, algorithm.policy_state())
-            rollout = worker.collect()
-            algorithm.update(rollout_batch(rollout), progress=env_steps / 60_000)
-            env_steps += rollout.n_env_steps
-            returns.extend(episode.episode_return for episode in rollout.episodes)
-    finally:
-        worker.close()
-    assert fmean(returns) >= 300.0
+def learner(name: str, spaces: EnvironmentSpaces) -> Algorithm:
+    if name == "dqn":
+        return Dqn(spaces, SMALL, DqnSettings(n_epsilons=2, learning_rate=1e-3, target_tau=0.01), seed=0)
+    return Sac(spaces, SMALL, SacSettings(initial_temperature=0.05, target_entropy_ratio=0.3), seed=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_appo_balances_cartpole_within_120k_steps_from_rollouts_three_versions_old(seed: int):
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, "entry_point"), 16)
-    spaces = environment_spaces(vector_env)
-    policy = make_policy(spaces, PolicySpec(), seed=seed)
-    worker = RolloutWorker(vector_env, policy, 128, actor_id="a", incarnation=1, env_seed=seed)
-    algorithm = Appo(spaces, PolicySpec(), AppoSettings(), seed=seed)
-    returns: deque[float] = deque(maxlen=50)
-    env_steps, stale = 0, deque([algorithm.policy_state()] * 4, maxlen=4)
-    try:
-        while env_steps < 120_000 and (len(returns) < 50 or fmean(returns) < 300.0):
-            policy.load(algorithm.n_updates, stale[0])
-            rollout = worker.collect()
-            metrics = algorithm.update(rollout_batch(rollout), progress=env_steps / 120_000)
-            stale.append(algorithm.policy_state())
-            env_steps += rollout.n_env_steps
-            returns.extend(episode.episode_return for episode in rollout.episodes)
-    finally:
-        worker.close()
-    assert fmean(returns) >= 300.0
-    assert float(metrics["stale_kl"]) > 0.0
+# An untrained policy, and whoever plays any allowed key, has a mean return of 0 in the corridor; one that moves at
+# random is off by 0.67 in each of eight steps of the other.
+@pytest.mark.parametrize(
+    ("name", "env_id", "bar"),
+    [
+        ("dqn", "tests.masked_environments:MaskedCorridor", 0.9),
+        ("sac", "tests.masked_environments:MaskedCorridor", 0.9),
+        ("sac", "tests.environments:Reaching", -8 * 0.25),
+    ],
+)
+def test_learns_from_a_replay_buffer(name: str, env_id: str, bar: float):
+    factory = EnvironmentFactory(env_id)
+    spaces = probe_spaces(factory)
+    algorithm = learner(name, spaces)
+    actors = SequentialDistributedActors(factory, algorithm.policy, 8, 1, 1, envs_per_actor=4)
+    replay = ReplaySettings(capacity=10_000, min_size=500, samples_per_insert=16.0)
+    buffers = make_buffers(replay, spaces, n_rollout_steps=8, batch_size=64, n_envs=MAX_TRAJECTORIES)
+    with ReplayedExperience(actors, buffers, policy=algorithm.policy, batch_size=64) as source:
+        mean = -math.inf
+        while algorithm.n_updates < 2500 and mean < bar:
+            batch = source.next("cpu").batch
+            algorithm.update(batch, progress=algorithm.n_updates / 2500)
+            source.learnt(batch, algorithm.priorities)
+            actors.broadcast_updated_policy(algorithm.policy_state())
+            if algorithm.n_updates % 250 == 0:
+                mean = mean_return(algorithm, factory)
+    assert mean >= bar
+
+
+def mean_return(algorithm: Algorithm, factory: EnvironmentFactory) -> float:
+    policy = make_policy(algorithm.policy.spaces, algorithm.policy.spec, seed=0)
+    policy.load(1, algorithm.policy_state())
+    return evaluate_policy(factory, policy, n_episodes=50, seed=1, deterministic=True).mean

@@ -84,7 +84,7 @@ def test_targets_and_advantages_have_golden_values():
     assert returns.advantage.flatten().tolist() == pytest.approx([1.875, 3.5, 3.0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     n_steps=st.integers(1, 9),
     n_envs=st.integers(1, 4),

@@ -134,7 +134,7 @@ def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     which=st.integers(0, 2),
     where=st.floats(0, 1),

@@ -11,7 +11,7 @@ from rollcast.learner.watching.run_view import RunView
 from rollcast.learner.watching.states import ACTING
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, PolicyDelays
 from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.status.status import ActorState, Phase
+from rollcast.services.status.status import ActorState
 from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update
 from tests.processes import ROOT
 
@@ -93,21 +93,6 @@ def test_shows_all_actors_where_height_has_no_end():
     assert not [line for line in lines if "shown" in line]
 
 
-def test_worst_off_actors_come_first():
-    lines = drawn(view_of(busy_run(9)))
-    first = next(index for index, line in enumerate(lines) if line.startswith("learner "))
-    assert [line.split()[0] for line in lines[first : first + 4]] == ["learner", "node-2", "left-arm", "node-1"]
-
-
-def test_actor_has_its_lane_state_policy_rate_restarts_and_steps():
-    cells = row(drawn(view_of(busy_run())), "left-arm").split()
-    assert cells[2:] == ["silent", "14", "s", "v790", "0", "2", "2.0M"]
-    assert set(cells[1]) == {"A", "."}
-    lost = rows(drawn(view_of(busy_run())))[0].split()
-    assert lost[2] == "lost"
-    assert lost[1].rstrip(".").strip("A") == ""
-
-
 @pytest.mark.parametrize("state", [*ActingState, None])
 @pytest.mark.parametrize("idle_s", [0.0, 3_000.0, 100_000.0])
 def test_columns_stay_below_their_heading_whatever_the_state(state, idle_s):
@@ -115,18 +100,6 @@ def test_columns_stay_below_their_heading_whatever_the_state(state, idle_s):
     lines = drawn(view_of(update(60.0, run=RUN, actors=actors)))
     heading = next(line for line in lines if line.startswith("lanes"))
     assert len(row(lines, "zebra")) == len(heading)
-
-
-def test_learner_has_its_lane_and_numbers():
-    cells = row(drawn(view_of(busy_run())), "learner").split()
-    assert cells[2:] == ["training", "v812", "41.2k", "18.2M"]
-    assert set(cells[1]) == {"U", "w", "P"}
-
-
-def test_headline_comes_before_the_numbers():
-    lines = drawn(view_of(busy_run()))
-    assert lines[0] == "rollcast  LunarLander-v3  ppo  runs/lander-3  TRAINING  0:12:41  seed 3"
-    assert lines[1].startswith("The trainer waits 38 % of the time for rollouts: 1 of 3 actors is silent, left-arm for")
 
 
 def test_numbers_have_units_and_say_over_what():
@@ -157,11 +130,6 @@ def test_unknown_numbers_are_dashes():
 def test_large_lags_share_a_bar():
     delays = PolicyDelays(trajectories_by_lag=(*[10] * 5, *[1] * 28))
     assert ">4:### 36 %" in "\n".join(drawn(view_of(dataclasses.replace(busy_run(), delays=delays)), width=200))
-
-
-def test_newest_events_come_first_with_times_of_the_run():
-    events = [line for line in drawn(view_of(busy_run())) if line.startswith("0:")]
-    assert events == ["0:00:40  left-arm lost its connection", "0:00:31  checkpoint 00000790 kept"]
 
 
 def test_problem_is_shown_above_what_was_known_before():
@@ -199,12 +167,6 @@ def styled(text: Text) -> set[tuple[str, str]]:
     return {(text.plain[span.start : span.end], str(span.style)) for span in text.spans}
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_every_phase_is_shown(phase):
-    one = dataclasses.replace(busy_run(), status=status(phase=phase))
-    assert phase.name in drawn(view_of(one))[0]
-
-
 def test_shows_each_state_as_often_as_it_was():
     shares = np.tile(np.array([[153, 77, 25]], np.uint8), (100, 1))
     shown = _shown_states(shares)
@@ -232,21 +194,6 @@ def test_column_of_relays_leaves_narrow_terminals_and_is_cut_before():
     relayed = view_of(relayed_run())
     assert row(drawn(relayed, width=80), "rack-3-1").endswith(" 2.0M rack-3, sit…")
     assert "via" not in row(drawn(relayed, width=79), "lanes")
-
-
-def test_relays_stand_above_the_lanes_the_worst_off_first():
-    lines = drawn(view_of(relayed_run()))
-    heading = next(index for index, line in enumerate(lines) if line.startswith("relays "))
-    assert [line.split() for line in lines[heading : heading + 6]] == [
-        ["relays", "actors", "silent", "gone", "steps/s"],
-        ["rack-2", "4", "0", "4", "0", "all", "gone"],
-        ["rack-3", "4", "1", "0", "20.4k"],
-        ["site-a", "4", "1", "0", "20.4k"],
-        ["rack-1", "4", "0", "0", "20.4k"],
-        ["(directly)", "1", "0", "0", "5.1k"],
-    ]
-    assert lines[heading + 6] == ""
-    assert lines[heading + 7].startswith("lanes ")
 
 
 def test_low_terminals_show_the_relays_that_are_worst_off_and_leave_room_for_actors():

@@ -23,10 +23,14 @@ from rollcast.services.policies.policies import PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.accelerator import DEVICE, Accelerator, OnDevice
 from tests.batches import make_batch
-from tests.every_algorithm import CASES, Case, T
+from tests.every_algorithm import CASES, PARTS, Case, T
 from tests.tolerances import rounding_bound
 
-every_case = pytest.mark.parametrize("name", CASES)
+# What other cases have besides, layers and distributions, is compared operation by operation in `test_on_accelerator`.
+CAPTURED = [*PARTS, "impala: memory", "impala: mixed observations, several actions", "r2d2: gru, masks, frame stacks"]
+every_case = pytest.mark.parametrize(
+    "name", [name for name in CAPTURED if CASES[name].make("cpu").why_not_captured() is None]
+)
 # Updates in which all but the first few are replayed; the third and the sixth have fewer final observations.
 N_UPDATES = WARM_UP_UPDATES + 3
 
@@ -154,16 +158,10 @@ def observations(batch: Batch) -> list[Tensor]:
     return [leaf for part in parts for leaf in part.values()]
 
 
-def can_be_captured(name: str) -> bool:
-    return CASES[name].make("cpu").why_not_captured() is None
-
-
 @pytest.mark.slow
 @every_case
 def test_update_of_fixed_shapes_is_that_of_the_batch_as_it_is(name):
     case = CASES[name].in_proportion()
-    if not can_be_captured(name):
-        pytest.skip("not captured")
     plain, algorithm = case.make("cpu"), case.make("cpu")
     graphs = captured(algorithm)
     (expected, plain_metrics), (state, metrics) = trained(case, plain), trained(case, algorithm)
@@ -180,8 +178,6 @@ def test_update_of_fixed_shapes_is_that_of_the_batch_as_it_is(name):
 @every_case
 def test_replayed_update_is_the_same_operations_on_the_same_memory_whatever_the_batch(name, monkeypatch):
     case = CASES[name]
-    if not can_be_captured(name):
-        pytest.skip("not captured")
     optimizer = import_module("torch.optim.optimizer")
     known = optimizer._get_capturable_supported_devices()
     monkeypatch.setattr(
@@ -353,11 +349,9 @@ def test_what_the_host_decides_is_not_captured(name, settings, reason):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
-@every_case
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].make("cpu").why_not_captured() is None])
 def test_captured_update_on_a_gpu_is_the_one_that_runs_as_it_is(name, caplog):
     case = CASES[name]
-    if not can_be_captured(name):
-        pytest.skip("not captured")
     plain, algorithm = case.make("cuda"), case.make("cuda")
     algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(torch.device("cuda", 0), generators)))
     (expected, plain_metrics), (state, metrics) = trained(case, plain, "cuda"), trained(case, algorithm, "cuda")

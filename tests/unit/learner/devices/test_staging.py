@@ -45,16 +45,3 @@ def test_arrays_grow_while_a_copy_of_the_smaller_ones_is_under_way():
     for tensor, fence, value in kept:
         fence.before_use()
         assert tensor.tolist() == value.tolist()
-
-
-def test_the_delayed_copier_finds_a_staging_that_forgets_its_fence():
-    copier = DelayedCopier()
-    staging = Staging(copier)
-    staging.open([((2,), np.int64)])[0][:] = 1
-    ((first,),), fence = send_together(copier, staging)
-    staging._fence = None
-    staging.open([((2,), np.int64)])[0][:] = 2
-    with pytest.raises(AssertionError, match="sent again before"):
-        send_together(copier, staging)
-    fence.before_use()
-    assert first.tolist() == [2, 2]

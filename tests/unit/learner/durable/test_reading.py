@@ -62,7 +62,7 @@ def test_drops_unwritten_end_as_torn(written: Path, tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=50)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_finds_flipped_bit_and_the_rollouts_behind_it(
     place: float, bit: int, written: Path, tmp_path_factory: pytest.TempPathFactory

@@ -119,7 +119,7 @@ def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(
     batch_size=st.integers(1, 12),
     factor=st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0]),

@@ -356,17 +356,6 @@ def test_an_actors_comings_and_goings_are_remembered():
     assert {event.who for event in memory.news(None).events} == {"a"}
 
 
-def test_a_lane_goes_on_with_the_newest_stream_of_its_actor():
-    memory = RunHistory()
-    intake = Intake(memory=memory)
-    old = intake.join_and_open()
-    new = intake.join_and_open()
-    old.close(clean=False)
-    assert "a" in memory._times, "the end of the stream before ends nothing"
-    new.close(clean=True)
-    assert "a" not in memory._times
-
-
 def test_a_stream_that_waits_for_room_holds_its_actor():
     intake = Intake()
     stream = intake.join_and_open()

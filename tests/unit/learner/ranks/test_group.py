@@ -40,56 +40,48 @@ def test_ranks_gather_in_their_order_and_have_what_rank_0_has():
             assert outcome(process) == (0, "[[0.0, 5.0], [1.0, 5.0], [2.0, 5.0]] [0.0, 0.0]\n")
 
 
-def test_a_rank_with_another_setting_is_refused_by_its_name():
-    with ranks("differ") as (first, second):
+@pytest.mark.parametrize(
+    ("what", "messages"),
+    [
+        (
+            "differ",
+            ["MismatchError: rank 1 and rank 0 of one run differ: --batch-size is 16 there, 8 here"],
+        ),
+        ("another version", ["rank 1 and rank 0 of one run differ: the version of rollcast is '0.0.1' there"]),
+        (
+            "die",
+            [
+                "RankLostError: rank 0 of 2 waited",
+                "for the second sum: rank 1 does not answer any more, and was last at: ",
+            ],
+        ),
+        ("stay away", ["rank 1 has not come, and is at: thinking, after 7 updates"]),
+        (
+            "raise",
+            [
+                "for the second sum: rank 1 has ended: ConfigurationError: a wrong number; expected another",
+                "it was last at: thinking, after 7 updates",
+            ],
+        ),
+    ],
+)
+def test_a_rank_is_named_with_what_is_wrong_with_it(what: str, messages: list[str]):
+    with ranks(what) as (first, second):
         code, output = outcome(first)
         assert code == 1
-        assert "MismatchError: rank 1 and rank 0 of one run differ: --batch-size is 16 there, 8 here" in output
-        assert "--batch-size is 8 there, 16 here" in outcome(second)[1]
+        for message in messages:
+            assert message in output
+        if what == "differ":
+            assert "--batch-size is 8 there, 16 here" in outcome(second)[1]
 
 
-def test_a_rank_with_another_version_is_refused():
-    with ranks("another version") as (first, _):
-        code, output = outcome(first)
-        assert code == 1
-        assert "rank 1 and rank 0 of one run differ: the version of rollcast is '0.0.1' there" in output
-
-
-def test_a_rank_that_died_is_named_with_its_last_word():
-    with ranks("die") as (first, _):
-        code, output = outcome(first)
-        assert code == 1
-        assert "RankLostError: rank 0 of 2 waited" in output
-        assert "for the second sum: rank 1 does not answer any more, and was last at: " in output
-
-
-def test_a_rank_that_hangs_is_named_after_the_deadline():
-    with ranks("hang") as (first, _):
+def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone():
+    # rank 1 is the last: rank 0, which serves the store, waits for it in vain and ends
+    with ranks("hang") as (first, second):
         code, output = outcome(first)
         assert code == 1
         assert "for the second sum: rank 1 does not answer any more" in output
         assert "within 4 s (--ranks.timeout-s)" in output
-
-
-def test_a_rank_that_does_something_else_is_named_with_it():
-    with ranks("stay away") as (first, _):
-        code, output = outcome(first)
-        assert code == 1
-        assert "rank 1 has not come, and is at: thinking, after 7 updates" in output
-
-
-def test_a_rank_that_raises_is_named_with_its_error():
-    with ranks("raise") as (first, _):
-        code, output = outcome(first)
-        assert code == 1
-        assert "for the second sum: rank 1 has ended: ConfigurationError: a wrong number; expected another" in output
-        assert "it was last at: thinking, after 7 updates" in output
-
-
-def test_a_rank_whose_store_is_gone_says_so():
-    # rank 1 is the last: rank 0, which serves the store, waits for it in vain and ends
-    with ranks("hang", 2) as (first, second):
-        outcome(first)
         second.send_signal(signal.SIGCONT)
         code, output = outcome(second)
         assert code == 1

@@ -131,5 +131,5 @@ class BufferMachine(RuleBasedStateMachine):
         assert info.limiter.size == info.size
 
 
-BufferMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
+BufferMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 test_buffer_agrees_with_a_list = BufferMachine.TestCase

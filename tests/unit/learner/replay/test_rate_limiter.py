@@ -70,7 +70,7 @@ class LimiterMachine(RuleBasedStateMachine):
         assert self.limiter.can_insert(self.max_insert) or self.limiter.can_sample(self.max_sample)
 
 
-LimiterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+LimiterMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=60)
 test_never_leaves_its_band_and_never_blocks_both = LimiterMachine.TestCase
 
 

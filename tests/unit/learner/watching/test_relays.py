@@ -3,7 +3,7 @@ import itertools
 from rollcast.learner.watching.ranking import silences
 from rollcast.learner.watching.relays import RelayActors, relays
 from rollcast.services.status.status import ActorInfo, ActorState
-from tests.histories import actor, relayed_run
+from tests.histories import actor
 
 _slots = itertools.count()
 
@@ -82,10 +82,3 @@ def test_relay_whose_actors_are_all_gone_is_gone():
 def test_steps_of_actors_that_are_not_connected_are_not_counted():
     (relay,) = summed(*behind("rack", n=2, state=ActorState.LOST, env_steps_per_second=5.0))
     assert relay.env_steps_per_second == 0.0
-
-
-def test_made_up_run_has_what_the_other_tests_expect():
-    actors = relayed_run(4).actors
-    assert [(relay.relay_id, relay.n_actors, relay.n_silent, relay.n_gone) for relay in summed(*actors)] == [
-        ("rack-2", 4, 0, 4), ("rack-3", 4, 1, 0), ("site-a", 4, 1, 0), ("rack-1", 4, 0, 0), ("", 1, 0, 0),
-    ]  # fmt: skip

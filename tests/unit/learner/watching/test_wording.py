@@ -261,8 +261,3 @@ def test_state_of_a_lost_actor_counts_before_what_it_did():
         "acting",
         "connected",
     ]
-
-
-@pytest.mark.parametrize("state", list(ActingState))
-def test_short_states_fit_a_column(state):
-    assert 0 < len(state_text(actor("a", acting_state=state), is_short=True)) <= 14

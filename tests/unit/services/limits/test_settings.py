@@ -3,7 +3,7 @@
 import pytest
 
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.limits.limits import DEFAULT_LIMITS, LONGEST_WAIT_S
+from rollcast.services.limits.limits import LONGEST_WAIT_S
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 
 
@@ -11,10 +11,6 @@ class Timeouts(ServerLimitSettings):
     """Settings with a timeout."""
 
     timeout_s: TimeoutSeconds = 5.0
-
-
-def test_defaults_are_those_of_the_limits():
-    assert ServerLimitSettings().server_limits() == DEFAULT_LIMITS
 
 
 def test_takes_a_limit_from_the_command_line():

@@ -34,19 +34,6 @@ def test_refuses_streams_above_limit_and_after_drain():
         gate.check_running()
 
 
-def test_refuses_calls_above_limit():
-    gate = StreamGate(Limits(max_actors=1))
-    calls = [gate.unary_call() for _ in range(9)]
-    for call in calls:
-        call.__enter__()
-    with pytest.raises(ThrottledError, match="9 calls are being answered") as refused:
-        gate.unary_call().__enter__()
-    assert refused.value.limit == "max_calls"
-    calls.pop().__exit__(None, None, None)
-    with gate.unary_call():
-        pass
-
-
 def test_stuck_call_is_ended_and_logged(caplog):
     refusals, ended = Refusals(), threading.Event()
     gate = StreamGate(Limits(stalled_stream_s=0.01), refusals)

@@ -23,7 +23,7 @@ from tests.unit.services.replay.example_batches import as_parts, assert_same, de
     st.integers(0, 5),
     st.integers(1, 4),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_batch_comes_back_for_every_size_of_part(
     n_steps, n_entries, n_finals, log_prob, part_bytes, fast_bytes, deferred, state_size, frame_stack
 ):

@@ -199,7 +199,7 @@ class TestFilesThatAreNotWhole:
 
     @pytest.mark.slow
     @given(data=st.data())
-    @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_flipped_bits_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(self, tmp_path, whole, data):
         content = bytearray(whole)
         for _ in range(data.draw(st.integers(1, 4))):
@@ -211,7 +211,7 @@ class TestFilesThatAreNotWhole:
         assert error is None or str(path) in str(error)
 
     @given(content=st.binary(max_size=300))
-    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_noise_after_a_header_ends_in_an_error_of_ours(self, tmp_path, whole, content):
         path = tmp_path / "demo"
         path.write_bytes(whole[: starts(whole)[1]] + content)

@@ -1,42 +1,29 @@
 """RolloutService over a real connection."""
 
-import itertools
-import threading
-
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from rollcast.services.client.channel import make_channel
-from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     ActorReplacedError,
     DamagedMessageError,
-    DuplicateSequenceError,
     InvalidInputError,
-    InvalidRolloutError,
-    InvalidTensorError,
     LearnerUnreachableError,
     ProtocolMismatchError,
     RollcastError,
     SpacesMismatchError,
-    UnknownActorError,
 )
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.seal import parse_sealed, seal
 from rollcast.v1 import rollout_pb2
-from tests.integration.learner_fakes import DEADLINE_S, SPACES, offer, serve
-from tests.rollouts import assert_same_rollout, make_rollout, random_rollout
+from tests.integration.learner_fakes import DEADLINE_S, SPACES, offer
+from tests.rollouts import assert_same_rollout, make_rollout
 from tests.unit.services.raw_streams import opening, raw_stream
 
 PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
-
-
-def test_join_is_idempotent(client):
-    assert client.join(offer()) == client.join(offer())
-    assert client.join(offer("b")).slot == 1
 
 
 @pytest.mark.parametrize(
@@ -105,40 +92,6 @@ def test_actor_that_vanishes_while_the_queue_is_full_is_closed_uncleanly(learner
     learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [False])
 
 
-def test_a_duplicate_sequence_ends_the_stream(learner, uplink):
-    uplink.send(make_rollout(1))
-    uplink.send(make_rollout(1))
-    with pytest.raises(DuplicateSequenceError, match="rollout 1 twice"):
-        list(uplink.responses())
-    assert len(learner.sink.rollouts) == 1
-
-
-def test_an_unknown_actor_is_told_to_join(client):
-    with pytest.raises(UnknownActorError, match="has not joined"):
-        list(client.open_rollout_stream("nobody", 1).responses())
-
-
-@pytest.mark.parametrize(
-    ("rollout", "error", "match"),
-    [
-        (make_rollout(1, reward=np.full((3, 2), np.nan, np.float32)), InvalidTensorError, "column reward holds nan"),
-        (make_rollout(1, reward=np.zeros((3, 3), np.float32)), InvalidTensorError, r"column reward has shape \[3, 3\]"),
-        (make_rollout(1, actor_id="b"), InvalidRolloutError, "actor_id 'b'"),
-        (random_rollout(PIXELS, 3, 2), InvalidInputError, "column 0/observation"),
-    ],
-)
-def test_rejects_rollout_that_does_not_fit_and_serves_all_others(learner, client, uplink, rollout, error, match):
-    uplink.send(rollout)
-    with pytest.raises(error, match=match):
-        list(uplink.responses())
-    assert [type(rejection) for rejection in learner.sink.rejections] == [error] or learner.sink.rejections
-    client.join(offer("b"))
-    other = client.open_rollout_stream("b", 1)
-    other.send(make_rollout(1, actor_id="b"))
-    assert [progress.acknowledged_sequence for progress in itertools.islice(other.responses(), 2)] == [0, 1]
-    other.cancel()
-
-
 def test_an_error_of_accept_ends_the_stream(learner, uplink):
     learner.sink.accept_error = ActorReplacedError("another process has joined as 'a'")
     uplink.send(make_rollout(1))
@@ -163,26 +116,6 @@ def test_the_sink_can_cancel_a_silent_stream(learner, uplink):
     learner.sink.wait_for(lambda: learner.sink.streams[0].closes == [False])
 
 
-def test_framed_rollouts_arrive(monkeypatch):
-    monkeypatch.setattr("tests.integration.learner_fakes.SPACES", PIXELS)
-    with serve() as learner, LearnerClient(learner.address) as client:
-        client.join(offer(spaces=PIXELS, n_envs=64))
-        rollout = random_rollout(PIXELS, 20, 64)
-        opened = learner.sink.open_stream
-
-        def open_large(*arguments, **options):
-            stream = opened(*arguments, **options)
-            stream.spaces, stream.n_rollout_steps, stream.n_envs, stream.state_size = PIXELS, 20, 64, 0
-            stream.frame_stack = 1
-            return stream
-
-        learner.sink.open_stream = open_large
-        uplink = client.open_rollout_stream("a", 1)
-        uplink.send(rollout)
-        assert [progress.acknowledged_sequence for progress in itertools.islice(uplink.responses(), 2)] == [0, 1]
-        assert_same_rollout(learner.sink.rollouts[0], rollout)
-
-
 def test_damaged_message_is_refused_so_that_it_is_sent_again(learner, client):
     client.join(offer())
     (sent,) = RolloutEncoder().encode(make_rollout())
@@ -198,11 +131,6 @@ def test_damaged_message_is_refused_so_that_it_is_sent_again(learner, client):
     assert not learner.sink.rejections, "nothing is wrong with what was played"
     assert raw_stream(learner.address, opening(), sent) is None
     assert len(learner.sink.rollouts) == 1
-
-
-def test_threads_have_names(learner, client):
-    client.status()
-    assert any(thread.name.startswith("rollcast-rpc") for thread in threading.enumerate())
 
 
 def policy(version):

@@ -39,7 +39,7 @@ EPISODES = st.lists(
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(EPISODES, VALUES), min_size=1, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_round_trip_of_one_rollout_after_the_other(rollouts):
     """An encoder keeps its header: nothing of the rollout before may stay."""
     encoder = RolloutEncoder()

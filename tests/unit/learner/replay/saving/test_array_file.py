@@ -33,7 +33,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(pieces=PIECES)
 def test_written_arrays_are_read_back(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("arrays") / "file"
@@ -98,7 +98,7 @@ def test_rejects_damaged_pieces(tmp_path, content):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(content=st.binary(max_size=64))
 def test_arbitrary_bytes_are_read_or_rejected(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("arrays") / "file"

@@ -61,7 +61,7 @@ def planned_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
@@ -69,7 +69,7 @@ def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
 
 
 @given(st.integers(1, 4), st.integers(0, 999), st.booleans())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_rows_without_padding_agree_with_a_plain_reference(n_envs: int, seed: int, has_reset_rows: bool):
     world, rng = World(T, has_reset_rows=has_reset_rows, n_envs=n_envs), np.random.default_rng(seed)
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_rows_without_padding_agree_with_a_plain_reference(n_envs: int, seed: in
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_final_observation_of_an_empty_row_changes_no_other_row(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
@@ -90,7 +90,7 @@ def test_final_observation_of_an_empty_row_changes_no_other_row(n_padded: list[i
 
 
 @given(PADDING, st.integers(0, 999))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
     rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded), state_size=3), n_padded, rng)
