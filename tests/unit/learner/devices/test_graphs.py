@@ -26,7 +26,7 @@ from tests.batches import make_batch
 from tests.every_algorithm import CASES, PARTS, Case, T
 from tests.tolerances import rounding_bound
 
-# What other cases have besides, layers and distributions, is compared operation by operation in `test_on_accelerator`.
+# What other cases have besides, layers and distributions, is compared by operations in `test_on_accelerator`.
 CAPTURED = [*PARTS, "impala: memory", "impala: mixed observations, several actions", "r2d2: gru, masks, frame stacks"]
 every_case = pytest.mark.parametrize(
     "name", [name for name in CAPTURED if CASES[name].make("cpu").why_not_captured() is None]
