@@ -78,30 +78,6 @@ def test_frequencies_match_probabilities(name):
     assert (np.abs(counts / n - p) < 5 * np.sqrt(p * (1 - p) / n)).all()
 
 
-def test_categorical_has_golden_values():
-    distribution = action_distribution(spaces.Discrete(3, start=5))
-    logits = np.log(np.array([[0.2, 0.3, 0.5]], dtype=np.float32))
-    assert distribution.log_prob(logits, np.array([6]))[0] == pytest.approx(math.log(0.3), rel=1e-5)
-    assert distribution.mode(logits)[0] == 7
-
-
-def test_bernoulli_has_golden_values():
-    distribution = action_distribution(spaces.MultiBinary(2))
-    logits = np.array([[math.log(3.0), 0.0]], dtype=np.float32)  # p = 3/4, 1/2
-    assert distribution.log_prob(logits, np.array([[0, 1]], np.int8))[0] == pytest.approx(
-        math.log(0.25 * 0.5), rel=1e-5
-    )
-
-
-def test_gaussian_has_golden_values():
-    distribution = action_distribution(spaces.Box(-1.0, 1.0, (2,), np.float32))
-    assert (distribution.n_outputs, distribution.n_parameters) == (2, 4)
-    parameters = np.array([[1.0, -2.0, 0.0, math.log(2.0)]], dtype=np.float32)
-    expected = -0.5 - 0.5 - math.log(2.0) - math.log(2.0 * math.pi)
-    log_prob = distribution.log_prob(parameters, np.array([[2.0, 0.0]], np.float32))
-    assert log_prob[0] == pytest.approx(expected, rel=1e-5)
-
-
 def test_gaussian_moments_and_unbounded_samples():
     distribution = action_distribution(spaces.Box(-0.1, 0.1, (1,), np.float32))
     parameters = np.tile(np.array([3.0, math.log(0.5)], np.float32), (20_000, 1))

@@ -82,12 +82,3 @@ def test_bound_of_the_ratio_holds_where_the_clip_has_none(log_rho: float, moves:
     (gradient,) = torch.autograd.grad(loss.policy, log_prob)
     assert bool((gradient != 0.0).any()) is moves
     assert all(value.isfinite() for value in loss)
-
-
-def test_policy_that_has_not_moved_has_the_gradient_of_the_policy_gradient():
-    log_prob = torch.full((N,), -0.7, requires_grad=True)
-    given = arguments(log_prob=log_prob, acted_log_prob=log_prob.detach())
-    loss = ppo_loss(**given)
-    (gradient,) = torch.autograd.grad(loss.policy, log_prob)
-    torch.testing.assert_close(gradient, -given["weight"] * given["advantage"])
-    assert float(loss.approx_kl) == float(loss.clip_fraction) == 0.0

@@ -104,23 +104,6 @@ def test_targets_equal_the_sum_in_the_paper(n_steps, n_envs, seed, p_end, clip_r
     torch.testing.assert_close(returns.advantage, expected.advantage)
 
 
-def test_on_policy_targets_are_n_step_returns():
-    arguments = random_arguments(6, 3, 1, p_end=0.0) | {"log_rho_t": torch.zeros(6, 3).double()}
-    returns = vtrace(**arguments)
-    expected = arguments["v_tp1"][-1]
-    for t in reversed(range(6)):
-        expected = arguments["r_t"][t] + arguments["discount_t"][t] * expected
-        torch.testing.assert_close(returns.vs[t], expected)
-        torch.testing.assert_close(returns.pg_advantage[t], expected - arguments["v_t"][t])
-
-
-def test_zero_importance_weights_leave_values_unchanged():
-    arguments = random_arguments(4, 2, 2) | {"log_rho_t": torch.full((4, 2), -1e9).double()}
-    returns = vtrace(**arguments)
-    torch.testing.assert_close(returns.vs, arguments["v_t"])
-    assert not returns.pg_advantage.any()
-
-
 @pytest.mark.parametrize("terminated", [True, False], ids=["terminated", "truncated"])
 def test_nothing_crosses_the_end_of_an_episode(terminated):
     arguments = random_arguments(6, 2, 3, p_end=0.0)
