@@ -7,6 +7,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv
 
 from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
@@ -143,8 +144,10 @@ def test_continues_without_a_gap_after_a_stopped_rollout(mode):
 
 
 def test_stamps_rollouts_with_actor_sequence_and_version():
-    worker = worker_of(numbered_vector(), first_sequence=4)
-    worker._policy.load(9, {})
+    vector_env = numbered_vector()
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(9, {})
+    worker = worker_of(vector_env, policy=policy, first_sequence=4)
     rollouts = [worker.collect(), worker.collect()]
     assert [(r.actor_id, r.incarnation, r.sequence, r.policy_version) for r in rollouts] == [
         ("a", 3, 4, 9),

@@ -13,13 +13,12 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from tests.dialled import DialledActor
 from tests.processes import wait_until
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE
 
 BATCH, N_ENVS = 4, 2
 TWO_SUBSTEPS = {
@@ -33,7 +32,7 @@ def make_actors() -> Iterator[Callable[..., RemoteDistributedActors]]:
 
     def make(*, spaces: EnvironmentSpaces = CARTPOLE_LIKE, factor: float = 2.0, **options: object):
         policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(4,)))
-        serving = ServingOptions(**{"assemble_ahead": True, **options})
+        serving = ServingOptions(**{"assemble_ahead": True, "addresses": ("127.0.0.1:0",), **options})
         actors = RemoteDistributedActors(policy, 3, BATCH, factor, envs_per_actor=N_ENVS, serving=serving)
         actors.start()
         made.append(actors)
@@ -41,26 +40,13 @@ def make_actors() -> Iterator[Callable[..., RemoteDistributedActors]]:
 
     yield make
     for actors in made:
+        actors.hurry()
         actors.stop()
     assert not thread_is_there()
 
 
-def stream_of(actors: RemoteDistributedActors, actor_id: str = "a") -> IntakeStream:
-    intake = actors._reception.intake
-    offer = JoinOffer(
-        actor_id=actor_id,
-        process_nonce=1,
-        network="auto",
-        software_version="1",
-        spaces=actors.policy.spaces,
-        n_envs=N_ENVS,
-    )
-    return intake.open_stream(actor_id, intake.join(offer).incarnation, peer="", cancel=lambda: None)
-
-
-def send(stream: IntakeStream, *sequences: int, **changes: object) -> None:
-    for sequence in sequences:
-        stream.accept(make_rollout(sequence=sequence, **changes), is_active=lambda: True)
+def dial(actors: RemoteDistributedActors, actor_id: str = "a") -> DialledActor:
+    return DialledActor(actors.addresses[0], actor_id, spaces=actors.policy.spaces, n_envs=N_ENVS)
 
 
 def names(actors: RemoteDistributedActors) -> list[int]:
@@ -86,10 +72,10 @@ def thread_is_there() -> bool:
 
 def test_batches_come_in_order_with_their_sizes(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     assert collect(actors) == [1, 2]
-    send(stream, 3, 4, 5)
+    stream.send(3, 4, 5)
     await_assembled(actors)
     assert actors.queue_size == 6, "what is assembled still waits to be collected"
     batch, before, after, seconds = actors.collect_outputs("cpu")
@@ -103,15 +89,15 @@ def test_batches_come_in_order_with_their_sizes(make_actors: Callable[..., Remot
 def test_assembling_ahead_gives_no_credit(make_actors: Callable[..., RemoteDistributedActors]):
     """The bound on staleness counts what is assembled as queued: no second credit is given in its place."""
     actors = make_actors(factor=1.0)
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    send(stream, 3, 4)
+    stream.send(3, 4)
     await_assembled(actors)
-    assert stream.progress().credit_sequence == 5
+    assert stream.progress.credit_sequence == 5
     collect(actors)
-    send(stream, 5)
-    assert stream.progress().credit_sequence == 7
+    stream.send(5)
+    assert stream.progress.credit_sequence == 7
 
 
 def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
@@ -119,10 +105,10 @@ def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
 ):
     durable = DurableRollouts(tmp_path, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
     actors = make_actors(durable=durable)
-    source, stream = FreshExperience(actors), stream_of(actors)
-    send(stream, 1, 2)
+    source, stream = FreshExperience(actors), dial(actors)
+    stream.send(1, 2)
     batch = source.next("cpu").batch
-    send(stream, 3, 4)
+    stream.send(3, 4)
     await_assembled(actors)
     source.learnt(batch, None)
     state = actors.state()
@@ -134,76 +120,80 @@ def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
 
 def test_what_a_cast_makes_too_old_is_dropped_and_counted(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors(max_policy_lag=1)
-    stream = stream_of(actors)
-    send(stream, 1, 2, policy_version=1)
+    stream = dial(actors)
+    stream.send(1, 2, policy_version=1)
     assert collect(actors) == [1, 2]
     cast(actors)
-    send(stream, 3, policy_version=1)
-    send(stream, 4, policy_version=2)
+    stream.send(3, policy_version=1)
+    stream.send(4, policy_version=2)
     await_assembled(actors)
     cast(actors)
-    send(stream, 5, policy_version=3)
+    stream.send(5, policy_version=3)
     assert collect(actors) == [4, 5]
     assert actors.stale_trajectories == N_ENVS
 
 
 def test_statistics_have_the_episodes_of_batches_that_were_taken(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    added: list[int] = []
-    actors._statistics.add_all = lambda episodes, events: added.append(len(episodes))
-    send(stream, 3, 4, final_index=[(0, 0)])
+    stream.send(3, 4, final_index=[(0, 0)])
     await_assembled(actors)
-    assert added == []
+
+    def n_episodes() -> int:
+        return actors.get_epoch_stats_aggregator().epoch_stats().get("episode_count/epoch", 0)
+
+    assert n_episodes() == 0
     collect(actors)
-    assert added == [2]
+    assert n_episodes() == 2
 
 
-def test_interrupting_ends_collecting_even_if_a_batch_is_ready(make_actors: Callable[..., RemoteDistributedActors]):
+def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
+    make_actors: Callable[..., RemoteDistributedActors], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rollcast.learner.actors.served.LOOK_S", -1.0)  # it looks each time
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    send(stream, 3, 4)
+    stream.send(3, 4)
     await_assembled(actors)
     actors.interrupt()
-    actors._next_look = 0.0
     with pytest.raises(CollectInterruptedError):
         actors.collect_outputs("cpu")
 
 
 def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors(collect_timeout_s=0.3)
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    send(stream, 3)
+    stream.send(3)
     with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
 
 
 def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    send(stream, 3, 4, 5)
+    stream.send(3, 4, 5)
     await_assembled(actors)
     assert actors.poll_slice(9).rollout.sequence == 5
-    send(stream, 6)
+    stream.send(6)
     assert actors.next_slice(9).rollout.sequence == 6
     assert collect(actors) == [3, 4]
 
 
 def test_metrics_say_how_many_batches_were_ready(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
     assert actors.metrics()["assembly/ready_fraction"] == 0.0
-    send(stream, 3, 4)
+    stream.send(3, 4)
     await_assembled(actors)
     collect(actors)
     assert actors.metrics()["assembly/ready_fraction"] == 1.0
@@ -233,15 +223,15 @@ def test_there_is_no_thread_where_it_cannot_help(
 
 def test_a_restart_begins_with_nothing_assembled(make_actors: Callable[..., RemoteDistributedActors]):
     actors = make_actors()
-    stream = stream_of(actors)
-    send(stream, 1, 2)
+    stream = dial(actors)
+    stream.send(1, 2)
     collect(actors)
-    send(stream, 3, 4)
+    stream.send(3, 4)
     await_assembled(actors)
     actors.stop()
     assert not thread_is_there()
     actors.start()
     assert actors.queue_size == 0
-    stream = stream_of(actors, "b")
-    send(stream, 1, 2, actor_id="b")
+    stream = dial(actors, "b")
+    stream.send(1, 2, actor_id="b")
     assert collect(actors) == [1, 2]

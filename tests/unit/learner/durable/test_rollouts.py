@@ -14,14 +14,13 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.ingest.stream import IntakeStream
+from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinOffer
+from tests.dialled import DialledActor
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
-from tests.unit.learner.durable.logs import HEADER, always
+from tests.unit.learner.durable.logs import HEADER
 
 pytestmark = pytest.mark.slow
 
@@ -41,19 +40,18 @@ class Learner:
     def __init__(self, folder: Path, state: Any = None, **options: Any) -> None:
         policy = TorchPolicy(CARTPOLE_LIKE, PolicySpec(hidden_sizes=(4,)))
         self.durable = DurableRollouts(folder, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
-        serving = ServingOptions(durable=self.durable, **options)
+        serving = ServingOptions(durable=self.durable, addresses=("127.0.0.1:0",), **options)
         self.actors = RemoteDistributedActors(policy, 3, BATCH, 4.0, envs_per_actor=2, serving=serving)
         if state is not None:
             self.actors.load_state(json.loads(json.dumps(state)))
         self.actors.start()
         self.source = FreshExperience(self.actors)
+        self.dialled: list[DialledActor] = []
         Learner.entered.append(self)
 
-    def stream(self, actor_id: str = "a", **changes: Any) -> IntakeStream:
-        intake = self.actors._reception.intake
-        given = {"actor_id": actor_id, "process_nonce": 1, "spaces": CARTPOLE_LIKE, "n_envs": 2} | changes
-        agreement = intake.join(JoinOffer(network="auto", software_version="1", **given))
-        return intake.open_stream(actor_id, agreement.incarnation, peer="", cancel=lambda: None)
+    def dial(self, actor_id: str = "a", **offered: Any) -> DialledActor:
+        self.dialled.append(DialledActor(self.actors.addresses[0], actor_id, **offered))
+        return self.dialled[-1]
 
     def learn(self, *, to_its_end: bool = True) -> list[tuple[str, int]]:
         """Collects a batch, and learns from it; whose trajectories it has."""
@@ -78,35 +76,31 @@ def ended() -> Iterator[None]:
     yield
     while Learner.entered:
         learner = Learner.entered.pop()
-        learner.actors._taking.end()
-        learner.actors._reception.publisher.close()
+        for actor in learner.dialled:
+            actor.close()
+        learner.actors.hurry()
+        learner.actors.stop()
         learner.durable.close()
-
-
-def send(stream: IntakeStream, *sequences: int, **changes: Any) -> None:
-    for sequence in sequences:
-        progress = stream.accept(make_rollout(sequence=sequence, **changes), is_active=always)
-        assert progress.acknowledged_sequence == sequence
 
 
 def test_what_was_acknowledged_and_not_learnt_is_learnt_once(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream(), 1, 2, 3, 4)
+    killed.dial().send(1, 2, 3, 4)
     # of the second, one trajectory is in the batch
     assert killed.learn() == [("a", 1), ("a", 1), ("a", 2)]
     state = killed.actors.state()
     assert killed.learn() == [("a", 2), ("a", 3), ("a", 3)], "in vain"
     resumed = Learner(tmp_path, state)
-    stream = resumed.stream(incarnation=1, acknowledged_sequence=3)
-    assert stream.progress().acknowledged_sequence == 4, "though the answer never arrived"
-    send(stream, 5)
+    stream = resumed.dial(incarnation=1, acknowledged_sequence=3)
+    assert stream.progress.acknowledged_sequence == 4, "though the answer never arrived"
+    stream.send(5)
     assert resumed.take_all() == [(2, 1, 2), (3, 0, 2), (4, 0, 2), (5, 0, 2)]
     assert resumed.actors.stale_trajectories == 0
 
 
 def test_a_batch_that_was_collected_and_not_learnt_from_is_collected_again(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream(), 1, 2)
+    killed.dial().send(1, 2)
     killed.learn(to_its_end=False)
     resumed = Learner(tmp_path, killed.actors.state())
     assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
@@ -114,25 +108,25 @@ def test_a_batch_that_was_collected_and_not_learnt_from_is_collected_again(tmp_p
 
 def test_before_the_first_checkpoint_everything_is_handed_out_and_actors_are_known(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream("b", process_nonce=2, incarnation=3), 1, actor_id="b", incarnation=3, policy_version=7)
-    send(killed.stream(), 1, 2)
+    killed.dial("b", process_nonce=2, incarnation=3).send(1, actor_id="b", incarnation=3, policy_version=7)
+    killed.dial().send(1, 2)
     resumed = Learner(tmp_path)
     assert resumed.actors.policy_version == 8, "lags are above 0"
-    again = resumed.stream()
-    assert (again.progress().acknowledged_sequence, again._record.slot) == (2, 1)
-    assert resumed.stream("b", process_nonce=2, incarnation=3).progress().acknowledged_sequence == 1
-    other = resumed.stream("b", process_nonce=9)
-    assert (other.incarnation, other._record.slot, other.progress().acknowledged_sequence) == (4, 0, 0)
+    again = resumed.dial()
+    assert (again.progress.acknowledged_sequence, again.agreement.slot) == (2, 1)
+    assert resumed.dial("b", process_nonce=2, incarnation=3).progress.acknowledged_sequence == 1
+    other = resumed.dial("b", process_nonce=9)
+    assert (other.agreement.incarnation, other.agreement.slot, other.progress.acknowledged_sequence) == (4, 0, 0)
     assert [piece[0] for piece in resumed.take_all()] == [1, 1, 2]
 
 
 def test_a_learner_that_is_killed_again_while_it_hands_out_goes_on_there(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream(), 1, 2, 3)
+    killed.dial().send(1, 2, 3)
     again = Learner(tmp_path, killed.actors.state())
     assert again.learn() == [("a", 1), ("a", 1), ("a", 2)]
     state = again.actors.state()
-    send(again.stream(), 4)
+    again.dial().send(4)
     for _ in range(2):
         resumed = Learner(tmp_path, state)
         assert resumed.take_all() == [(2, 1, 2), (3, 0, 2), (4, 0, 2)]
@@ -140,16 +134,16 @@ def test_a_learner_that_is_killed_again_while_it_hands_out_goes_on_there(tmp_pat
 
 def test_a_rollout_by_a_policy_that_was_lost_with_the_learner_is_kept(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream(), 1, policy_version=3)
+    killed.dial().send(1, policy_version=3)
     resumed = Learner(tmp_path, killed.actors.state())
-    send(resumed.stream(), 2, policy_version=6)
+    resumed.dial().send(2, policy_version=6)
     assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
 
 
 def test_the_limit_of_the_lag_holds_for_what_is_recovered(tmp_path: Path):
     killed = Learner(tmp_path)
-    send(killed.stream(), 1, policy_version=1)
-    send(killed.stream("b", process_nonce=2), 1, actor_id="b", policy_version=9)
+    killed.dial().send(1, policy_version=1)
+    killed.dial("b", process_nonce=2).send(1, actor_id="b", policy_version=9)
     resumed = Learner(tmp_path, killed.actors.state(), max_policy_lag=5)
     assert resumed.take_all() == []
     piece = resumed.actors.poll_slice(9)
@@ -158,24 +152,25 @@ def test_the_limit_of_the_lag_holds_for_what_is_recovered(tmp_path: Path):
     assert resumed.actors.stale_trajectories == 2
 
 
-def test_what_no_room_was_found_for_comes_again_and_is_learnt_once(tmp_path: Path):
+def test_what_no_room_was_found_for_comes_again_and_is_learnt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     learner = Learner(tmp_path)
-    stream = learner.stream()
-    send(stream, 1)
-    learner.actors._queue.close()
-    with pytest.raises(NotReadyError, match="was not taken"):
-        stream.accept(make_rollout(sequence=2), is_active=always)
+    stream = learner.dial()
+    stream.send(1)
+    with monkeypatch.context() as no_room:
+        no_room.setattr(RolloutQueue, "put", lambda queue, rollout, **options: False)
+        with pytest.raises(NotReadyError, match="was not taken"):
+            stream.send(2)
     state = learner.actors.state()
     resumed = Learner(tmp_path, state)
-    stream = resumed.stream(incarnation=1, acknowledged_sequence=1)
-    assert stream.progress().acknowledged_sequence == 1, "it was not acknowledged"
-    send(stream, 2)
+    stream = resumed.dial(incarnation=1, acknowledged_sequence=1)
+    assert stream.progress.acknowledged_sequence == 1, "it was not acknowledged"
+    stream.send(2)
     assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
 
 
 def test_after_a_clean_end_the_log_has_what_was_not_learnt(tmp_path: Path):
     stopped = Learner(tmp_path)
-    send(stopped.stream(), 1, 2)
+    stopped.dial().send(1, 2)
     stopped.actors.stop()
     resumed = Learner(tmp_path, stopped.actors.state())
     assert resumed.take_all() == [(1, 0, 2), (2, 0, 2)]
@@ -183,7 +178,7 @@ def test_after_a_clean_end_the_log_has_what_was_not_learnt(tmp_path: Path):
 
 def test_what_a_damaged_checkpoint_had_alone_is_said_to_be_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     learner = Learner(tmp_path)
-    send(learner.stream(), 1, 2)
+    learner.dial().send(1, 2)
     learner.actors.stop()
     for path in tmp_path.glob("*.log"):
         path.unlink()
@@ -192,7 +187,7 @@ def test_what_a_damaged_checkpoint_had_alone_is_said_to_be_lost(tmp_path: Path, 
     assert not caplog.records, "a log that is empty says nothing of what was in it"
     state["log"]["position"] = 5
     resumed = Learner(tmp_path, state)
-    send(resumed.stream(), 1)
+    resumed.dial().send(1)
     resumed.actors.stop()
     with caplog.at_level(logging.ERROR):
         Learner(tmp_path)
@@ -202,7 +197,7 @@ def test_what_a_damaged_checkpoint_had_alone_is_said_to_be_lost(tmp_path: Path, 
 def test_a_run_does_not_forget_its_log(tmp_path: Path):
     refuse_leftovers(tmp_path / "none", HEADER, None)
     learner = Learner(tmp_path / "log")
-    send(learner.stream(), 1)
+    learner.dial().send(1)
     with pytest.raises(ConfigurationError, match="has 1 acknowledged rollouts that no checkpoint has"):
         refuse_leftovers(tmp_path / "log", HEADER, None)
     assert learner.take_all() == [(1, 0, 2)]

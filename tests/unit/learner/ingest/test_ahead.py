@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.ingest.ahead import AheadAssembler
 from rollcast.learner.ingest.arrivals import Arrivals
@@ -19,6 +20,12 @@ from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 BATCH, N_ENVS = 4, 2
+THREAD = "rollcast-batches"
+
+
+def threads() -> list[threading.Thread]:
+    """The threads that assemble batches."""
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
 def always() -> bool:
@@ -45,6 +52,7 @@ class Trainer:
             n_slots=N_SLOTS + 1,
         )
         self.stale_below = 0
+        self._n_ahead = 0  # trajectories that the thread has taken since the last batch
         self.noted: list[tuple[int, bool]] = []
         self.arrivals = Arrivals(self.queue)
         self.ahead = AheadAssembler(
@@ -52,9 +60,14 @@ class Trainer:
             self.queue,
             self.assembly,
             batch_size=batch_size,
-            is_stale=lambda piece: piece.rollout.sequence < self.stale_below,
+            is_stale=self._is_stale,
             note_taken=lambda piece, is_stale: self.noted.append((piece.rollout.sequence, is_stale)),
         )
+
+    def _is_stale(self, piece: RolloutSlice) -> bool:
+        if threading.current_thread().name == THREAD:
+            self._n_ahead += piece.n_trajectories
+        return piece.rollout.sequence < self.stale_below
 
     def put(self, *sequences: int) -> None:
         for sequence in sequences:
@@ -63,11 +76,18 @@ class Trainer:
     def collect(self) -> list[int]:
         """Takes a batch, for which enough must have come; returns the sequences of its trajectories."""
         with self.ahead.visit():
-            batch = self.ahead.take() or self._fill()
+            self._n_ahead = 0
+            batch = self.ahead.take() or self.fill()
         assert (batch.ready().reward[0] // 1000).tolist() == [name.sequence for name in batch.names for _ in range(2)]
         return [name.sequence for name in batch.names]
 
-    def _fill(self) -> AssembledBatch:
+    def take(self) -> Batch:
+        """Takes the batch that is assembled."""
+        with self.ahead.visit():
+            self._n_ahead = 0
+            return self.ahead.take().ready()
+
+    def fill(self) -> AssembledBatch:
         while n_missing := self.assembly.n_missing:
             piece = self.arrivals.get(n_missing, 0.0)
             assert piece is not None
@@ -77,10 +97,8 @@ class Trainer:
 
     def await_assembled(self, n_trajectories: int) -> None:
         """Waits until the thread has assembled so many."""
-        wait_until(
-            lambda: sum(piece.n_trajectories for piece, _ in self.ahead._taken) == n_trajectories, "it is assembled"
-        )
-        with self.ahead._turn:
+        wait_until(lambda: self._n_ahead == n_trajectories, "it is assembled")
+        with self.ahead.visit():
             pass  # it has also added the last one
 
 
@@ -123,8 +141,7 @@ def test_a_batch_is_valid_as_long_as_if_none_were_assembled_ahead():
         for sequence in range(3, 3 + 2 * N_SLOTS, 2):
             trainer.put(sequence, sequence + 1)
             trainer.await_assembled(BATCH)
-            with trainer.ahead.visit():
-                batches.append((sequence, trainer.ahead.take().ready()))
+            batches.append((sequence, trainer.take()))
         trainer.put(100, 101)
         trainer.await_assembled(BATCH)
         for sequence, batch in batches:
@@ -196,7 +213,7 @@ def test_the_trainer_goes_on_where_the_thread_stopped():
             assert trainer.ahead.take() is None
             assert trainer.assembly.n_missing == BATCH - N_ENVS
             trainer.put(4)
-            assert trainer._fill().names[1].sequence == 4
+            assert trainer.fill().names[1].sequence == 4
 
 
 def test_nothing_is_taken_in_the_trainers_turn():
@@ -205,7 +222,6 @@ def test_nothing_is_taken_in_the_trainers_turn():
             with trainer.ahead.visit():
                 pass
             trainer.put(3, 4)
-            assert not trainer.ahead._is_away
             assert isinstance(trainer.arrivals.get(BATCH, 0.0), RolloutSlice)
             assert isinstance(trainer.arrivals.get(BATCH, 0.0), RolloutSlice)
         assert trainer.queue.size == 0
@@ -219,7 +235,7 @@ def test_what_ends_the_thread_is_raised_in_the_trainers(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(trainer.assembly, "add", fails)
         trainer.put(3, 4)
-        wait_until(lambda: trainer.ahead._error is not None, "the thread has failed")
+        wait_until(lambda: not threads(), "the thread has failed")
         with trainer.ahead.visit(), pytest.raises(ValueError, match="no room for 3"):
             trainer.ahead.take()
 
@@ -229,7 +245,7 @@ def test_ends_while_it_waits_and_while_a_batch_is_ready():
         with training() as trainer:
             trainer.put(*sequences)
             trainer.await_assembled(N_ENVS * len(sequences))
-        assert not trainer.ahead._thread.is_alive()
+        assert not threads()
 
 
 def test_a_thread_that_hangs_in_a_copy_does_not_hold_up_the_end(monkeypatch, caplog):
@@ -247,7 +263,7 @@ def test_a_thread_that_hangs_in_a_copy_does_not_hold_up_the_end(monkeypatch, cap
         trainer.ahead.end()
         assert "has not ended within" in caplog.text
         goes_on.set()
-        trainer.ahead._thread.join(20)
+        wait_until(lambda: not threads(), "the thread to end")
 
 
 def test_batches_are_the_same_however_the_turns_fall():

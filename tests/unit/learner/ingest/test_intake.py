@@ -1,3 +1,5 @@
+import threading
+
 import gymnasium
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import (
     LimitExceededError,
     NotReadyError,
@@ -108,12 +111,28 @@ def test_join_refuses_a_network_the_actor_was_not_started_with():
         Intake().intake.join(offer(network="mine:net"))
 
 
+def passes_on(stream: IntakeStream) -> None:
+    with pytest.raises(NotReadyError):
+        stream.accept(make_rollout(sequence=1), is_active=always)
+
+
 def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollcast.learner.ingest.intake._TAKE_OVER_S", 0.05)
     intake = Intake()
-    old = intake.join_and_open()
-    with old._record.accepting:
-        with pytest.raises(NotReadyError, match="still passes a rollout on"):
-            intake.join_and_open()
+    old, entered, goes_on = intake.join_and_open(), threading.Event(), threading.Event()
+
+    def put_late(*_rollout: object, **_options: object) -> bool:
+        entered.set()
+        return not goes_on.wait(20)
+
+    intake.queue.put = put_late
+    passing_on = threading.Thread(target=passes_on, args=(old,))
+    passing_on.start()
+    assert entered.wait(20)
+    with pytest.raises(NotReadyError, match="still passes a rollout on"):
+        intake.join_and_open()
+    goes_on.set()
+    passing_on.join(20)
+    del intake.queue.put
     assert intake.registry.infos()[0].state is ActorState.LOST
     assert intake.join_and_open().accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1

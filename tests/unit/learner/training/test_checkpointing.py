@@ -7,7 +7,7 @@ import pytest
 
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.training import checkpointing, run_keeper, trainer
-from rollcast.learner.training.trainer import Trainer
+from rollcast.learner.writers.json_lines import JsonLinesWriter
 from rollcast.services.errors import NotReadyError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 
@@ -49,15 +49,15 @@ def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatc
     caplog.set_level("INFO")
     monkeypatch.setattr("rollcast.learner.wait_log.FIRST_S", 0.01)
     disk = HangingDisk(monkeypatch, n_quick=1)
-    write_metrics = Trainer._write_metrics
+    write = JsonLinesWriter.write
 
-    def release_late(trainer, metrics):
-        write_metrics(trainer, metrics)
-        if trainer._algorithm.n_updates >= 16:
+    def release_late(writer, env_steps, metrics):
+        write(writer, env_steps, metrics)
+        if env_steps >= 16 * 32:  # after 16 updates
             monkeypatch.undo()
             disk.released.set()
 
-    monkeypatch.setattr(Trainer, "_write_metrics", release_late)
+    monkeypatch.setattr(JsonLinesWriter, "write", release_late)
     options = ("--keep-checkpoints", "9", "--log-interval-s", "1e-9")
     train(settings_for(tmp_path / "run", "impala", *options))
     assert names(tmp_path / "run")[:2] == ["00000005", "00000010"]
