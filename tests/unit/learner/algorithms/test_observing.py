@@ -7,58 +7,29 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
+from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
 from rollcast.learner.algorithms.observing import observe_batch
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import bools
-from tests.batches import BOX_SPACES, SPACES, make_batch, transition_batch
+from tests.batches import SPACES, make_batch
+from tests.every_algorithm import CASES
 
-STATE_SIZE = 3
 MEAN, VARIANCE = np.array([100.0, -3.0, 0.0]), np.array([400.0, 0.01, 9.0])
+OWN = "examples.own_algorithm:ActorCritic"
 
 
-def make(name, *, normalizes):
-    spec = PolicySpec(hidden_sizes=(8,), normalize_observations=normalizes)
-    if name.endswith(" gru"):
-        spec = dataclasses.replace(spec, recurrence="gru", recurrent_size=STATE_SIZE)
-    if name.startswith("impala"):
-        return Impala(SPACES, spec, ImpalaSettings(), seed=1)
-    if name.startswith("ppo"):
-        return Ppo(SPACES, spec, PpoSettings(minibatch_steps=10), seed=1)
-    if name.startswith("appo"):
-        return Appo(SPACES, spec, AppoSettings(minibatch_steps=10), seed=1)
+def make(name: str, *, normalizes: bool) -> Algorithm:
     if name == "own":
-        name = "examples.own_algorithm:ActorCritic"
-        return make_own_algorithm(name, SPACES, spec, {}, device=torch.device("cpu"), seed=1)
-    if name == "dqn":
-        return Dqn(SPACES, spec, DqnSettings(), seed=1)
-    return Sac(SPACES if name == "sac" else BOX_SPACES, spec, SacSettings(), seed=1)
-
-
-def batch_for(name):
-    if name == "own" or name.startswith(("impala", "ppo", "appo")):
-        final = torch.randn(1, 3, generator=torch.Generator().manual_seed(5))
-        truncated = bools(5, 4, (2, 1))
-        batch = make_batch(truncated=truncated, final_index=torch.tensor([[2, 1]]), final_observation=final)
-        if name.endswith(" gru"):
-            state = torch.randn(4, STATE_SIZE, generator=torch.Generator().manual_seed(6))
-            columns = dataclasses.replace(batch.substeps[FLAT_SUBSTEP], initial_state=state)
-            batch = dataclasses.replace(batch, substeps={FLAT_SUBSTEP: columns})
-        return batch
-    return transition_batch(box=name == "sac box")
+        spec = PolicySpec(hidden_sizes=(8,), normalize_observations=normalizes)
+        return make_own_algorithm(OWN, SPACES, spec, {}, device=torch.device("cpu"), seed=1)
+    case = CASES[name]
+    return dataclasses.replace(case, spec=dataclasses.replace(case.spec, normalize_observations=normalizes)).make("cpu")
 
 
 def with_observations(batch, change):
@@ -70,14 +41,16 @@ def with_observations(batch, change):
 
 
 @pytest.mark.parametrize(
-    "name", ["impala", "ppo", "appo", "impala gru", "ppo gru", "appo gru", "own", "dqn", "sac", "sac box"]
+    "name",
+    ["impala", "impala: memory", "ppo", "ppo: memory", "appo", "appo: memory", "own", "dqn", "r2d2", "sac: box"],
 )
 def test_an_update_is_that_of_observations_normalised_before(name):
     normalizing, plain = make(name, normalizes=True), make(name, normalizes=False)
     moments = normalizing.policy.normalization[FLAT_SUBSTEP]
     moments.mean.copy_(torch.from_numpy(MEAN))
     moments.variance.copy_(torch.from_numpy(VARIANCE))
-    raw = with_observations(batch_for(name), lambda x: x * torch.tensor([20.0, 0.1, 30.0]) + torch.tensor(MEAN).float())
+    (batch,) = CASES["impala" if name == "own" else name].batches("cpu")
+    raw = with_observations(batch, lambda x: x * torch.tensor([20.0, 0.1, 30.0]) + torch.tensor(MEAN).float())
     seen = with_observations(raw, lambda x: normalizing.policy.normalized({"": x})[""])
     for _ in range(2):
         metrics, expected = normalizing.update(raw, progress=0.0), plain.update(seen, progress=0.0)

@@ -1,24 +1,13 @@
 """Every tag that is written is listed, every tag that is listed is written, and docs/metrics.md has the same lines."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 
 import pytest
 import torch
 
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.r2d2 import R2d2
-from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
-from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
@@ -30,9 +19,8 @@ from rollcast.learner.writers.metric_names import (
     Metric,
     algorithm_tag,
 )
-from rollcast.services.policies.policies import PolicySpec
 from tests.actor_kinds import make_actors
-from tests.batches import SPACES, make_batch, recurrent_batch, transition_batch
+from tests.every_algorithm import CASES
 from tests.processes import ROOT
 
 ALL = (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)
@@ -68,27 +56,12 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
     assert Metric("replay/size", "entries", "").of("scout") == "replay/scout/size"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "r2d2", "sac"])
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "r2d2", "sac: box"])
 def test_update_returns_the_listed_values(name: str):
-    spec = PolicySpec(hidden_sizes=(4,))
-    if name == "impala":
-        metrics = Impala(SPACES, spec, ImpalaSettings(), seed=0).update(make_batch(), progress=0.0)
-    elif name == "ppo":
-        settings = PpoSettings(minibatch_steps=4)
-        metrics = Ppo(SPACES, spec, settings, seed=0).update(make_batch(), progress=0.0)
-    elif name == "appo":
-        metrics = Appo(SPACES, spec, AppoSettings(minibatch_steps=4), seed=0).update(make_batch(), progress=0.0)
-    elif name == "dqn":
-        metrics = Dqn(SPACES, spec, DqnSettings(), seed=0).update(transition_batch(), progress=0.0)
-    elif name == "r2d2":
-        recurrent = dataclasses.replace(spec, recurrence="gru", recurrent_size=4)
-        batch = recurrent_batch(recurrent.state_size)
-        metrics = R2d2(SPACES, recurrent, R2d2Settings(), seed=0).update(batch, progress=0.0)
-    else:
-        metrics = Sac(SPACES, spec, SacSettings(), seed=0).update(transition_batch(), progress=0.0)
-    listed = {metric.tag for metric in ALGORITHM_METRICS if metric.tag.startswith(f"{name}/")}
-    assert {algorithm_tag(name, key) for key in metrics} == listed
+    case = CASES[name]
+    metrics = case.update(case.make("cpu"), case.batches("cpu"))
+    listed = {metric.tag for metric in ALGORITHM_METRICS if metric.tag.startswith(f"{case.kind}/")}
+    assert {algorithm_tag(case.kind, key) for key in metrics} == listed
 
 
 class KeptTags:
