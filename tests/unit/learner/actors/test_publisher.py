@@ -6,13 +6,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.services.errors import InvalidInputError, InvalidTensorError, NotReadyError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.rollouts import CARTPOLE_LIKE
 
 SPEC = PolicySpec(hidden_sizes=(4,))
@@ -164,37 +163,6 @@ def test_the_end_casts_what_was_handed_over_and_wakes_those_who_wait(publisher):
         assert thread.submit(wait, 60.0).result(DEADLINE_S) is None
     publisher.end()
     assert publisher.newest().version == 5
-
-
-def test_act_keeps_to_action_masks(make_publisher):
-    observation = spaces.Dict({"action_mask": spaces.MultiBinary(4), "cell": spaces.Discrete(3)})
-    masked = {FLAT_SUBSTEP: SubstepSpaces(observation=observation, action=spaces.Discrete(4))}
-    publisher = make_publisher(masked)
-    publisher.publish(TorchPolicy(masked, SPEC).state_arrays())
-    mask = np.tile(np.array([[0, 1, 1, 0], [1, 0, 0, 0]], np.int8), (500, 1))
-    for deterministic in (True, False):
-        leaves = {"action_mask": mask, "cell": np.zeros(1000, np.int64)}
-        action, _ = publisher.act(leaves, substep_key=FLAT_SUBSTEP, deterministic=deterministic)
-        assert mask[np.arange(1000), action].all()
-    assert set(action[::2].tolist()) == {1, 2}
-
-
-@pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])
-def test_act_answers_with_actions_inside_the_space_of_every_substep(make_publisher, deterministic):
-    box, wide = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(0.0, np.inf, (), np.float64)
-    position = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    substeps = {
-        "move": SubstepSpaces(observation=position, action=box),
-        "take": SubstepSpaces(observation=position, action=wide),
-        "wait": SubstepSpaces(observation=position, action=spaces.MultiDiscrete([2, 3], start=[5, -1])),
-    }
-    publisher = make_publisher(substeps)
-    publisher.publish(TorchPolicy(substeps, SPEC).state_arrays())
-    rows = np.random.default_rng(0).normal(0.0, 5.0, (200, 3)).astype(np.float32)
-    for key, substep in substeps.items():
-        action, _ = publisher.act({"": rows}, substep_key=key, deterministic=deterministic)
-        assert action.dtype == substep.action.dtype
-        assert all(substep.action.contains(np.asarray(row)) for row in action)
 
 
 def test_act_uses_the_newest_version(make_publisher):

@@ -55,8 +55,6 @@ OPERATIONS = {
 }
 _MOST, _LEAST = 1.03, 0.9
 
-every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_update_gives_the_cpus_bits_without_waiting_within_its_budget(name: str):
@@ -81,7 +79,7 @@ def test_an_update_gives_the_cpus_bits_without_waiting_within_its_budget(name: s
     assert all(np.isfinite(array).all() for array in state.values())
 
 
-@every_case
+@pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in PARTS])
 def test_all_that_an_algorithm_learns_is_on_its_device(case: Case):
     with Accelerator() as accelerator:
         algorithm = case.make(accelerator.device)
