@@ -1,4 +1,4 @@
-"""What an algorithm has learnt, as its checkpoints hold it: parameters, targets, the gradient of its first update."""
+"""Reads and changes what an algorithm has learnt, by its checkpoints: parameters, targets, the first gradient."""
 
 import tempfile
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ def state_with(policy, mean, variance, count=10):
 
 
 def numpy_normalized(policy, state, observation):
-    """What the numpy policy's network sees: one without hidden layers that shows each feature as an action."""
+    """The features that the numpy policy's network sees: without hidden layers it can show each as an action."""
 
     def showing(n):
         actions = spaces.Box(-np.inf, np.inf, (n,), np.float32)

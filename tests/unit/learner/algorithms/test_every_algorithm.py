@@ -1,4 +1,4 @@
-"""What every algorithm has to pass, with everything that a policy and a batch may have."""
+"""The suite that every algorithm passes, with everything that a policy and a batch may have."""
 
 import dataclasses
 from pathlib import Path

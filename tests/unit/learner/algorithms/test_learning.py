@@ -48,9 +48,9 @@ def actor_critic(name: str, spaces: EnvironmentSpaces) -> ActorCritic:
 @pytest.mark.parametrize(
     ("name", "vectorization", "n_envs", "n_steps", "versions_behind", "most_env_steps"),
     [
-        ("impala", "entry_point", 64, 16, 2, 300_000),
-        ("ppo", "entry_point", 16, 128, 0, 50_000),
-        ("appo", "entry_point", 16, 128, 3, 80_000),
+        ("impala", "entry_point", 64, 16, 2, 200_000),
+        ("ppo", "entry_point", 16, 128, 0, 40_000),
+        ("appo", "entry_point", 16, 128, 3, 60_000),
     ],
 )
 def test_balances_cartpole(
@@ -63,7 +63,7 @@ def test_balances_cartpole(
     returns: deque[float] = deque(maxlen=50)
     env_steps, stale = 0, deque([algorithm.policy_state()] * (versions_behind + 1), maxlen=versions_behind + 1)
     try:
-        while env_steps < most_env_steps and (len(returns) < 50 or fmean(returns) < 150.0):
+        while env_steps < most_env_steps and (len(returns) < 50 or fmean(returns) < 100.0):
             policy.load(algorithm.n_updates, stale[0])
             rollout = worker.collect()
             algorithm.update(rollout_batch(rollout), progress=env_steps / most_env_steps)
@@ -72,7 +72,7 @@ def test_balances_cartpole(
             returns.extend(episode.episode_return for episode in rollout.episodes)
     finally:
         worker.close()
-    assert fmean(returns) >= 150.0
+    assert fmean(returns) >= 100.0
 
 
 def learner(name: str, spaces: EnvironmentSpaces) -> Algorithm:

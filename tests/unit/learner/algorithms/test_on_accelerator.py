@@ -91,7 +91,7 @@ def test_all_that_an_algorithm_learns_is_on_its_device(case: Case):
             assert algorithm.priorities is None or algorithm.priorities.device == DEVICE
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", [name for name in PARTS if "images" not in name and name != "dqn: two substeps"])
 @pytest.mark.parametrize("to_cpu", [True, False], ids=["device to cpu", "cpu to device"])
 def test_a_checkpoint_of_one_device_goes_on_upon_another(name: str, to_cpu: bool, tmp_path: Path):
     case = CASES[name]

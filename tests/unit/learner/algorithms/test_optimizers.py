@@ -14,15 +14,16 @@ KINDS = [
 _TRAIN = """
 import sys
 import torch
-from rollcast.learner.algorithms.optimizers import {name}
+from rollcast.learner.algorithms.optimizers import Adam, RMSprop
 
-parameter = torch.nn.Parameter(torch.ones(2))
-optimizer = {name}([parameter])
-parameter.sum().backward()
-optimizer.step()
-optimizer.load_state_dict(optimizer.state_dict())
-optimizer.zero_grad()
-assert "torch._dynamo" not in sys.modules
+for kind in (Adam, RMSprop):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = kind([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()
+    assert "torch._dynamo" not in sys.modules, kind
 """
 
 
@@ -49,6 +50,5 @@ def test_steps_are_those_of_torch_to_the_bit(ours, torchs, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Adam", "RMSprop"])
-def test_nothing_of_torch_compile_is_imported(name):
-    subprocess.run([sys.executable, "-c", _TRAIN.format(name=name)], check=True, timeout=60)
+def test_nothing_of_torch_compile_is_imported():
+    subprocess.run([sys.executable, "-c", _TRAIN], check=True, timeout=60)
