@@ -16,9 +16,11 @@ from rollcast.services.status.service import LearnerControl
 
 OPTIONS = {
     "impala": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 --checkpoint-interval-updates 5",
-    "ppo": "--n-rollout-steps 8 --envs-per-actor 2 --batch-size 4 --ppo.minibatch-steps 16 --ppo.n-epochs 2 --total-steps 640 "
+    "ppo": "--n-rollout-steps 8 --envs-per-actor 2 --batch-size 4 --ppo.minibatch-steps 16 --ppo.n-epochs 2 "
+    "--total-steps 640 "
     "--checkpoint-interval-updates 5",
-    "appo": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --appo.minibatch-steps 16 --appo.n-epochs 2 --total-steps 640 "
+    "appo": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --appo.minibatch-steps 16 --appo.n-epochs 2 "
+    "--total-steps 640 "
     "--checkpoint-interval-updates 5",
     "examples.own_algorithm:ActorCritic": "--n-rollout-steps 8 --envs-per-actor 3 --batch-size 4 --total-steps 640 "
     '--checkpoint-interval-updates 5 --algorithm-kwargs {"learning_rate":0.01}',

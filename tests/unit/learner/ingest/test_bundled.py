@@ -50,6 +50,16 @@ def taken(intake: Intake) -> tuple[str, int] | None:
     return piece and (piece.rollout.actor_id, piece.rollout.sequence)
 
 
+def with_one_that_waits() -> tuple[Intake, Bundled]:
+    """A full queue, with a rollout of actor `a` in it, and an actor `b` whose rollout waits for its turn."""
+    intake = Intake(capacity=2)
+    first, second = Bundled(intake, "a"), Bundled(intake, "b")
+    first.submit(1)
+    second.submit(1)
+    assert (first.acknowledged(), second.acknowledged()) == ([0, 1], [0])
+    return intake, second
+
+
 def test_with_room_a_rollout_is_answered_at_once_and_without_another_thread():
     one = Bundled(Intake())
     assert isinstance(one.stream, QueuedIntakeStream)
@@ -75,10 +85,7 @@ def test_without_room_a_rollout_waits_for_its_turn_and_no_thread_with_it():
 
 
 def test_the_next_rollout_of_an_actor_waits_for_the_one_before():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
-    second.submit(1)
+    intake, second = with_one_that_waits()
     assert taken(intake) == ("a", 1)
     second.submit(2)
     assert second.acknowledged() == [0]
@@ -91,10 +98,7 @@ def test_the_next_rollout_of_an_actor_waits_for_the_one_before():
 
 
 def test_a_stream_that_is_closed_while_its_rollout_waits_takes_it_back():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
-    second.submit(1)
+    intake, second = with_one_that_waits()
     second.stream.close(clean=False)
     assert taken(intake) == ("a", 1)
     assert taken(intake) is None
@@ -108,10 +112,7 @@ def test_a_stream_that_is_closed_while_its_rollout_waits_takes_it_back():
 
 
 def test_a_rollout_whose_turn_came_just_before_its_stream_was_closed_counts_once():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
-    second.submit(1)
+    intake, second = with_one_that_waits()
     assert taken(intake) == ("a", 1)
     second.stream.close(clean=False)  # before the thread that answers has come to it
     second.do_all()
@@ -124,10 +125,7 @@ def test_a_rollout_whose_turn_came_just_before_its_stream_was_closed_counts_once
 
 
 def test_a_queue_that_is_closed_ends_the_waits():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
-    second.submit(1)
+    intake, second = with_one_that_waits()
     intake.queue.close()
     second.do_all()
     assert isinstance(second.answers[-1], NotReadyError)
@@ -135,10 +133,7 @@ def test_a_queue_that_is_closed_ends_the_waits():
 
 
 def test_who_waits_at_the_end_of_training_hears_of_it():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
-    second.submit(1)
+    intake, second = with_one_that_waits()
     intake.intake.end_training()
     intake.queue.close()
     second.do_all()

@@ -67,6 +67,16 @@ def report(version: int, *returns: float, name: str = "e", incarnation: int = 1,
     return EvaluationReport(actor_id=name, incarnation=incarnation, learner_nonce=nonce, outcome=played)
 
 
+def playing_version_1(**options: Any) -> tuple[Evaluations, Subscribed]:
+    """An evaluator that was given version 1."""
+    desk = evaluations(**options)
+    join(desk)
+    evaluator = Subscribed(desk)
+    due(desk, 1)
+    assert evaluator.version() == 1
+    return desk, evaluator
+
+
 def versions_taken(desk: Evaluations) -> list[int]:
     return [result.policy.version for result in desk.take()]
 
@@ -104,11 +114,7 @@ def test_each_policy_goes_to_one_of_several_evaluators():
 
 
 def test_report_counts_once_however_often_it_comes():
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, _ = playing_version_1()
     desk.report(report(1))
     desk.report(report(1))
     assert versions_taken(desk) == [1]
@@ -117,11 +123,7 @@ def test_report_counts_once_however_often_it_comes():
 
 
 def test_evaluator_that_comes_back_with_its_policy_goes_on_with_it():
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, evaluator = playing_version_1()
     evaluator.close()
     assert join(desk) == 1, "the same process"
     again = Subscribed(desk, holds_version=1)
@@ -132,11 +134,7 @@ def test_evaluator_that_comes_back_with_its_policy_goes_on_with_it():
 
 
 def test_report_is_taken_while_the_subscription_is_broken():
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, evaluator = playing_version_1()
     evaluator.close()
     desk.report(report(1))
     assert versions_taken(desk) == [1]
@@ -144,11 +142,7 @@ def test_report_is_taken_while_the_subscription_is_broken():
 
 @pytest.mark.parametrize(("newer", "given"), [((), 1), ((2,), 2)])
 def test_policy_of_a_process_that_ended_is_due_again_unless_a_newer_one_is(newer: tuple[int, ...], given: int):
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, evaluator = playing_version_1()
     due(desk, *newer)
     evaluator.close()
     assert join(desk, nonce=2) == 2
@@ -202,11 +196,7 @@ def test_rejects_reports_for_another_learner():
     ],
 )
 def test_rejects_reports_that_do_not_fit(version: int, returns: tuple[float, ...], message: str):
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, _ = playing_version_1()
     with pytest.raises(InvalidInputError, match=message):
         desk.report(report(version, *returns))
     assert desk.take() == []
@@ -223,11 +213,7 @@ def test_rejects_report_of_a_version_that_was_not_given():
 
 def test_failure_is_shown_until_the_next_report_and_its_policy_is_due_again():
     memory = RunHistory()
-    desk = evaluations(note=memory.note)
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    evaluator.version()
+    desk, evaluator = playing_version_1(note=memory.note)
     failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="Traceback ...")
     desk.report(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=NONCE, outcome=failure))
     assert desk.info().last_error == "ValueError: no licence"
