@@ -1,6 +1,7 @@
 """Made-up histories: updates of a run as a learner sends them, and a server that sends them."""
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
+from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.server.server import make_server
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
@@ -50,6 +52,23 @@ def status(**changes: Any) -> LearnerStatus:
         "algorithm": "ppo",
     }
     return LearnerStatus(**(values | changes))
+
+
+def replay_status(**changes: Any) -> ReplayStatus:
+    """A buffer without a limit of samples for each insertion, for which nobody waits."""
+    values: dict[str, Any] = {
+        "size": 250,
+        "capacity": 1000,
+        "n_bytes": 8000,
+        "inserted": 250,
+        "sampled": 0,
+        "min_size": 1,
+        "difference": 0.0,
+        "min_diff": -math.inf,
+        "max_diff": math.inf,
+        "waiting": (),
+    }
+    return ReplayStatus(**(values | changes))
 
 
 def actor(actor_id: str, slot: int = 0, **changes: Any) -> ActorInfo:

@@ -49,6 +49,17 @@ def dial(actors: RemoteDistributedActors, actor_id: str = "a") -> DialledActor:
     return DialledActor(actors.addresses[0], actor_id, spaces=actors.policy.spaces, n_envs=N_ENVS)
 
 
+def after_one_batch(
+    make_actors: Callable[..., RemoteDistributedActors], **options: object
+) -> tuple[RemoteDistributedActors, DialledActor]:
+    """Returns actors of which one batch was collected, and the actor that has sent it."""
+    actors = make_actors(**options)
+    stream = dial(actors)
+    stream.send(1, 2)
+    assert collect(actors) == [1, 2]
+    return actors, stream
+
+
 def names(actors: RemoteDistributedActors) -> list[int]:
     return [name.sequence for name in actors.batch_names]
 
@@ -88,10 +99,7 @@ def test_batches_come_in_order_with_their_sizes(make_actors: Callable[..., Remot
 
 def test_assembling_ahead_gives_no_credit(make_actors: Callable[..., RemoteDistributedActors]):
     """The bound on staleness counts what is assembled as queued: no second credit is given in its place."""
-    actors = make_actors(factor=1.0)
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors, factor=1.0)
     stream.send(3, 4)
     await_assembled(actors)
     assert stream.progress.credit_sequence == 5
@@ -134,10 +142,7 @@ def test_what_a_cast_makes_too_old_is_dropped_and_counted(make_actors: Callable[
 
 
 def test_statistics_have_the_episodes_of_batches_that_were_taken(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors)
     stream.send(3, 4, final_index=[(0, 0)])
     await_assembled(actors)
 
@@ -153,10 +158,7 @@ def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
     make_actors: Callable[..., RemoteDistributedActors], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rollcast.learner.actors.served.LOOK_S", -1.0)  # it looks each time
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors)
     stream.send(3, 4)
     await_assembled(actors)
     actors.interrupt()
@@ -165,20 +167,14 @@ def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
 
 
 def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors(collect_timeout_s=0.3)
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors, collect_timeout_s=0.3)
     stream.send(3)
     with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
 
 
 def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors)
     stream.send(3, 4, 5)
     await_assembled(actors)
     assert actors.poll_slice(9).rollout.sequence == 5
@@ -188,10 +184,7 @@ def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., 
 
 
 def test_metrics_say_how_many_batches_were_ready(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors)
     assert actors.metrics()["assembly/ready_fraction"] == 0.0
     stream.send(3, 4)
     await_assembled(actors)
@@ -222,10 +215,7 @@ def test_there_is_no_thread_where_it_cannot_help(
 
 
 def test_a_restart_begins_with_nothing_assembled(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    collect(actors)
+    actors, stream = after_one_batch(make_actors)
     stream.send(3, 4)
     await_assembled(actors)
     actors.stop()

@@ -6,8 +6,9 @@ from rollcast.learner.commands import diagnosis as doctor
 from rollcast.learner.commands.diagnosis import Severity, diagnose
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Throttled
-from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
+from tests.histories import replay_status
 
 
 def status_of(**changes):
@@ -30,9 +31,7 @@ def actor(name, **changes):
 
 def replay_waiting(seconds):
     waiting = (ReplayWaiting(reason="an insertion of 16 waits for 100 samples", seconds=seconds, who="the actors"),)
-    numbers = dict.fromkeys(("size", "capacity", "n_bytes", "inserted", "sampled", "min_size"), 1)
-    band = dict.fromkeys(("difference", "min_diff", "max_diff"), 0.0)
-    return ReplayStatus(**numbers, **band, waiting=waiting)
+    return replay_status(waiting=waiting)
 
 
 def found(status, actors=()):

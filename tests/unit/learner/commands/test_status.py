@@ -5,21 +5,11 @@ import pytest
 
 from rollcast.learner.commands import status as command
 from rollcast.learner.settings.status import StatusSettings
-from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import LearnerStatus, Phase
+from tests.histories import replay_status
 
-REPLAY = ReplayStatus(
-    size=1234,
-    capacity=100_000,
-    n_bytes=4_000_000,
-    inserted=1234,
-    sampled=640,
-    min_size=1000,
-    difference=0.0,
-    min_diff=float("-inf"),
-    max_diff=float("inf"),
-    waiting=(ReplayWaiting(reason="room", seconds=3.5, who="the actors"),),
-)
+REPLAY = replay_status(size=1234, waiting=(ReplayWaiting(reason="room", seconds=3.5, who="the actors"),))
 
 
 def shown(status: LearnerStatus, *, json_output: bool) -> str:

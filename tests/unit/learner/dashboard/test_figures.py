@@ -1,7 +1,5 @@
 """The words of the page: units, separators, "-" for what is not known, and nothing that moves a cursor."""
 
-import dataclasses
-
 import pytest
 
 from rollcast.learner.dashboard.figures import (
@@ -22,9 +20,9 @@ from rollcast.learner.dashboard.figures import (
 from rollcast.learner.watching.run_view import RunView
 from rollcast.services.history.history import EventSeverity, HistoryEvent, PolicyDelays
 from rollcast.services.limits.refusals import Throttled
-from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import ActorState, EvaluationStatus, Phase
-from tests.histories import RUN, actor, busy_run, relayed_run, status, update
+from tests.histories import RUN, actor, busy_run, relayed_run, replay_status, status, update
 
 
 def view_of(first):
@@ -60,24 +58,13 @@ class TestFigures:
         assert shown["publish lag"] == "p50 -"
 
     def test_a_buffer_and_its_limiter_have_gauges(self):
-        replay = ReplayStatus(
-            size=250,
-            capacity=1000,
-            n_bytes=8000,
-            inserted=0,
-            sampled=0,
-            min_size=1,
-            difference=0.0,
-            min_diff=-100.0,
-            max_diff=300.0,
-            waiting=(ReplayWaiting(reason="full", seconds=2.0, who="the actors"),),
-        )
+        waiting = (ReplayWaiting(reason="full", seconds=2.0, who="the actors"),)
+        replay = replay_status(min_diff=-100.0, max_diff=300.0, waiting=waiting)
         shown = {one.name: one for one in figures(view_of(update(1.0, run=RUN, status=status(replay=replay))))}
         assert (shown["buffer"].text, shown["buffer"].share) == ("250 of 1.0k", 0.25)
         assert shown["limiter"].share == 0.25
         assert "the actors for 2.0 s" in shown["limiter"].note
-        unlimited = dataclasses.replace(replay, min_diff=-float("inf"), max_diff=float("inf"), waiting=())
-        shown = {one.name: one for one in figures(view_of(update(1.0, run=RUN, status=status(replay=unlimited))))}
+        shown = {one.name: one for one in figures(view_of(update(1.0, run=RUN, status=status(replay=replay_status()))))}
         assert shown["limiter"].share is None
         assert shown["limiter"].note == "- to -; waits: nobody"
 

@@ -1,8 +1,9 @@
 import pytest
 
 from rollcast.learner.scaling.waits import WaitWindow
-from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
+from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import LearnerStatus, Phase
+from tests.histories import replay_status
 
 
 def status(seconds=0.0, waited_s=0.0, *, updates=None, **fields):
@@ -57,10 +58,7 @@ def test_queue_without_room_at_all_is_no_wait():
 
 @pytest.mark.parametrize(("who", "expected"), [("the actors", 1.0), ("the trainer", 0.0)])
 def test_with_a_replay_buffer_actors_wait_for_its_limiter(who, expected):
-    numbers = dict.fromkeys(
-        ("size", "capacity", "n_bytes", "inserted", "sampled", "min_size", "difference", "min_diff", "max_diff"), 0
-    )
-    replay = ReplayStatus(**numbers, waiting=(ReplayWaiting(reason="", seconds=1.0, who=who),))
+    replay = replay_status(waiting=(ReplayWaiting(reason="", seconds=1.0, who=who),))
     window = window_of((0.0, status(replay=replay)), (10.0, status(10.0, replay=replay)))
     assert window.waits().actors == expected
 

@@ -14,28 +14,15 @@ from rollcast.learner.watching.wording import (
     waiting_fraction,
 )
 from rollcast.services.history.history import HistoryUpdate
-from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, Phase
-from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, status, update
+from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, replay_status, status, update
 
 A, S, W, P = (
     ActingState.ACTING,
     ActingState.SENDING,
     ActingState.WAITING_FOR_CREDIT,
     ActingState.WAITING_FOR_POLICY,
-)
-REPLAY = ReplayStatus(
-    size=1,
-    capacity=2,
-    n_bytes=0,
-    inserted=0,
-    sampled=0,
-    min_size=0,
-    difference=0.0,
-    min_diff=0.0,
-    max_diff=0.0,
-    waiting=(),
 )
 
 
@@ -204,7 +191,7 @@ def test_says_that_actors_wait_for_the_trainer():
         "The actors wait for the trainer 50 % of the time: the queue is full (64 trajectories); use a GPU or larger "
         "batches, or fewer actors."
     )
-    assert "the rate limiter (--replay.samples-per-insert)." in sentence(0.0, states=[W], replay=REPLAY)
+    assert "the rate limiter (--replay.samples-per-insert)." in sentence(0.0, states=[W], replay=replay_status())
 
 
 def test_long_wait_of_now_counts_before_the_last_minute():

@@ -4,23 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.receiver import parse_request
-from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import NESTED, assert_same_rollout, random_rollout
-
-PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8), action=spaces.Discrete(4))}
-
-
-def assemble(environment, rollout, n_steps, n_envs, **options):
-    assembler = RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1, **options)
-    rollouts = [assembler.add(*parse_request(message)) for message in RolloutEncoder().encode(rollout)]
-    assert rollouts[:-1] == [None] * (len(rollouts) - 1)
-    return rollouts[-1]
+from tests.unit.services.rollouts.test_codec import PIXELS, assemble
 
 
 def test_leaves_come_in_any_order_and_are_returned_in_that_of_the_space():
