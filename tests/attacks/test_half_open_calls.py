@@ -21,7 +21,7 @@ def n_opened(connections):
     return sum(connection.n_opened for connection in connections)
 
 
-@pytest.mark.parametrize("methods", [[HEALTH_CHECK], [STATUS, HEALTH_CHECK], [JOIN, ACT], [SUBSCRIBE, WATCH]])
+@pytest.mark.parametrize("methods", [[STATUS, HEALTH_CHECK], [JOIN, ACT, SUBSCRIBE, WATCH]])
 def test_two_hundred_half_open_calls_deny_nobody_an_answer(methods):
     with contextlib.ExitStack() as stack:
         learner = stack.enter_context(serve())

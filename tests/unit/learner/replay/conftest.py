@@ -18,7 +18,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return _device(request, request.param)
 
 
-@pytest.fixture(params=["numpy", "torch-cpu", "torch-delayed", pytest.param("torch-cuda", marks=_NEEDS_CUDA)])
+@pytest.fixture(params=["numpy", "torch-delayed", pytest.param("torch-cuda", marks=_NEEDS_CUDA)])
 def place(request: pytest.FixtureRequest) -> str | None:
     """The place of a buffer's columns: None in main memory, else on this learner's device."""
     return _device(request, request.param.removeprefix("torch-")) if request.param != "numpy" else None

@@ -175,7 +175,7 @@ def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler
     def insert(seed: int) -> None:
         world = World(n_steps=T, has_reset_rows=bool(seed % 2), _count=10_000 * (seed + 1))
         rng = np.random.default_rng(seed)
-        for _ in range(150):
+        for _ in range(50):
             rollout, steps = world.play(random_ends(rng, T, 2, 0.1))
             with lock:
                 known.update({step.observation: step for step in steps})
@@ -185,7 +185,7 @@ def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler
     def sample() -> None:
         ring = buffer.make_ring(8)
         inserted.wait(10)
-        for _ in range(150):
+        for _ in range(50):
             drawn = buffer.sample(8, ring=ring, timeout_s=10)
             with lock:
                 check_transitions(drawn, known, 1, 0.99)
@@ -206,6 +206,6 @@ def test_threads_that_insert_sample_and_update_do_not_disturb_each_other(sampler
         thread.join(60)
     assert not failures
     info = buffer.info()
-    assert info.sampled == 3 * 150 * 8
+    assert info.sampled == 3 * 50 * 8
     assert info.size == info.limiter.size <= 60
     assert info.limiter.waiting == ()

@@ -11,14 +11,14 @@ from tests.unit.learner.replay.stores.test_trajectory_ring import RNG, ring
 @pytest.mark.slow
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("frame_stack", [1, 3])
-@pytest.mark.parametrize("n_step", [1, 2, 3, 10])
+@pytest.mark.parametrize("n_step", [1, 3, 10])
 def test_folding_agrees_with_its_brute_force_twin_round_after_round(
     has_reset_rows: bool, n_step: int, frame_stack: int, memory: ColumnMemory
 ):
     world, known = World(n_steps=7, has_reset_rows=has_reset_rows, n_envs=3, frame_stack=frame_stack), {}
     ring_ = ring(7, 60, n_step, memory, frame_stack)
     stacks = world.stacks if frame_stack > 1 else None
-    for _ in range(40):
+    for _ in range(20):  # twice around the ring
         rollout, played = world.play(random_ends(RNG, 7, 3))
         known |= {step.observation: step for step in played}
         ring_.insert(rollout)

@@ -62,7 +62,7 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
     world = World(T, has_reset_rows, n_envs=3, state_size=state_size, frame_stack=frame_stack)
     # (policy version, first number of the trajectory) to the rollout and the environment
     played, true_next, seen_starts = {}, {}, set()
-    for _ in range(30):
+    for _ in range(20):
         rollout, steps = world.play(random_ends(RNG, T, 3))
         true_next |= {step.observation: step.next_observation for step in steps}
         assert buffer.insert(rollout) == 3
