@@ -10,7 +10,7 @@ from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.batch import Batch
-from rollcast.learner.experience.experience import Experience, FreshExperience
+from rollcast.learner.experience.experience import Experience, ExperienceSource, FreshExperience
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
@@ -47,18 +47,30 @@ class Instrumented(FreshExperience):
         return {"replay/size": len(self.progress)}
 
 
-def test_metrics_have_what_was_dropped_and_what_the_source_tells():
-    actors, kept = make_actors("sequential"), KeptMetrics()
-    source = Instrumented(actors)
-    trainer = Trainer(
+def trainer_of(
+    source: ExperienceSource | None = None,
+    *,
+    algorithm_class: type[Impala] = Impala,
+    control: TrainingControl | None = None,
+    total_steps: int = 100,
+    **options: object,
+) -> Trainer:
+    """Returns a trainer that writes a record after each update."""
+    source = source or FreshExperience(make_actors("sequential"))
+    policy = source.actors.policy
+    return Trainer(
         source,
-        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
-        TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
+        algorithm_class(policy.spaces, policy.spec, ImpalaSettings()),
+        control or TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=total_steps, stop_return=None, log_interval_s=0.0),
         device=torch.device("cpu"),
-        writers=[kept],
+        **options,
     )
-    trainer.run()
+
+
+def test_metrics_have_what_was_dropped_and_what_the_source_tells():
+    source, kept = Instrumented(make_actors("sequential")), KeptMetrics()
+    trainer_of(source, writers=[kept]).run()
     for name in ("queue/stale_trajectories", "queue/duplicate_rollouts", "queue/rejected_rollouts"):
         assert kept.records[-1][name] == 0
     assert [record["replay/size"] for record in kept.records] == list(range(1, len(kept.records) + 1))
@@ -67,14 +79,7 @@ def test_metrics_have_what_was_dropped_and_what_the_source_tells():
 
 def test_metrics_have_the_statistics_of_events():
     actors, kept = make_actors("sequential", env_id="tests.event_environments:wrapped"), KeptMetrics()
-    trainer = Trainer(
-        FreshExperience(actors),
-        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
-        TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=100, stop_return=None, log_interval_s=0.0),
-        device=torch.device("cpu"),
-        writers=[kept],
-    )
+    trainer = trainer_of(FreshExperience(actors), writers=[kept])
     trainer.run()
     own = {"step_made/mean[odd]": 9.0, "step_made/mean[even]": 6.0, "bell": 2.0, "wrapped_step": 5.0}
     everybodys = {"episode_return/mean": 15.0, "episode_length/max": 5, "episode_count/cumulative": 20}
@@ -89,35 +94,16 @@ def test_metrics_have_the_statistics_of_events():
 
 def test_episodes_are_kept_until_the_next_record_only():
     actors = make_actors("sequential")
-    algorithm = Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings())
-    trainer = Trainer(
-        FreshExperience(actors),
-        algorithm,
-        TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=500, stop_return=None, log_interval_s=0.0),
-        device=torch.device("cpu"),
-    )
-    summary = trainer.run()
+    summary = trainer_of(FreshExperience(actors), total_steps=500).run()
     statistics = actors.get_epoch_stats_aggregator().epoch_stats()
     assert summary.env_steps >= 500
     assert statistics["episode_count/cumulative"] > 0
     assert "episode_count/epoch" not in statistics
 
 
-def trainer_of(control: TrainingControl, algorithm_class: type[Impala] = Impala) -> Trainer:
-    actors = make_actors("sequential")
-    return Trainer(
-        FreshExperience(actors),
-        algorithm_class(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
-        control,
-        TrainingSchedule(total_steps=100, stop_return=None),
-        device=torch.device("cpu"),
-    )
-
-
 def test_the_history_has_the_end_of_training_its_lags_and_the_time_of_its_thread():
     control = TrainingControl(algorithm="impala", run_dir=None)
-    trainer_of(control).run()
+    trainer_of(control=control).run()
     news = control.memory.news(None)
     assert [event.text for event in news.events] == [
         "training has ended: all steps are done, after 112 environment steps and 7 updates"
@@ -136,7 +122,7 @@ def test_the_history_has_why_training_failed():
 
     control = TrainingControl(algorithm="impala", run_dir=None)
     with pytest.raises(RollcastError, match="odd"):
-        trainer_of(control, Failing).run()
+        trainer_of(control=control, algorithm_class=Failing).run()
     (event,) = control.memory.news(None).events
     assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
     assert "in update" in event.detail
@@ -144,23 +130,16 @@ def test_the_history_has_why_training_failed():
 
 def test_updates_compute_with_the_arithmetic_of_the_run_and_policies_are_float32():
     seen: list[torch.dtype] = []
+    dtypes: set[np.dtype] = set()
 
     class Watched(Impala):
         def update(self, batch: Batch, *, progress: float) -> Metrics:
             seen.append(hidden_dtype())
-            return super().update(batch, progress=progress)
+            metrics = super().update(batch, progress=progress)
+            dtypes.update(array.dtype for array in self.policy_state().values())
+            return metrics
 
-    actors = make_actors("sequential")
-    algorithm = Watched(actors.policy.spaces, actors.policy.spec, ImpalaSettings())
-    trainer = Trainer(
-        FreshExperience(actors),
-        algorithm,
-        TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=20, stop_return=None),
-        device=torch.device("cpu"),
-        arithmetic=NetworkArithmetic(hidden=torch.bfloat16),
-    )
-    trainer.run()
+    trainer_of(algorithm_class=Watched, total_steps=20, arithmetic=NetworkArithmetic(hidden=torch.bfloat16)).run()
     assert set(seen) == {torch.bfloat16}
     assert hidden_dtype() == torch.float32
-    assert {array.dtype for array in algorithm.policy_state().values()} == {np.dtype(np.float32)}
+    assert dtypes == {np.dtype(np.float32)}

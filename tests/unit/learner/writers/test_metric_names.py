@@ -4,14 +4,7 @@ import re
 from collections.abc import Mapping
 
 import pytest
-import torch
 
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.training.control import TrainingControl
-from rollcast.learner.training.schedule import TrainingSchedule
-from rollcast.learner.training.trainer import Trainer
 from rollcast.learner.writers.metric_names import (
     ALGORITHM_METRICS,
     EVENT_METRICS,
@@ -19,9 +12,9 @@ from rollcast.learner.writers.metric_names import (
     Metric,
     algorithm_tag,
 )
-from tests.actor_kinds import make_actors
 from tests.every_algorithm import CASES
 from tests.processes import ROOT
+from tests.unit.learner.training.test_trainer import trainer_of
 
 ALL = (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)
 DOCS = ROOT / "docs"
@@ -78,15 +71,8 @@ class KeptTags:
 
 
 def test_trainer_writes_the_listed_tags():
-    actors, kept = make_actors("sequential"), KeptTags()
-    Trainer(
-        FreshExperience(actors),
-        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
-        TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=200, stop_return=None, log_interval_s=0.0),
-        device=torch.device("cpu"),
-        writers=[kept],
-    ).run()
+    kept = KeptTags()
+    trainer_of(total_steps=200, writers=[kept]).run()
     # tests/unit/learner/training/test_evaluation.py has those of evaluations
     elsewhere = ("eval/", "replay/", "durable/", "ppo/", "appo/", "dqn/", "r2d2/", "sac/")
     assert kept.tags == {metric.tag for metric in ALL if not metric.tag.startswith(elsewhere)}
