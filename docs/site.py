@@ -34,16 +34,16 @@ def main() -> None:
     for source in sources:
         text = (ROOT / source).read_text(encoding="utf-8")
         linked |= {_target(source, link) for link, _ in _LINK.findall(_BLOCK.sub("", text))}
-        _write(_page(source), _with_links(text, source))
+        _write(_page(source), with_links(text, source))
     for path in sorted(linked - set(sources)):
         if (ROOT / path).suffix in PICTURES:
             (PAGES / _page(path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, PAGES / _page(path))
         else:
-            _write(_page(path), _shown(path))
+            _write(_page(path), page_of_files(path))
     for package in PACKAGES:
-        _write(f"reference/{package}.md", _reference(package))
-    _write("modules.md", _modules())
+        _write(f"reference/{package}.md", page_of_package(package))
+    _write("modules.md", page_of_modules())
 
 
 def _write(page: str, text: str) -> None:
@@ -67,7 +67,7 @@ def _page(path: str) -> str:
     return f"files/{path}/index.md" if (ROOT / path).is_dir() else f"files/{path}.md"
 
 
-def _with_links(text: str, source: str) -> str:
+def with_links(text: str, source: str) -> str:
     """Returns a page with its links rewritten for the site; fenced blocks stay as they are."""
     folder = posixpath.dirname(_page(source)) or "."
 
@@ -81,7 +81,7 @@ def _map_outside_blocks(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if _BLOCK.fullmatch(part) else change(part) for part in _BLOCK.split(text))
 
 
-def _shown(path: str) -> str:
+def page_of_files(path: str) -> str:
     """Returns a page with the content of a file, or of all sources in a folder."""
     file = ROOT / path
     sources = [each for each in sorted(file.rglob("*")) if each.suffix in LANGUAGES] if file.is_dir() else [file]
@@ -95,14 +95,14 @@ def _shown(path: str) -> str:
     return page
 
 
-def _reference(package: str) -> str:
+def page_of_package(package: str) -> str:
     """Returns the page of the names that a package exports."""
     module = importlib.import_module(f"rollcast.{package}")
     names = "".join(f"\n::: rollcast.{package}.{name}\n" for name in module.__all__)
     return f"# rollcast.{package}\n\n{module.__doc__}\n{names}"
 
 
-def _modules() -> str:
+def page_of_modules() -> str:
     """Returns the page of all modules, each with the first line of its docstring."""
     page = "# Modules\n"
     for package in PACKAGES:

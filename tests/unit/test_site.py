@@ -32,27 +32,27 @@ def site() -> types.ModuleType:
     ],
 )
 def test_links_lead_to_pages_of_the_site(site: types.ModuleType, source: str, link: str, expected: str):
-    assert site._with_links(f"see [this]({link}) and", source) == f"see [this]({expected}) and"
+    assert site.with_links(f"see [this]({link}) and", source) == f"see [this]({expected}) and"
 
 
 def test_fenced_blocks_stay_as_they_are(site: types.ModuleType):
     text = "[a](docs/chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](docs/chaos.md)\n"
-    assert site._with_links(text, "README.md") == "[a](chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](chaos.md)\n"
+    assert site.with_links(text, "README.md") == "[a](chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](chaos.md)\n"
 
 
 def test_folder_is_shown_file_by_file(site: types.ModuleType):
-    page = site._shown("proto/rollcast/v1")
+    page = site.page_of_files("proto/rollcast/v1")
     assert "\n## policy.proto\n\n````protobuf\n" in page
     assert "_pb2" not in "".join(line for line in page.splitlines() if line.startswith("## "))
 
 
 def test_reference_lists_every_exported_name(site: types.ModuleType):
-    page = site._reference("learner")
+    page = site.page_of_package("learner")
     assert "\n::: rollcast.learner.Impala\n" in page
 
 
 def test_each_module_is_listed_with_the_first_line_of_its_docstring(site: types.ModuleType):
-    page = site._modules()
+    page = site.page_of_modules()
     services = page.partition("\n## services\n")[2].partition("\n## actor\n")[0]
     assert "\n| `address` | " in services
     first = services.index("| `policies/policies` | Defines what both sides know of a policy")

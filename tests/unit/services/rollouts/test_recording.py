@@ -322,11 +322,20 @@ class TestWriter:
             writer.append(make_rollout(sequence=2))
         assert [rollout.sequence for rollout in read_rollouts(tmp_path / "demo")] == [1, 2]
 
-    def test_a_full_disk_keeps_what_was_whole(self, tmp_path):
+    def test_a_full_disk_keeps_what_was_whole(self, tmp_path, monkeypatch):
+        opened, disks = Path.open, []
+
+        def on_small_disk(path, mode="r", *arguments, **options):
+            file = opened(path, mode, *arguments, **options)
+            if mode == "xb":
+                disks.append(FullDisk(file, room=10**9))
+            return disks[-1] if mode == "xb" else file
+
+        monkeypatch.setattr(Path, "open", on_small_disk)
         with RolloutWriter(tmp_path / "demo", HEADER) as writer:
             writer.append(make_rollout())
-            disk = FullDisk(writer._file, room=100)
-            writer._file = disk
+            (disk,) = disks
+            disk.room = 100
             with pytest.raises(RecordingError, match=r"rollout 2 cannot be written: No space left on device; .*1 roll"):
                 writer.append(make_rollout(sequence=2))
             disk.room = 10**9
