@@ -19,6 +19,7 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
 from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
@@ -65,13 +66,15 @@ def with_images(batch: Batch) -> Batch:
     return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **observed)})
 
 
-@pytest.mark.parametrize("case", ["rewards as they are", "clipped and scaled", "one torso for two"])
+@pytest.mark.parametrize(
+    "case", ["rewards as they are", "clipped and scaled", "normalised and scaled", "one torso for two"]
+)
 @pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: str):
-    shaped, shares = case == "clipped and scaled", case == "one torso for two"
+    shaped, shares, normalizes = "scaled" in case, case == "one torso for two", "normalised" in case
     settings = {"reward_clip": "unit", "reward_scale": 0.5} if shaped else {"reward_scale": 1.0}
     spaces = IMAGES if shares else SPACES
-    algorithm = make(kind, spaces, share_torso=shares, **settings)
+    algorithm = make(kind, spaces, share_torso=shares, normalize_rewards=normalizes, **settings)
     reward = 2.0 * make_batch().reward
     batch = make_batch(
         terminated=TERMINATED,
@@ -100,8 +103,13 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
     v_tp1 = torch.cat([v_t[1:], values(columns.last_observation)[None]]).detach().clone()
     v_tp1[FINAL_INDEX[:, 0], FINAL_INDEX[:, 1]] = values(columns.final_observation).detach()
     log_rho = torch.where(INVALID, 0.0, log_pi - acted)
+    rewards = batch.reward.clamp(-1.0, 1.0) if shaped else batch.reward
+    if normalizes:
+        normalizer = RewardNormalizer(0.9)
+        normalizer.observe(rewards, batch, batch.n_env_steps)
+        rewards = normalizer.normalize(rewards)
     given = {
-        "r_t": 0.5 * batch.reward.clamp(-1.0, 1.0) if shaped else batch.reward,
+        "r_t": 0.5 * rewards if shaped else rewards,
         "discount_t": 0.9 * ~TERMINATED,
         "continues_t": ~(TERMINATED | TRUNCATED),
         "v_t": v_t.detach(),
