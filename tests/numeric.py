@@ -30,7 +30,7 @@ FOLDERS: Final = ("actor/policies", "learner/algorithms", "learner/devices")
 _COMPARES: Final = re.compile(r"\bassert_(close|allclose)\(")
 # Left out because they take long and say little here: training until something is learnt, threads beside each other,
 # counts of operations, imports, and copies from one device to another.
-_LEFT_OUT_FILES: Final = {f"test_{name}learning.py" for name in ("", "masked_", "off_policy_", "independent_")}
+_LEFT_OUT_FILES: Final = {"test_learning.py"}
 _LEFT_OUT: Final = (
     "not (converge or threads_that or everybody or same_operations or torch_compile or on_its_device or upon_another)"
 )
