@@ -158,7 +158,12 @@ class Zygote:
             cwd: The folder in which it runs.
             environment: All its variables.
             merge_errors: True: what it prints to stderr comes in `stdout`.
+
+        Raises:
+            TypeError: A variable is not text.
         """
+        if wrong := {name: value for name, value in environment.items() if not isinstance(value, str)}:
+            raise TypeError(f"the environment has {wrong}; expected text: a keyword of a command is a variable")
         out, out_end = os.pipe()
         err, err_end = (None, out_end) if merge_errors else os.pipe()
         process = ForkedProcess(
