@@ -125,7 +125,7 @@ class Subscribers:
             one = self._actors.get(actor_id)
             if one is not None:
                 one.is_paused = True
-                if one in self._waiting and math.isinf(self._due_s(one, 0.0)):
+                if one in self._waiting and self._due_s(one, 0.0) == math.inf:
                     self._waiting.remove(one)
                     self._resting.add(one)
 
@@ -157,7 +157,8 @@ class Subscribers:
                 left_s = deadline - now
                 if self._ended or left_s <= 0.0:
                     return None
-                (self._resting if math.isinf(due_s) else self._waiting).add(one)
+                # Minus infinity, that of an actor which was sent none yet, is due, and no rest.
+                (self._resting if due_s == math.inf else self._waiting).add(one)
             self._block(one, min(left_s, due_s) if due_s > 0.0 else left_s)
 
     def _block(self, one: "_Subscriber", timeout_s: float) -> None:

@@ -70,6 +70,14 @@ def with_many_actors(subscribers, stack, n=20_000):
     return [stack.enter_context(subscribers.subscription(0, f"actor-{i}")) for i in range(n)]
 
 
+def test_actor_that_subscribes_before_the_first_version_is_woken_by_it(subscribers):
+    with subscribers.subscription(0, "actor-0") as wait, ThreadPoolExecutor(1) as threads:
+        first = threads.submit(wait, 3 * DEADLINE_S)
+        waits(subscribers)
+        subscribers.offer(version(1))
+        assert first.result(DEADLINE_S).version == 1
+
+
 def test_actor_that_plays_is_not_woken_until_it_wants_a_policy(subscribers):
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
         wait, *_ = with_many_actors(subscribers, stack)
@@ -187,7 +195,7 @@ def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
     def subscribe(i):
         with subscribers.subscription(0, "" if i % 2 else f"actor-{i}") as wait:
             while not received[i] or received[i][-1] < n_versions:
-                encoded = wait(DEADLINE_S)
+                encoded = wait(3 * DEADLINE_S)
                 assert encoded is not None, "the last version did not come"
                 received[i].append(encoded.version)
 
@@ -197,8 +205,10 @@ def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
     for number in range(1, n_versions + 1):
         subscribers.offer(version(number))
         subscribers.want("actor-2", number)
+    deadline = time.monotonic() + DEADLINE_S
     for thread in threads:
-        thread.join(DEADLINE_S)
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), "one was not woken, and waits for its deadline"
     assert [versions[-1] for versions in received] == [n_versions] * len(received)
     assert all(versions == sorted(set(versions)) for versions in received)
     assert subscribers.n_waiting == 0
