@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes import ROOT
 
-# What the script itself is made of, and git.
+# The programs that the script itself uses, and git.
 TOOLS = ("df", "dirname", "git", "id", "mkdir", "mktemp", "rm", "tail", "timeout")
 BASH = shutil.which("bash")
 MAKE = 'echo "make $*: lacks$CI_LACKS, CI=$CI"'
