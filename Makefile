@@ -17,9 +17,11 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
-# How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
-UNIT_PROCESSES ?= 2
-TEST_PROCESSES ?= 3
+# Where it is set, each of the processes that tests start compiles all modules anew, and so does each of pytest's.
+unexport PYTHONDONTWRITEBYTECODE
+# How many tests run at once: each waits a part of its time, the last ones mostly for processes that they have started.
+UNIT_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
 # `make gpu`, and for the two of `make bench-against`; the rest of the folder is what they share
 BENCHMARKS   = $(filter-out recipes sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
@@ -28,7 +30,7 @@ PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitx
 # The last process with many tests left hands some to those that have finished.
 SHARED_OUT   = --dist worksteal --numprocesses
 # Each check uses one core: two at a time. The stages after them use both.
-CHECKS       = types docs format-check lint imports proto-check
+CHECKS       = types collect docs format-check lint imports proto-check
 STAGES      ?= unit system
 
 .DEFAULT_GOAL := help
@@ -134,6 +136,11 @@ lint: env ## ruff's rules; changes nothing
 .PHONY: types
 types: env ## mypy, strict
 	$(BIN)/mypy
+
+# It also leaves the compiled tests, which every process of the stages would make for itself.
+.PHONY: collect
+collect: env ## whether pytest can import every test
+	@found=$$($(BIN)/python -m pytest --collect-only --quiet 2>&1) || { echo "$$found" | tail -n 60; exit 1; }
 
 .PHONY: imports
 imports: env ## who may import whom

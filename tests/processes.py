@@ -49,14 +49,25 @@ def zygote() -> Zygote:
 
 def rollcast(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    process = _start("rollcast.learner", arguments, variables, merge_errors=False)
+    return _to_the_end(_start("rollcast.learner", arguments, variables, merge_errors=False))
+
+
+def _to_the_end(process: ForkedProcess, within_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
     try:
-        stdout, stderr = process.communicate(DEADLINE_S)
+        stdout, stderr = process.communicate(within_s)
     except subprocess.TimeoutExpired:
         _kill(process)
         process.communicate()
         raise
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def script(path: Path, *arguments: object, cwd: Path, within_s: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
+    """Runs a Python script to its end."""
+    process = zygote().fork(
+        str(path), list(map(str, arguments)), cwd=cwd, environment=environment(), merge_errors=False, is_script=True
+    )
+    return _to_the_end(process, within_s)
 
 
 def completed(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -1,16 +1,22 @@
 """A fresh shell, in which tests type what the documentation shows."""
 
 import contextlib
+import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from tests.processes import ROOT, free_port
+from tests.processes import ROOT, free_port, zygote
 from tests.zygote import end_with_parent
 
 # Makes every run small.
@@ -23,20 +29,120 @@ SMALL = {
 }
 
 
-class Shell:
-    """A fresh shell in a folder of its own, with the examples as in a checkout, and a port for the pages'."""
+# What is found under the name of a program: it has the zygote of the tests run the program, hands on signals, and ends
+# as the program does.
+_STAND_IN = """#!{python} -IS
+import json, os, signal, socket, sys
+script, *arguments = [*{script!r}, *sys.argv[1:]]
+if script.startswith("-"):
+    os.execv({python!r}, [{python!r}, script, *arguments])
+environment = dict(os.environ, PATH=os.environ["PATH"].replace({folder!r} + os.pathsep, ""))
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tests:
+    tests.connect({address!r})
+    socket.send_fds(tests, [json.dumps([script, arguments, os.getcwd(), environment]).encode()], [1, 2])
+    pid = int(tests.recv(64))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = int(tests.recv(64))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
 
-    def __init__(self, folder: Path) -> None:
+
+class _Programs:
+    """A folder of stand-ins for `rollcast` and `python`, which start without importing torch anew.
+
+    Attributes:
+        folder: The folder.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="rollcast-shell-")
+        self.folder = Path(self._scratch.name)
+        address = str(self.folder / "socket")
+        own = Path(sys.executable).parent
+        for name, script in (("rollcast", [str(own / "rollcast")]), ("python", [])):
+            file = self.folder / name
+            texts = {"python": sys.executable, "script": script, "folder": str(self.folder), "address": address}
+            file.write_text(_STAND_IN.format(**texts))
+            file.chmod(0o755)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        self._listener.listen()
+        threading.Thread(target=self._accept, name="test-shell", daemon=True).start()
+
+    def close(self) -> None:
+        # wakes the thread, which `close` alone does not
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._scratch.cleanup()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                stand_in, _ = self._listener.accept()
+                threading.Thread(target=_run, args=(stand_in,), name="test-shell", daemon=True).start()
+
+
+def _run(stand_in: socket.socket) -> None:
+    """Runs what a stand-in asks for, which ends when the stand-in is killed."""
+    with stand_in:
+        message, outputs, _, _ = socket.recv_fds(stand_in, 1 << 20, 2)
+        if not message:
+            return
+        script, arguments, cwd, environment = json.loads(message)
+        try:
+            process = zygote().fork(
+                script, arguments, cwd=Path(cwd), environment=environment, outputs=outputs, is_script=True
+            )
+        finally:
+            for output in outputs:
+                os.close(output)
+
+        def end() -> None:
+            stand_in.recv(1)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+        with contextlib.suppress(OSError):
+            stand_in.send(str(process.pid).encode())
+            watch = threading.Thread(target=end, name="test-shell", daemon=True)
+            watch.start()
+            stand_in.send(str(process.wait()).encode())
+            watch.join()
+
+
+class Shell:
+    """A fresh shell in a folder of its own, with the examples as in a checkout, and a port for the pages'.
+
+    Args:
+        folder: The folder.
+        is_warm: `rollcast` and `python` are forked from a process that has imported them, which saves seconds for each.
+    """
+
+    def __init__(self, folder: Path, *, is_warm: bool = True) -> None:
         self.folder, self.port = folder, free_port()
         (folder / "home").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
+        self._programs = _Programs() if is_warm else None
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
+        if self._programs is not None:
+            self._activate += f"PATH={shlex.quote(str(self._programs.folder))}:$PATH && "
         self._variables = {
             "HOME": str(folder / "home"),
             "PATH": os.defpath,
             "ROLLCAST_ADDRESS": self.address,
             "ROLLCAST_LEARNER_ADDRESS": self.address,
         }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._programs is not None:
+            self._programs.close()
 
     @property
     def address(self) -> str:

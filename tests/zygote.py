@@ -2,6 +2,7 @@
 
 To import torch takes longer than most of these commands do; `tests.processes` asks this process for them. Tests that
 need a fresh interpreter start one themselves: those of README's commands, of the wheel, and of Ctrl-C during imports.
+`tests.shell` has commands that are typed run here as well.
 """
 
 import ctypes
@@ -29,6 +30,7 @@ _IMPORTED_FIRST: Final = (
     # the first optimiser of a process imports it
     "torch._dynamo",
 )
+_ROOT: Final = str(Path(__file__).resolve().parent.parent)
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _START_TIMEOUT_S: Final = 120.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -44,17 +46,17 @@ def end_with_parent() -> None:
 
 
 class ForkedProcess:
-    """A process that runs a module as `python -m` does: the part of `subprocess.Popen` that tests use.
+    """A process that runs a module or a script as `python` does: the part of `subprocess.Popen` that tests use.
 
     Attributes:
         pid: Its process id.
-        args: The module and its arguments.
-        stdout: What it prints, as text.
-        stderr: Its errors, as text; None if they go to `stdout`.
+        args: The program and its arguments.
+        stdout: What it prints, as text; None if the caller gave its outputs.
+        stderr: Its errors, as text; None if they go to `stdout` as well.
         returncode: Its exit code, negative for a signal; None while it runs, or nobody has asked.
     """
 
-    def __init__(self, args: Sequence[str], stdout: IO[str], stderr: IO[str] | None) -> None:
+    def __init__(self, args: Sequence[str], stdout: IO[str] | None = None, stderr: IO[str] | None = None) -> None:
         self.pid = 0
         self.args = args
         self.stdout, self.stderr = stdout, stderr
@@ -133,7 +135,7 @@ class Zygote:
                 [sys.executable, "-m", "tests.zygote", str(theirs.fileno())],
                 # a library with threads of its own cannot be forked
                 env={**environment, "OMP_NUM_THREADS": "1"},
-                cwd=Path(__file__).resolve().parent.parent,
+                cwd=_ROOT,
                 pass_fds=[theirs.fileno()],
             )
         self._lock = threading.Lock()
@@ -143,41 +145,41 @@ class Zygote:
 
     def fork(
         self,
-        module: str,
+        program: str,
         arguments: Sequence[str],
         *,
         cwd: Path,
         environment: Mapping[str, str],
-        merge_errors: bool,
+        merge_errors: bool = False,
+        outputs: Sequence[int] = (),
+        is_script: bool = False,
     ) -> ForkedProcess:
-        """Starts `python -m MODULE ARGUMENTS` in a session of its own; see `ForkedProcess`.
+        """Starts `python -m PROGRAM ARGUMENTS` in a session of its own; see `ForkedProcess`.
 
         Args:
-            module: The module to run.
+            program: The module to run.
             arguments: Its arguments.
             cwd: The folder in which it runs.
             environment: All its variables.
             merge_errors: True: what it prints to stderr comes in `stdout`.
+            outputs: Two descriptors to print to instead, which stay the caller's.
+            is_script: The program is a file: `python PROGRAM ARGUMENTS`.
 
         Raises:
             TypeError: A variable is not text.
         """
         if wrong := {name: value for name, value in environment.items() if not isinstance(value, str)}:
             raise TypeError(f"the environment has {wrong}; expected text: a keyword of a command is a variable")
-        out, out_end = os.pipe()
-        err, err_end = (None, out_end) if merge_errors else os.pipe()
-        process = ForkedProcess(
-            [module, *arguments],
-            os.fdopen(out, encoding="utf-8"),
-            None if err is None else os.fdopen(err, encoding="utf-8"),
-        )
+        pipes = [] if outputs else [os.pipe() for _ in range(1 if merge_errors else 2)]
+        ends = list(outputs) or [pipes[0][1], pipes[-1][1]]
+        process = ForkedProcess([program, *arguments], *(os.fdopen(pipe, encoding="utf-8") for pipe, _ in pipes))
         with self._lock:
             self._n_asked += 1
             number = self._n_asked
             self._processes[number] = process
-            request = _Request(number, module, list(arguments), str(cwd), dict(environment))
-            socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], [out_end, err_end])
-        for end in {out_end, err_end}:
+            request = _Request(number, program, is_script, list(arguments), str(cwd), dict(environment))
+            socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], ends)
+        for _, end in pipes:
             os.close(end)
         process.await_start()
         return process
@@ -195,7 +197,8 @@ class Zygote:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
     number: int
-    module: str
+    program: str
+    is_script: bool
     arguments: list[str]
     cwd: str
     environment: dict[str, str]
@@ -260,9 +263,11 @@ def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     tempfile.tempdir = None
-    found_first = [request.cwd, *filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.path[:] = [*found_first, *(entry for entry in sys.path if entry not in found_first)]
-    sys.argv[:] = [request.module, *request.arguments]
+    beside = str(Path(request.program).resolve().parent) if request.is_script else request.cwd
+    found_first = [beside, *filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))]
+    # of a checkout, only the source roots are installed
+    sys.path[:] = [*found_first, *(entry for entry in sys.path if entry not in (*found_first, _ROOT))]
+    sys.argv[:] = [request.program, *request.arguments]
     channel.send(json.dumps([request.number, "pid", os.getpid()]).encode())
     channel.close()
 
@@ -277,7 +282,10 @@ def _main() -> Any:
     channel = socket.socket(fileno=int(sys.argv[1]))
     request, fds = _serve(channel)
     _become(request, fds, channel)
-    return runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+    if request.is_script:
+        # as it has it when Python itself runs it
+        return runpy.run_path(str(Path(request.program).absolute()), run_name="__main__")
+    return runpy.run_module(request.program, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -347,4 +347,6 @@ def serve(address: str = "127.0.0.1:0", **options: Any) -> Iterator[FakeLearner]
     try:
         yield FakeLearner(sink, source, control, server, server.address)
     finally:
+        # subscriptions look once a second whether their server stops
+        source.end()
         server.stop(0.0)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -143,8 +144,9 @@ def test_every_command_is_typed_here_or_has_a_reason():
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with Shell(tmp_path) as shell:
+        yield shell
 
 
 def shown(scenario: str) -> list[str]:
@@ -153,11 +155,12 @@ def shown(scenario: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", ["readme", "environments", "tracker"])
-def test_environments_and_networks_are_trained(scenario: str, shell: Shell):
-    for command in shown(scenario):
-        printed = shell.run(command)
-    (look,) = re.findall(r"^look at it     ((?:PYTHONPATH=\. )?rollcast evaluate runs/.*)", printed, re.MULTILINE)
-    assert "mean return" in shell.run(f"{look} --n-episodes 1")
+def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
+    with Shell(tmp_path, is_warm=scenario != "readme") as shell:
+        for command in shown(scenario):
+            printed = shell.run(command)
+        (look,) = re.findall(r"^look at it     ((?:PYTHONPATH=\. )?rollcast evaluate runs/.*)", printed, re.MULTILINE)
+        assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
 
 def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):

@@ -2,14 +2,22 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from tests.processes import DEADLINE_S, ROOT, completed, ended, environment, free_port, running, status_of, wait_until
+from tests.processes import (
+    DEADLINE_S,
+    ROOT,
+    completed,
+    ended,
+    free_port,
+    running,
+    script,
+    status_of,
+    wait_until,
+)
 
 # They train until something is learnt, which takes a minute of a free machine.
 pytestmark = pytest.mark.slow
@@ -24,14 +32,7 @@ EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__
 
 def run_example(name: str, *arguments: object, cwd: Path) -> str:
     """Runs an example from anywhere and returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-    )
+    done = script(ROOT / "examples" / name, *arguments, cwd=cwd, within_s=2 * DEADLINE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

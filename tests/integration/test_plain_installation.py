@@ -140,7 +140,7 @@ class TestActor:
         # an update for many steps: the processes that ask have the other core
         options += ("--replay.samples-per-insert", 8) if algorithm == "sac" else ()
         with (
-            running(*learner, *options),
+            running(*learner, *options) as learning,
             plain_actor(programs, address, "--env-id", env_id) as actor,
             LearnerClient(address) as client,
         ):
@@ -154,6 +154,8 @@ class TestActor:
             assert run(programs / "rollcast", "doctor", "--address", address).stdout.startswith("training, ")
             client.stop()
             ended(actor)
+            # it writes the last policy
+            ended(learning)
         figures = run(programs / "rollcast", "evaluate", tmp_path, "--n-episodes", 1)
         assert figures.returncode == 0, figures.stderr
         assert figures.stdout.startswith("policy ")

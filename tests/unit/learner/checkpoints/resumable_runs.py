@@ -26,11 +26,11 @@ OPTIONS = {
     '--checkpoint-interval-updates 5 --algorithm-kwargs {"learning_rate":0.01}',
     "tests.unit.learner.algorithms.own_algorithms:OwnDqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 "
     "--replay.min-size 40 --updates-per-broadcast 2 --checkpoint-interval-updates 20 "
-    "--replay.samples-per-insert 32 --envs-per-actor 4",
-    "sac": "--n-rollout-steps 4 --batch-size 16 --total-steps 70 --replay.min-size 40 --replay.samples-per-insert 32 "
+    "--replay.samples-per-insert 12 --envs-per-actor 4",
+    "sac": "--n-rollout-steps 4 --batch-size 16 --total-steps 70 --replay.min-size 40 --replay.samples-per-insert 12 "
     "--updates-per-broadcast 2 --checkpoint-interval-updates 20",
     "dqn": "--n-rollout-steps 4 --batch-size 16 --total-steps 140 --replay.min-size 40 --updates-per-broadcast 2 "
-    "--checkpoint-interval-updates 20",
+    "--replay.samples-per-insert 40 --checkpoint-interval-updates 20",
     "r2d2": "--n-rollout-steps 4 --replay.sequence-length 3 --replay.burn-in 1 --batch-size 4 --total-steps 140 "
     "--replay.min-size 10 --replay.samples-per-insert 20 --recurrent-size 4 --updates-per-broadcast 2 "
     "--checkpoint-interval-updates 20",

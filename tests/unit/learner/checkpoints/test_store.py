@@ -174,10 +174,20 @@ def test_another_format_is_told_from_damage(tmp_path):
         verify(path)
 
 
-_WRITER = """
+# Forks a writer for each line that it reads: to import takes longer than to write.
+_WRITERS = """
+import os
 import sys
 from pathlib import Path
 from tests.unit.learner.checkpoints.test_store import info, make_store, write
+for _ in sys.stdin:
+    if (pid := os.fork()) == 0:
+        break
+    os.waitpid(pid, 0)
+    print("ended", flush=True)
+else:
+    sys.exit()
+print(os.getpid(), flush=True)
 store = make_store(Path(sys.argv[1]), keep=2)
 first = store.newest()
 n_updates = first[1].n_updates if first else 0
@@ -193,18 +203,23 @@ while True:
 @pytest.mark.slow
 def test_a_writer_that_is_killed_always_leaves_one_that_loads(tmp_path):
     newest = 0
-    for kill in range(12):
-        with subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(tmp_path)], cwd=ROOT, env=environment(), stdout=subprocess.PIPE
-        ) as writer:
-            assert writer.stdout is not None
-            for _ in range(2):
-                line = writer.stdout.readline()
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITERS, str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writers:
+        for kill in range(12):
+            print(file=writers.stdin, flush=True)
+            pid, _, written = (int(writers.stdout.readline()) for _ in range(3))
             # wherever in a write that is: the moments are spread over the few milliseconds that one takes
             time.sleep(kill * 0.0007)
-            writer.send_signal(signal.SIGKILL)
-            written = int(line)
-        found = CheckpointStore(tmp_path, keep=2).newest()
-        assert found is not None
-        assert found[1].n_updates >= written - 1 >= newest
-        newest = written - 1
+            os.kill(pid, signal.SIGKILL)
+            for line in iter(writers.stdout.readline, "ended\n"):
+                written = int(line)
+            found = CheckpointStore(tmp_path, keep=2).newest()
+            assert found is not None
+            assert found[1].n_updates >= written - 1 >= newest
+            newest = written - 1
