@@ -10,11 +10,13 @@ from types import MappingProxyType
 
 from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.learners import ENVS_PER_ACTOR
-from tests.processes import ROOT, environment
+from tests.processes import ROOT, environment, zygote
+from tests.zygote import ForkedProcess
 
 _STEP_S = 0.002
 _END_TIMEOUT_S = 20.0
 _LOOK_S = 0.1
+_MODULE = "tests.chaos.acting"
 
 
 class SupervisedActor:
@@ -78,10 +80,15 @@ class SupervisedActor:
             return False
         return True
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
+        arguments = [str(self.acknowledgements), *self._options]
         with self.log.open("ab") as log:
+            if not self._variables:
+                outputs = [log.fileno()] * 2
+                return zygote().fork(_MODULE, arguments, cwd=ROOT, environment=environment(), outputs=outputs)
+            # what changes the clock is loaded by the loader
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.acting", self.acknowledgements, *self._options],
+                [sys.executable, "-m", _MODULE, *arguments],
                 cwd=ROOT,
                 env=environment() | self._variables,
                 stdout=log,

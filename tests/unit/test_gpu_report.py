@@ -97,6 +97,7 @@ def test_hangs():
 """
 
 
+@pytest.mark.slow
 def test_tests_that_hang_are_ended_and_those_before_them_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tests = tmp_path / "tests"
     tests.mkdir()

@@ -26,6 +26,7 @@ def gymnasiums_own(env_id: str) -> gymnasium.Env:
     return AtariPreprocessing(gymnasium.make(env_id, frameskip=1))
 
 
+@pytest.mark.slow
 class TestFrames:
     @pytest.mark.parametrize("env_id", ["ALE/Breakout-v5", "PongNoFrameskip-v4"])
     def test_evaluation_plays_the_games_of_gymnasiums_wrappers(self, env_id: str):
@@ -65,6 +66,7 @@ class TestFrames:
         assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 class TestVectors:
     @pytest.mark.parametrize("vectorization", ["subprocess", "measure"])
     def test_processes_give_the_frames_of_one_process(self, vectorization: str):
@@ -117,6 +119,7 @@ class Lives(gymnasium.Env):
         return np.array([self.game, self.n_steps, action], np.uint8), 1.0, event == "!", event == "t", {}
 
 
+@pytest.mark.slow
 class TestLives:
     def test_the_next_episode_goes_on_with_the_next_life_after_a_no_op(self):
         env = LifeLossEnds(Lives(".x...", "."))

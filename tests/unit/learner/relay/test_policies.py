@@ -23,6 +23,9 @@ from tests.processes import wait_until
 from tests.relays import Learner, relaying, serve_learner, streaming
 from tests.rollouts import make_rollout
 
+# they wait for relays, which look for what is new once a second
+pytestmark = pytest.mark.slow
+
 
 def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: RollcastRelay):
     with LearnerClient(relay.address) as client:

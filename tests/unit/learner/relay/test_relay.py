@@ -34,6 +34,9 @@ from tests.relays import LIMITS, Learner, relaying, send, serve_learner, streami
 from tests.rollouts import assert_same_rollout, make_rollout
 from tests.unit.services.rollouts.test_service import PIXELS
 
+# they wait for relays, which look for what is new once a second
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("n_relays", [1, 2])
 def test_rollouts_of_many_actors_arrive_as_they_were_sent_each_once_and_in_order(learner: Learner, n_relays: int):
