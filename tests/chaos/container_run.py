@@ -26,6 +26,7 @@ def run_container_chaos(
     n_actors: int = 3,
     seed: int = 0,
     short: bool = False,
+    tag: str = "latest",
 ) -> Report:
     """Injects faults into containers from the images `rollcast-learner` and `rollcast-actor`, and checks the results.
 
@@ -36,6 +37,7 @@ def run_container_chaos(
         n_actors: The number of actors.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
+        tag: The tag of both images.
 
     Returns:
         The report of the suite.
@@ -46,7 +48,7 @@ def run_container_chaos(
         network = stack.enter_context(ChaosNetwork(folder))
         options = {**learner_options(algorithm, seed), "--address": "0.0.0.0:50051", "--run-dir": BOOKS / "run"}
         command = ["tests.chaos.learning", BOOKS / "learner.record", "learner", *sum(options.items(), ())]
-        learner = network.run("rollcast-learner", "learner", command, {"ROLLCAST_INSECURE": "true"})
+        learner = network.run(f"rollcast-learner:{tag}", "learner", command, {"ROLLCAST_INSECURE": "true"})
         lineage = Lineage(folder / "learner.record", durable=False)
         stack.callback(lineage.close)
         report.entries = lineage.entries
@@ -55,7 +57,7 @@ def run_container_chaos(
         for name in names:
             acting = ["tests.chaos.acting", BOOKS / f"{name}.acknowledged"]
             acting += acting_options(name, "learner:50051", n_envs=None, step_s=_STEP_S)
-            containers[name] = network.run("rollcast-actor", name, acting, {})
+            containers[name] = network.run(f"rollcast-actor:{tag}", name, acting, {})
         assaults = []
         n_upon_learner = n_faults // 2
         for name, n in zip(containers, [n_upon_learner, *share(n_faults - n_upon_learner, n_actors)], strict=True):

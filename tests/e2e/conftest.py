@@ -3,7 +3,11 @@
 Without an engine, or a cluster, tests are skipped in one line; CI has both, and fails without.
 """
 
+import contextlib
+import hashlib
 import json
+import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+import psutil
 import pytest
 
 from tests.needs import lacks
@@ -26,6 +31,8 @@ ENDLESS = {
     "ROLLCAST_STOP_RETURN": "1e9",
     "ROLLCAST_TOTAL_STEPS": "1000000000",
 }
+# Images of this checkout: the tests of another one, or what its user builds, do not change them.
+TAG = f"test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Dockerfile"}
 
 
@@ -49,6 +56,29 @@ def _run(command, **options):
     )
 
 
+def own_name():
+    """Returns a name that no other test has, from which one sees whether its tests are still there."""
+    return f"rollcast-test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def is_left_over(name):
+    """Returns whether a name is of tests that were killed."""
+    found = re.match(r"rollcast-test-(\d+)-", name)
+    return found is not None and not psutil.pid_exists(int(found[1]))
+
+
+def _remove_leftovers(client):
+    """Removes the containers, networks and volumes of projects and stacks whose tests were killed."""
+    containers = client.containers.list(all=True, ignore_removed=True)
+    options = {"force": True, "v": True}
+    for part in (*containers, *client.networks.list(), *client.volumes.list()):
+        labels = (part.labels if part in containers else part.attrs.get("Labels")) or {}
+        if any(is_left_over(labels.get(label, "")) for label in (f"{_LABEL}.project", "com.docker.stack.namespace")):
+            # the process beside this one removes it as well
+            with contextlib.suppress(docker.errors.APIError):
+                part.remove(**(options if part in containers else {}))
+
+
 @pytest.fixture(scope="session")
 def engine():
     """A client of the Docker engine."""
@@ -56,6 +86,7 @@ def engine():
     if shutil.which("docker") is None or not _succeeds("docker", "info"):
         lacks("docker", "no Docker engine answers (docker info)")
     client = docker.from_env(timeout=60)
+    _remove_leftovers(client)
     yield client
     client.close()
 
@@ -70,7 +101,7 @@ def compose_command(engine):
     return ["docker", "compose"]
 
 
-def _build(engine, name, tag="latest", *options):
+def _build(engine, name, *options, tag=TAG):
     """Builds an image from this tree and returns its id."""
     command = ["docker", "build", "--network=host", "-f", IMAGES[name], *options, "-t", f"{name}:{tag}", "."]
     done = _run(command, timeout=540)
@@ -93,8 +124,7 @@ def images(engine, actor_image):
 @pytest.fixture
 def actor_image_with_torch(engine, images):
     """The actor's image with the extra `torch`, whose layer is the learner's: its id."""
-    yield _build(engine, "rollcast-actor", "with-torch", "--build-arg", "EXTRAS=torch")
-    engine.images.remove("rollcast-actor:with-torch")
+    return _build(engine, "rollcast-actor", "--build-arg", "EXTRAS=torch", tag=f"{TAG}-torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +230,12 @@ def compose(engine, compose_command, images, tmp_path, request):
     # JSON is YAML
     override.write_text(json.dumps({"services": services}))
     project = ComposeProject(
-        name=f"rollcast-test-{uuid.uuid4().hex[:8]}",
+        name=own_name(),
         command=tuple(compose_command),
         files=(ROOT / "docker-compose.yml", *given, override),
         runs=runs,
         # 0: the engine takes a free port
-        environment={"ROLLCAST_PORT": "0", "ROLLCAST_CERTS": str(tmp_path / "certs"), **settings},
+        environment={"ROLLCAST_PORT": "0", "ROLLCAST_TAG": TAG, "ROLLCAST_CERTS": str(tmp_path / "certs"), **settings},
         engine=engine,
     )
     try:

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import uuid
 
 import docker
 import numpy as np
@@ -16,7 +15,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.status.status import ActorState
-from tests.e2e.conftest import ENDLESS
+from tests.e2e.conftest import ENDLESS, TAG, own_name
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, rollcast, wait_until
 
@@ -32,7 +31,7 @@ def test_actors_come_and_go_while_it_trains(compose):
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
         watch.wait_for_progress()
-        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health", 30)
+        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health")
         first = watch.incarnations()
         assert set(first) == {actor.id[:12] for actor in compose.containers("actor")}, "an actor is named as its host"
 
@@ -51,11 +50,11 @@ def test_actors_come_and_go_while_it_trains(compose):
         wait_until(lambda: victim.id[:12] in watch.incarnations(ActorState.LOST), "the learner to notice")
         watch.wait_for_progress()
         compose.up(n_actors=2)
-        wait_until(lambda: watch.incarnations() == first | {victim.id[:12]: 2}, "a second incarnation in its slot", 30)
+        wait_until(lambda: watch.incarnations() == first | {victim.id[:12]: 2}, "a second incarnation in its slot")
 
         # by itself, as when memory runs out: comes back
         survivor.exec_run(["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"])
-        wait_until(lambda: watch.incarnations() == {victim.id[:12]: 2, survivor.id[:12]: 2}, "the engine's restart", 30)
+        wait_until(lambda: watch.incarnations() == {victim.id[:12]: 2, survivor.id[:12]: 2}, "the engine's restart")
         watch.wait_for_progress()
 
 
@@ -108,8 +107,8 @@ def test_a_learner_that_comes_back_finds_its_actors(compose):
     (learner,) = compose.containers("learner")
     # not `docker kill`, after which the engine leaves it dead
     learner.exec_run(["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"])
-    wait_until(lambda: learner.reload() or learner.attrs["RestartCount"] == 1, "the engine's restart", 30)
-    wait_until(lambda: learner.reload() or learner.health == "healthy", "the learner", 60)
+    wait_until(lambda: learner.reload() or learner.attrs["RestartCount"] == 1, "the engine's restart")
+    wait_until(lambda: learner.reload() or learner.health == "healthy", "the learner")
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
         assert watch.incarnations() == actors
@@ -179,7 +178,7 @@ def test_the_readmes_commands_work_as_they_are_typed(compose):
 def test_settings_that_cannot_be_right_are_not_tried_again(compose):
     # the actors wait for a learner that is healthy, and never start
     compose.run("up", "-d", "--no-build", check=False)
-    wait_until(lambda: compose.exit_codes()["learner"] == [0], "the learner to give up", 60)
+    wait_until(lambda: compose.exit_codes()["learner"] == [0], "the learner to give up")
     (learner,) = compose.containers("learner", ended=True)
     assert learner.attrs["RestartCount"] == 0
     assert compose.run("logs", "--no-color", "learner").count("'NoSuch-v1' names no environment") == 1
@@ -268,7 +267,7 @@ def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(co
         # so that training does not end before the actor is back
         watch.client.pause()
         compose.up(n_actors=3)
-        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot", 60)
+        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot")
         watch.client.resume()
     wait_until(lambda: compose.exit_codes()["learner"] == [0], "the end of training", 300)
     printed = compose.run("logs", "--no-color", "learner")
@@ -323,16 +322,16 @@ def test_evaluator_is_a_profile_of_the_same_stack(compose):
             return 0 if evaluation is None else evaluation.evaluations
 
         watch.wait_for_training(2)
-        wait_until(evaluations, "an evaluation", 60)
-        wait_until(lambda: compose.is_healthy("evaluator"), "health", 30)
+        wait_until(evaluations, "an evaluation")
+        wait_until(lambda: compose.is_healthy("evaluator"), "health")
         assert len(watch.incarnations()) == 2, "it is no actor"
         (evaluator,) = compose.containers("evaluator")
         # by itself, as when memory runs out: comes back
         evaluator.exec_run(["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"])
-        wait_until(lambda: evaluator.reload() or evaluator.attrs["RestartCount"] == 1, "the engine's restart", 30)
+        wait_until(lambda: evaluator.reload() or evaluator.attrs["RestartCount"] == 1, "the engine's restart")
         before = evaluations()
         # the one under way may have been reported before it was killed
-        wait_until(lambda: evaluations() > before + 1, "more evaluations", 60)
+        wait_until(lambda: evaluations() > before + 1, "more evaluations")
         watch.client.stop()
     ended = {"runs-folder": [0], "learner": [0], "actor": [0, 0], "evaluator": [0]}
     wait_until(lambda: compose.exit_codes() == ended, "exit codes 0")
@@ -358,7 +357,7 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
     with Watch(compose.address(), holder_of("operator")) as watch:
         watch.wait_for_training(2)
         watch.wait_for_progress()
-        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health", 30)
+        wait_until(lambda: compose.is_healthy("learner") and compose.is_healthy("actor"), "health")
         for stranger in (PLAIN_CLIENT, ClientSecurity(tls_ca=certs / "ca.pem")):
             with Watch(compose.address(), stranger) as nobody, pytest.raises(LearnerUnreachableError):
                 nobody.client.status()
@@ -384,10 +383,16 @@ def test_certificates_belong_to_whoever_has_the_checkout(compose_command, images
     for name in ("docker-compose.yml", "docker-compose.tls.yml"):
         shutil.copy(ROOT / name, tmp_path)
         os.chown(tmp_path / name, 12345, 12346)
-    command = [*compose_command, "-p", f"rollcast-test-{uuid.uuid4().hex[:8]}"]
+    command = [*compose_command, "-p", own_name()]
     for file in ("docker-compose.yml", "docker-compose.tls.yml"):
         command += ["-f", tmp_path / file]
-    options = {"cwd": tmp_path, "env": environment(), "capture_output": True, "check": True, "timeout": 60}
+    options = {
+        "cwd": tmp_path,
+        "env": environment() | {"ROLLCAST_TAG": TAG},
+        "capture_output": True,
+        "check": True,
+        "timeout": 60,
+    }
     try:
         subprocess.run([*command, "up", "--no-build", "--no-deps", "certs"], **options)
     finally:

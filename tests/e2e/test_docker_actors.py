@@ -24,7 +24,7 @@ from rollcast.services.errors import (
 )
 from tests.actor_kinds import make_actors as make_any_actors
 from tests.distributed_actors_suite import DistributedActorsSuite
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, wait_until
 
 _PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 
@@ -129,7 +129,7 @@ def test_the_example_runs(actor_image):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d+ steps at [\d.]+:\d+, \d+ episodes\n", done.stdout)

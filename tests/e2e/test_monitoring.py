@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.conftest import ENDLESS
+from tests.e2e.conftest import ENDLESS, TAG
 from tests.e2e.watch import Watch
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 # Debian's package, since no registry of images may be reachable; the commands and the files are those of any.
 _DOCKERFILE = """
@@ -18,7 +18,7 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus && rm -rf /var/lib/apt/lists/*
 ENTRYPOINT ["prometheus"]
 """
-_IMAGE = "rollcast-test-prometheus"
+_IMAGE = f"rollcast-test-prometheus:{TAG}"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def prometheus_image(engine):
     command = ["docker", "build", "--network=host", "-t", _IMAGE, "-"]
     done = subprocess.run(command, input=_DOCKERFILE, capture_output=True, text=True, check=False, timeout=540)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
-    return engine.images.get(f"{_IMAGE}:latest").id
+    return engine.images.get(_IMAGE).id
 
 
 class Prometheus:
@@ -42,7 +42,7 @@ class Prometheus:
         answer = self._get(f"query?query={urllib.parse.quote(expression)}")
         return [float(sample["value"][1]) for sample in answer.get("result", ())]
 
-    def wait_for(self, expression, holds, timeout_s=30):
+    def wait_for(self, expression, holds, timeout_s=DEADLINE_S):
         """Waits until the values of an expression are as they should be, and returns those values."""
         values = []
 
@@ -76,13 +76,13 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
 
     up(n_actors=0)
     prometheus = Prometheus(compose)
-    wait_until(lambda: prometheus.alerts() == {"RollcastNoActors": "pending"}, "the alert that no actors are there", 60)
+    wait_until(lambda: prometheus.alerts() == {"RollcastNoActors": "pending"}, "the alert that no actors are there")
     up(n_actors=2)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
-        prometheus.wait_for("up", lambda values: values == [1, 1, 1], 60)
+        prometheus.wait_for("up", lambda values: values == [1, 1, 1])
         prometheus.wait_for("rollcast_learner_actors{state='streaming'}", lambda values: values == [2])
-        wait_until(lambda: prometheus.alerts() == {}, "the end of the alert", 30)
+        wait_until(lambda: prometheus.alerts() == {}, "the end of the alert")
         # the same numbers as the API's, each some seconds ago
         (steps,) = prometheus.wait_for("rollcast_train_env_steps_total", lambda values: values > [0])
         assert steps <= watch.client.status().env_steps
@@ -90,4 +90,4 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
         acting = "rollcast_actor_state_seconds_total{state='acting'}"
         prometheus.wait_for(acting, lambda values: len(values) == 2 and min(values) > 0)
     compose.containers("learner")[0].kill("SIGKILL")
-    wait_until(lambda: "RollcastLearnerDown" in prometheus.alerts(), "the alert that the learner is down", 60)
+    wait_until(lambda: "RollcastLearnerDown" in prometheus.alerts(), "the alert that the learner is down")

@@ -9,7 +9,7 @@ import shutil
 import grpc
 import pytest
 
-from tests.e2e.conftest import ENDLESS, PACKAGES
+from tests.e2e.conftest import ENDLESS, PACKAGES, TAG
 from tests.e2e.watch import Watch
 from tests.keda import Keda
 from tests.processes import ROOT, wait_until
@@ -41,7 +41,7 @@ def scaled(compose, tmp_path, request):
         "actor": {"environment": _STEP},
         # as in deploy/kubernetes
         "scaler": {
-            "image": "rollcast-learner",
+            "image": f"rollcast-learner:{TAG}",
             "command": ["scaler"],
             "environment": {
                 "ROLLCAST_LEARNER_ADDRESS": "learner:50051",
@@ -76,7 +76,7 @@ class Loop:
         self._keda = Keda(project.address("scaler", 50052), metadata=metadata)
 
     def __enter__(self):
-        wait_until(self._knows_a_number, "the scaler to know a number", 30)
+        wait_until(self._knows_a_number, "the scaler to know a number")
         return self
 
     def __exit__(self, *_error):
@@ -122,7 +122,7 @@ def test_actors_are_added_until_the_learner_no_longer_waits(scaled):
     with Watch(scaled.address()) as watch:
         watch.wait_for_training(1)
         with Loop(scaled, watch, maxActors="2") as limited:
-            wait_until(lambda: not limited.turn(), "a second actor", 60)
+            wait_until(lambda: not limited.turn(), "a second actor")
             assert limited.n_actors == 2
             assert limited.waiting_share() > _UP_ABOVE
             assert limited.turn(), "the learner waits, and the limit holds"

@@ -12,7 +12,7 @@ from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
 from tests.needs import lacks
-from tests.processes import rollcast, wait_until
+from tests.processes import DEADLINE_S, rollcast, wait_until
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
 
 # Training that does not end by itself, in environments that leave the cores to the tests beside it.
@@ -57,7 +57,7 @@ class Run:
             return client.status()
         return None
 
-    def wait_for_actors(self, *actors, timeout_s=90):
+    def wait_for_actors(self, *actors, timeout_s=DEADLINE_S):
         """Waits until these actors play, and no others, and something is learnt from them."""
         wait_until(lambda: set(self.streaming()) == set(actors), f"{actors}, not {self.streaming()}", timeout_s)
         before = self.status().updates
@@ -65,7 +65,7 @@ class Run:
 
     def begin_actors(self):
         """Lets the actors begin as soon as the learner has begun."""
-        wait_until(self.status, "the learner", 60)
+        wait_until(self.status, "the learner")
         without_delay(self.jobs["actors"])
 
     def log(self, name):
@@ -91,7 +91,7 @@ def run(tmp_path):
     finally:
         for job in Job:
             slurm("scancel", "--quiet", f"--name={run.folder.job_name(job)}")
-        wait_until(run.is_over, "the end of the jobs", 60)
+        wait_until(run.is_over, "the end of the jobs")
 
 
 def test_a_run_trains_through_dead_nodes_and_signals_and_scaling_until_it_is_stopped(run):
@@ -137,7 +137,7 @@ def test_a_run_trains_through_dead_nodes_and_signals_and_scaling_until_it_is_sto
 
     with run.client("operator") as operator:
         operator.stop()
-    wait_until(run.is_over, "the end of all jobs", 60)
+    wait_until(run.is_over, "the end of all jobs")
 
 
 def test_a_run_that_is_cancelled_while_it_saves_goes_on_where_it_is_submitted_again(run):
@@ -147,7 +147,7 @@ def test_a_run_that_is_cancelled_while_it_saves_goes_on_where_it_is_submitted_ag
     checkpoints = run.folder.run_dir / "checkpoints"
     wait_until(lambda: any(checkpoints.glob(".*.tmp")), "a checkpoint that is being written")
     slurm("scancel", run.jobs["learner"])
-    wait_until(run.is_over, "the end of the learner, which takes its actors along", 60)
+    wait_until(run.is_over, "the end of the learner, which takes its actors along")
     saved = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
 
     run.submit("--resume", run.folder.run_dir, "--actors", "1")
@@ -165,5 +165,5 @@ def test_of_a_run_whose_actors_slurm_refuses_nothing_stays(run):
     assert "it said: sbatch: error: Batch job submission failed: Invalid job array specification" in done.stderr
     assert "give fewer --actors" in done.stderr
     assert re.search(r"the learner's job \d+, which had been submitted before, is cancelled", done.stderr)
-    wait_until(lambda: not slurm("squeue", "--noheader", f"--name={','.join(names)}"), "the end of the learner", 60)
+    wait_until(lambda: not slurm("squeue", "--noheader", f"--name={','.join(names)}"), "the end of the learner")
     assert not run.folder.script(Job.LEARNER).exists()

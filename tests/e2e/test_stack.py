@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +11,13 @@ import numpy as np
 import pytest
 
 from rollcast.services.status.status import ActorState
-from tests.e2e.conftest import ENDLESS, paced
+from tests.e2e.conftest import ENDLESS, TAG, is_left_over, own_name, paced
 from tests.e2e.watch import Watch
 from tests.needs import lacks
-from tests.processes import ROOT, environment, free_port, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, free_port, wait_until
 
+# A label of the node: the test whose Swarm it is.
+_OWNER = "rollcast.test"
 # The stock stack has four actors with a core each, and the machine may have two cores.
 FEW = {"deploy": {"replicas": 2, "resources": {"reservations": {"cpus": "0.1"}}}}
 
@@ -32,12 +33,18 @@ def run(*command, **variables):
 @pytest.fixture
 def swarm(engine):
     """The engine as a Swarm of one node, as long as the test takes, which drains this node."""
+    found = engine.info()["Swarm"]
+    if found["LocalNodeState"] == "active" and found["ControlAvailable"]:
+        labels = engine.nodes.get(found["NodeID"]).attrs["Spec"].get("Labels") or {}
+        if is_left_over(labels.get(_OWNER, "")):
+            run("docker", "swarm", "leave", "--force")
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
         lacks(
             "docker",
             "no Swarm of the test's own, whose node it drains: the engine is part of one (docker info)",
         )
     run("docker", "swarm", "init", "--advertise-addr", "127.0.0.1")
+    run("docker", "node", "update", "--label-add", f"{_OWNER}={own_name()}", engine.info()["Swarm"]["NodeID"])
     yield
     run("docker", "swarm", "leave", "--force")
 
@@ -61,7 +68,7 @@ class Stack:
     def deploy(self, **settings):
         files = ("--compose-file", "deploy/stack.yml", "--compose-file", self.override)
         command = ("docker", "stack", "deploy", *files, "--detach=true", "--resolve-image", "never", self.name)
-        run(*command, ROLLCAST_PORT=str(self.port), **settings)
+        run(*command, ROLLCAST_PORT=str(self.port), ROLLCAST_TAG=TAG, **settings)
 
     def scale(self, n_actors):
         run("docker", "service", "scale", "--detach", f"{self.name}_actor={n_actors}")
@@ -116,7 +123,7 @@ def stack(engine, images, swarm, tmp_path):
     services = {"learner": paced(tmp_path), "actor": paced(tmp_path) | FEW}
     # JSON is YAML
     override.write_text(json.dumps({"version": "3.8", "services": services}))
-    name = f"rollcast-test-{uuid.uuid4().hex[:8]}"
+    name = own_name()
     stack = Stack(name=name, port=free_port(), override=override, engine=engine)
     try:
         yield stack
@@ -136,7 +143,7 @@ def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_
             return sorted(watch.incarnations().values())
 
         watch.wait_for_training(2, 120)
-        wait_until(lambda: stack.learner() is not None, "health", 60)
+        wait_until(lambda: stack.learner() is not None, "health")
         assert watch.incarnations() == {f"{stack.name}_actor-1": 1, f"{stack.name}_actor-2": 1}, "named by their slots"
 
         stack.scale(4)
@@ -151,7 +158,7 @@ def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_
         assert lives() == [1, 2], "who comes back has the slot that it had"
 
         stack.update_actors("--env-add", "ROLLCAST_ENVS_PER_ACTOR=2")
-        wait_until(lambda: lives() == [2, 3], "the updated actors", 60)
+        wait_until(lambda: lives() == [2, 3], "the updated actors")
         streaming = [actor for actor in watch.client.actors() if actor.state is ActorState.STREAMING]
         assert {actor.n_envs for actor in streaming} == {2}
         watch.wait_for_progress()
@@ -161,9 +168,9 @@ def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_
         stack.set_availability("drain")
         wait_until(lambda: watch.phase() is None, "the learner's end")
         (learner,) = stack.containers("learner")
-        assert learner.wait(timeout=30)["StatusCode"] == 0
+        assert learner.wait(timeout=DEADLINE_S)["StatusCode"] == 0
         stack.set_availability("active")
-        wait_until(lambda: lives() == [3, 4], "the actors on the node again", 60)
+        wait_until(lambda: lives() == [3, 4], "the actors on the node again")
         watch.wait_for_training(2)
         watch.wait_for_progress()
         after = watch.client.status()

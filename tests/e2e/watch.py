@@ -6,7 +6,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import PLAIN_CLIENT
 from rollcast.services.status.status import ActorState, Phase
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, status_of, wait_until
 
 
 class Watch:
@@ -34,22 +34,21 @@ class Watch:
             return status.phase is Phase.TRAINING and status.updates > 0 and len(self.incarnations()) == n_actors
         return False
 
-    def wait_for_training(self, n_actors, timeout_s=60):
+    def wait_for_training(self, n_actors, timeout_s=DEADLINE_S):
         wait_until(lambda: self.is_training(n_actors), f"training with {n_actors} actors", timeout_s)
 
     def wait_for_progress(self):
         """Waits until more has been learnt, and cast, than up to now."""
         before = self.client.status()
-        wait_until(
-            lambda: (
-                (now := self.client.status()).env_steps > before.env_steps
-                and now.updates > before.updates
-                and now.policy_version > before.policy_version
-            ),
-            "further steps, updates and policies",
-        )
 
-    def wait_for_the_end(self, timeout_s=60):
+        def has_gone_on():
+            now = status_of(self.client)
+            counts = ((status.env_steps, status.updates, status.policy_version) for status in (before, now))
+            return all(earlier < later for earlier, later in zip(*counts, strict=True))
+
+        wait_until(has_gone_on, "further steps, updates and policies")
+
+    def wait_for_the_end(self, timeout_s=DEADLINE_S):
         """Waits until training has ended and the learner serves its policy."""
         wait_until(lambda: self.phase() is Phase.FINISHED, "the end of training", timeout_s)
 
