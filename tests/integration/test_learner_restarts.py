@@ -42,11 +42,20 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
 
 
-def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path):
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ("dqn", "--replay.min-size", 200),
+        # whose actors have places for what they play, and play none for rollouts that they send again
+        ("ppo", "--batch-size", 8, "--ppo.minibatch-steps", 64),
+    ],
+    ids=lambda algorithm: algorithm[0],
+)
+def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path, algorithm: tuple[object, ...]):
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
-    learner += ("--algorithm", "dqn", "--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
-    learner += ("--hidden-sizes", 16, "--replay.min-size", 200)
+    learner += ("--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
+    learner += ("--hidden-sizes", 16, "--algorithm", *algorithm)
     actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
     with running(*actor, "one") as first, running(*actor, "two") as second:
         with running(*learner) as killed, LearnerClient(address) as client:

@@ -345,8 +345,13 @@ class DistributedActors(ABC):
         while n_missing := assembly.n_missing:
             with self._assembly_times.waiting():
                 piece = self.next_slice(n_missing, enough=n_missing)
-            assembly.add(piece)
+            if n_left_out := assembly.add(piece):
+                self._fill_no_batch(piece, n_left_out)
         return assembly.finish()
+
+    def _fill_no_batch(self, piece: RolloutSlice, n_trajectories: int) -> None:
+        """Is told of trajectories of a piece that came and fill no batch."""
+        return
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
         """Returns the statistics of the epoch so far."""

@@ -21,6 +21,7 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.replay.service import ReplaySource
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
@@ -210,6 +211,14 @@ class Reception:
             self._memory.published(version)
         if self._rounds is not None:
             self._rounds.begin(version)
+
+    def replace(self, rollout: Rollout, n_trajectories: int) -> None:
+        """Has others played in the round of trajectories that came and fill no batch.
+
+        Those of a policy before the newest had their places in a round that is over.
+        """
+        if self._rounds is not None and rollout.policy_version >= self.publisher.version:
+            self._rounds.replace(n_trajectories)
 
     def evaluate_newest(self, env_steps: int) -> None:
         """Has the newest policy evaluated; see `DistributedActors.evaluate_newest`."""

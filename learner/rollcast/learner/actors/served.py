@@ -172,8 +172,15 @@ class ServedDistributedActors(DistributedActors):
             policy_version=lambda: self.policy_version,
             keeps_newer=self._keeps_newer,
             note_taken=lambda rollout: self._started().registry.taken(rollout),  # noqa: PLW0108  # made at every start
-            note_dropped=lambda piece: self.covered([piece.name]),
+            note_dropped=self._dropped,
         )
+
+    def _dropped(self, piece: RolloutSlice) -> None:
+        self.covered([piece.name])
+        self._fill_no_batch(piece, piece.n_trajectories)
+
+    def _fill_no_batch(self, piece: RolloutSlice, n_trajectories: int) -> None:
+        self._started().replace(piece.rollout, n_trajectories)
 
     def _recover(self, durable: DurableRollouts) -> None:
         """Opens the log, and finds what a killed learner had acknowledged; those rollouts are handed out first."""

@@ -83,13 +83,18 @@ class Assembly:
         """The trajectories that the fullest batch lacks: so many fit into it, of whichever substep they are."""
         return min(filling.batcher.n_missing for filling in self._fillings.values())
 
-    def add(self, piece: RolloutSlice) -> None:
-        """Copies trajectories, at most `n_missing`, into the batch of their substep."""
+    def add(self, piece: RolloutSlice) -> int:
+        """Copies trajectories, at most `n_missing`, into the batch of their substep.
+
+        Returns:
+            How many were left out; see `Batcher.add`.
+        """
         filling = self._fillings[piece.rollout.substep_key]
-        filling.batcher.add(piece)
+        n_left_out = filling.batcher.add(piece)
         filling.names.append(piece.name)
         if piece.arrived_at is not None:
             filling.arrived_at.append(piece.arrived_at)
+        return n_left_out
 
     def finish(self) -> AssembledBatch:
         """Begins to copy the batch that is full to the device, and begins the next one of its substep."""

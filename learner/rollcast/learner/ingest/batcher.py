@@ -206,8 +206,12 @@ class Batcher:
         """The trajectories that the current batch lacks."""
         return self._batch_size - self._filled
 
-    def add(self, piece: RolloutSlice) -> None:
-        """Copies trajectories, at most `n_missing`, into the current slot."""
+    def add(self, piece: RolloutSlice) -> int:
+        """Copies trajectories, at most `n_missing`, into the current slot.
+
+        Returns:
+            How many were left out, because they have no transition.
+        """
         slot = self._slots[self._current]
         if not self._filled:
             slot.begin()
@@ -256,6 +260,7 @@ class Batcher:
         if len(rollout.final_index):
             self._add_final_observations(slot, piece, acting)
         self._filled += n_trajectories
+        return piece.n_trajectories - n_trajectories
 
     def finish(self) -> FinishedBatch:
         """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""

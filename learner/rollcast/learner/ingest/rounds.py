@@ -31,8 +31,8 @@ class Rounds:
 
     An update takes `batch_size` trajectories and casts the next version, so a round has as many places. An actor takes
     places before it plays; if the round is full, it waits for the next one. A place that is given back, because its
-    actor has gone, goes to an actor that waits. Those that wait get places in the order in which they came; only the
-    threads of those that get some are woken.
+    actor has gone or what it played fills no batch, goes to an actor that waits. Those that wait get places in the
+    order in which they came; only the threads of those that get some are woken.
 
     Invariant: the places taken of a round never exceed `batch_size` by more than one rollout.
 
@@ -104,6 +104,12 @@ class Rounds:
             if version in self._taken:
                 self._taken[version] -= n_trajectories
                 self._hand_out()
+
+    def replace(self, n_trajectories: int) -> None:
+        """Opens places in the newest round for others of its trajectories, which have come and fill no batch."""
+        with self._lock:
+            self._taken[self._version] -= n_trajectories
+            self._hand_out()
 
     def _give_up(self, turn: _Turn) -> None:
         """Ends a wait; a stream that has got places meanwhile keeps them."""

@@ -66,6 +66,17 @@ def test_place_of_an_actor_that_has_gone_goes_to_one_that_waits():
     assert waiting.version == 1
 
 
+def test_places_of_what_fills_no_batch_go_to_one_that_waits():
+    rounds = begun(4)
+    rounds.book(4)
+    waiting = Waiting(rounds, 4)
+    wait_until(lambda: waiting.n_asked, "the stream waits")
+    rounds.replace(1)
+    waiting.join(10)
+    assert waiting.version == 1
+    assert rounds.book(4) == 2, "three more than were wanted have come by then"
+
+
 def test_wait_ends_with_the_stream():
     rounds = begun(4)
     rounds.book(4)
