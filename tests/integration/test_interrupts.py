@@ -72,6 +72,20 @@ def test_ctrl_c_during_imports_ends_quietly(start, command, library, tmp_path):
     assert (process.returncode, output) == (130, "")
 
 
+def test_training_whose_terminal_is_closed_saves_and_ends_well(start, tmp_path):
+    process = start(*TRAIN, "--run-dir", tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children
+    os.killpg(process.pid, signal.SIGHUP)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert (tmp_path / "run" / "policy_last.safetensors").is_file()
+    wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_interrupted_training_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
     process = start(*TRAIN, "--run-dir", tmp_path / "run")

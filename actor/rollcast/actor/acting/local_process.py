@@ -31,6 +31,7 @@ from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import RollcastError, is_permanent, message_of
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.printable import log_to_stderr
+from rollcast.services.process.stop_signals import ignore_terminal
 from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.wire.allocator import reuse_large_buffers
@@ -81,8 +82,8 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     stop = threading.Event()
     # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False
-    # Ctrl-C reaches the whole process group: the learner decides when its actors end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The learner decides when its actors end.
+    ignore_terminal()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     log_to_stderr(plan.log_level, name=plan.actor_id)
     socket_dir = Path(plan.address.removeprefix("unix:")).parent

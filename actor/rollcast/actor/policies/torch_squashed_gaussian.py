@@ -49,6 +49,7 @@ class TorchSquashedGaussian:
             InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
         """
         low, high = finite_bounds(space)
+        self._n_dimensions = low.size
         self._centre = torch.as_tensor(0.5 * (low + high), dtype=torch.float32, device=device)
         self._half_width = torch.as_tensor(0.5 * (high - low), dtype=torch.float32, device=device)
         self.log_half_width = float(self._half_width.log().sum())
@@ -62,7 +63,7 @@ class TorchSquashedGaussian:
         Returns:
             float32 `[N, D]`.
         """
-        return (action.flatten(1).to(torch.float32) - self._centre) / self._half_width
+        return (action.reshape(-1, self._n_dimensions).to(torch.float32) - self._centre) / self._half_width
 
     @torch.no_grad()
     def sample(self, parameters: Tensor, noise: Tensor) -> SquashedSample:

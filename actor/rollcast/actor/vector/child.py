@@ -4,7 +4,6 @@ import logging
 import multiprocessing
 import os
 import select
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
 from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
 from rollcast.actor.vector.environment_group import EnvironmentGroup
 from rollcast.actor.vector.shared_memory import SharedMemory
+from rollcast.services.process.stop_signals import ignore_terminal
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
         bell: The connection on which parent and child wake each other.
         messages: The connection for all that is no array: descriptions, calls, infos, failures as JSON.
     """
-    # Ctrl-C reaches the whole process group: the parent decides when its environments end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The parent decides when its environments end.
+    ignore_terminal()
     # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False
     threading.Thread(

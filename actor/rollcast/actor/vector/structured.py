@@ -178,7 +178,12 @@ class StructuredVectorEnv:
                     "say; correct the environment, or n_agents of its spaces"
                 )
         ended = self._ended[index]
-        ended |= turn.ended.keys()
+        if late := sorted(actor for actor in ended & turn.rewards.keys() if turn.rewards[actor]):
+            raise InvalidValueError(
+                f"{late[0]} gets a reward, but its episode has ended; expected its last reward in the turn that ends "
+                "it; leave it out of rewards"
+            )
+        ended.update(turn.ended)
         if again := sorted(ended & turn.observations.keys()):
             raise InvalidValueError(
                 f"{again[0]} is to act, but its episode has ended; expected no action of it before a reset; leave "

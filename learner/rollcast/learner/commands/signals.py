@@ -10,7 +10,7 @@ from rollcast.services.process.stop_signals import stop_signals
 
 @contextlib.contextmanager
 def stop_on_signals(stop: Callable[[], object], hurry: Callable[[], object] = lambda: None) -> Iterator[list[int]]:
-    """Calls `stop` at Ctrl-C or SIGTERM; a second Ctrl-C ends the body with a KeyboardInterrupt.
+    """Calls `stop` at Ctrl-C, SIGTERM or SIGHUP; a second Ctrl-C ends the body with a KeyboardInterrupt.
 
     Further signals have no effect, so that processes, sockets and files are always cleaned up.
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from rollcast.services.errors import AddressInUseError, ConfigurationError, RollcastError, message_of
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.printable import log_to_stderr
+from rollcast.services.process.stop_signals import ignore_terminal
 from rollcast.services.security.security import PLAIN_CLIENT
 
 # The time in which the child has to serve; it imports much, at a low priority.
@@ -101,8 +102,8 @@ class LocalDashboard:
 
 def _run_dashboard(plan: LocalDashboardPlan, parent: Connection) -> None:
     """Serves the page in the child; tells the parent `{url}`, or `{kind, message}` of an error."""
-    # Ctrl-C reaches the whole process group: the learner decides when its page ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The learner decides when its page ends.
+    ignore_terminal()
     os.nice(_NICE)
     log_to_stderr(plan.log_level, name="dashboard")
     from rollcast.learner.dashboard.server import DashboardServer

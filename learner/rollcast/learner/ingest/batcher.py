@@ -215,7 +215,8 @@ class Batcher:
         slot = self._slots[self._current]
         if not self._filled:
             slot.begin()
-        rollout, n_trajectories = piece.rollout, piece.n_trajectories
+        rollout, n_given = piece.rollout, piece.n_trajectories
+        n_trajectories = n_given
         source: slice | NDArray[np.int64] = slice(piece.start, piece.stop)
         # which of the rollout's trajectories have transitions; None if all do
         acting: NDArray[np.bool_] | None = None
@@ -253,14 +254,14 @@ class Batcher:
         slot.policy_version[target] = rollout.policy_version
         slot.episodes += (
             rollout.episodes
-            if piece.n_trajectories == rollout.n_envs
+            if n_given == rollout.n_envs
             else [episode for episode in rollout.episodes if piece.start <= episode.env_index < piece.stop]
         )
         slot.events += piece.events
         if len(rollout.final_index):
             self._add_final_observations(slot, piece, acting)
         self._filled += n_trajectories
-        return piece.n_trajectories - n_trajectories
+        return n_given - n_trajectories
 
     def finish(self) -> FinishedBatch:
         """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""

@@ -1,14 +1,23 @@
-"""Lists the signals that stop a process of rollcast."""
+"""The signals that stop a process of rollcast."""
 
 import signal
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Returns the signals that need a handler: SIGTERM, and SIGINT unless it is ignored.
+    """Returns the signals that need a handler: SIGTERM, and SIGINT and SIGHUP unless they are ignored.
 
-    A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground. Such a
-    process keeps ignoring it.
+    A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground, and
+    `nohup` makes a process ignore SIGHUP, which a terminal sends when it is closed. Such a process keeps ignoring it.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        return (signal.SIGTERM,)
-    return (signal.SIGINT, signal.SIGTERM)
+    may_be_ignored = (signal.SIGINT, signal.SIGHUP)
+    heeded = [number for number in may_be_ignored if signal.getsignal(number) is not signal.SIG_IGN]
+    return (signal.SIGTERM, *heeded)
+
+
+def ignore_terminal() -> None:
+    """Ignores what a terminal sends to all of its processes: Ctrl-C, and SIGHUP when it is closed.
+
+    For a process that its parent ends.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -67,6 +67,11 @@ def test_torch_twin_samples_with_the_same_densities():
     assert twin.log_half_width == pytest.approx(np.log(2.0 * 5.0 * 0.5), rel=1e-6)
 
 
+def test_single_numbers_are_normalised():
+    twin = TorchSquashedGaussian(spaces.Box(-2.0, 2.0, (), np.float32))
+    torch.testing.assert_close(twin.normalise(torch.tensor([-2.0, 0.0, 1.0])), torch.tensor([[-1.0], [0.0], [0.5]]))
+
+
 def test_gradient_equals_autograd():
     noise = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     parameters = torch.from_numpy(parameters_of())

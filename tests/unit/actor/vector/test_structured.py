@@ -119,6 +119,21 @@ def test_an_environment_that_misbehaves_is_named(spoil, match):
     worker.close()
 
 
+@pytest.mark.parametrize(
+    ("later", "match"),
+    [
+        (Scripted(ACTORS[:2]), "is to act, but its episode has ended"),
+        (Scripted(ACTORS[1:2], rewards={ACTORS[0]: 1.0}), "gets a reward, but its episode has ended"),
+    ],
+    ids=["acts", "gets a reward"],
+)
+def test_an_agent_that_has_ended_stays_so_until_the_reset(later, match):
+    ended = Scripted(ACTORS[1:2], ended={ACTORS[0]: False})
+    worker = worker_of(ScriptedEnv([[Scripted(ACTORS[:2]), ended, Scripted(ACTORS[1:2]), later]]), n_steps=8)
+    with pytest.raises(EnvironmentFailedError, match=match):
+        worker.collect()
+
+
 class FlakyGame(ScriptedEnv):
     """Raises in every `nth` step."""
 
