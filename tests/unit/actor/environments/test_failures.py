@@ -40,8 +40,9 @@ def test_error_about_a_wrong_value_does_not_say_that_the_environment_raised():
 
 
 def test_lost_environment_names_index_and_seed():
-    error = EnvironmentLostError("has not returned from step()", env_index=3, env_seed=None)
-    assert str(error) == "environment 3 (seed None) has not returned from step()"
+    error = EnvironmentLostError("has not returned from step()", env_index=3, env_seed=7)
+    assert str(error) == "environment 3 (seed 7) has not returned from step()"
+    assert (error.env_index, error.env_seed) == (3, 7)
 
 
 def failing_vector(kind) -> gymnasium.vector.VectorEnv:
