@@ -69,7 +69,9 @@ def test_run_directory_has_settings_metrics_and_policies(solved_run: Path):
     assert settings["env_id"] == "CartPole-v1"
     assert settings["impala"]["discount"] == 0.997
     lines = [json.loads(line) for line in (solved_run / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["env_steps"] > 0
+    summary = json.loads((solved_run.parent / "summary.json").read_text())
+    assert lines[-1]["env_steps"] == summary["env_steps"], "the end is recorded"
+    assert lines[-1]["train/mean_return"] == pytest.approx(summary["mean_return"])
     assert "impala/policy_loss" in lines[-1]
     assert list((solved_run / "tensorboard").glob("events*"))
     assert (solved_run / "policy_last.safetensors").is_file()

@@ -29,7 +29,7 @@ class RunSummary:
         algorithm: The algorithm; empty if it is not known.
         env_id: The environment; likewise.
         seed: The seed; None if it is not known.
-        env_steps: Environment steps in its newest record.
+        env_steps: The most environment steps of its newest records: an evaluation is recorded at those of its policy.
         mean_return: The newest mean return of 100 training episodes; None before the first episode.
         eval_mean_return: The newest mean return of an evaluation; None if there is none.
         written: When its newest record was written, in seconds since the epoch.
@@ -71,7 +71,7 @@ def describe_run(run: RunDirectory) -> RunSummary:
         algorithm=str(settings.get("algorithm", "")),
         env_id=str(settings.get("env_id", "")),
         seed=settings.get("seed"),
-        env_steps=int(newest.get("env_steps", 0)),
+        env_steps=max((record["env_steps"] for record in records), default=0),
         mean_return=_newest(records, MEAN_RETURN.tag),
         eval_mean_return=_newest(records, EVAL_MEAN_RETURN.tag),
         written=float(newest.get("time", _written(run))),

@@ -87,6 +87,8 @@ class Trainer:
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
+        # The metrics of the last update, until they are written.
+        self._unwritten: Metrics | None = None
         save: SaveCheckpoint | None = None
         if ranks is not None and self._keeper is not None:
             agreed = AgreedCheckpoints(self._keeper, ranks.ask_for_checkpoint, lambda: self._actors.policy_version)
@@ -219,7 +221,10 @@ class Trainer:
     def _train_to_the_end(self) -> None:
         """Trains, and notes why it ends while clients are still served."""
         try:
-            self._train()
+            try:
+                self._train()
+            finally:
+                self._write_last_metrics()
             self._await_evaluations()
         except CollectInterruptedError:
             self._note_end()
@@ -296,9 +301,10 @@ class Trainer:
         if self._evaluation is not None:
             self._evaluation.offer_due()
             self._take_evaluations(self._evaluation)
+        self._unwritten = metrics
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
-            self._write_metrics(metrics)
+            self._write_last_metrics()
         self._memory.activity.enter(LearnerActivity.CHECKPOINTING)
         was_due = self._keeper is not None and self._keeper.keep_due()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
@@ -349,7 +355,11 @@ class Trainer:
         """Returns how long saving may take; less for a run that was stopped, whose operator waits."""
         return 2 * WRITE_TIMEOUT_S if self._has_ended else self._schedule.stop_timeout_s
 
-    def _write_metrics(self, metrics: Metrics) -> None:
+    def _write_last_metrics(self) -> None:
+        """Writes a record of what has come since the last one, if there was an update."""
+        metrics, self._unwritten = self._unwritten, None
+        if metrics is None:
+            return
         now = self._progress.snapshot()
         values = {
             metric_names.MEAN_RETURN.tag: now.mean_return if now.mean_return is not None else float("nan"),

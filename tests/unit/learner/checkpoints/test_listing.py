@@ -40,7 +40,9 @@ def test_a_run_is_described_by_its_newest_values(tmp_path: Path):
         run,
         {"time": 10.0, "env_steps": 100, "train/mean_return": 1.5},
         {"time": 11.0, "env_steps": 100, "eval/mean_return": 9.0},
-        {"time": 12.0, "env_steps": 200, "train/mean_return": None},
+        {"time": 11.5, "env_steps": 200, "train/mean_return": None},
+        # of a policy before the newest
+        {"time": 12.0, "env_steps": 150, "eval/mean_return": 9.0},
         ["no record"],
     )
     with run.metrics_path.open("a") as file:

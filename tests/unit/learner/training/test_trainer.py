@@ -53,16 +53,17 @@ def trainer_of(
     algorithm_class: type[Impala] = Impala,
     control: TrainingControl | None = None,
     total_steps: int = 100,
+    log_interval_s: float = 0.0,
     **options: object,
 ) -> Trainer:
-    """Returns a trainer that writes a record after each update."""
+    """Returns a trainer that writes a record after each update, unless it is to write fewer."""
     source = source or FreshExperience(make_actors("sequential"))
     policy = source.actors.policy
     return Trainer(
         source,
         algorithm_class(policy.spaces, policy.spec, ImpalaSettings()),
         control or TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=total_steps, stop_return=None, log_interval_s=0.0),
+        TrainingSchedule(total_steps=total_steps, stop_return=None, log_interval_s=log_interval_s),
         device=torch.device("cpu"),
         **options,
     )
@@ -75,6 +76,29 @@ def test_metrics_have_what_was_dropped_and_what_the_source_tells():
         assert kept.records[-1][name] == 0
     assert [record["replay/size"] for record in kept.records] == list(range(1, len(kept.records) + 1))
     assert source.progress == [16 * update / 100 for update in range(7)], "the source knows how far training is"
+
+
+def test_the_last_record_is_of_the_end_of_training():
+    kept = KeptMetrics()
+    summary = trainer_of(writers=[kept], log_interval_s=1e9).run()
+    assert [record["train/updates"] for record in kept.records] == [1, summary.updates]
+    assert summary.updates == 7
+    kept = KeptMetrics()
+    trainer_of(writers=[kept], total_steps=100).run()
+    assert [record["train/updates"] for record in kept.records] == [*range(1, 8)], "none is written twice"
+
+
+def test_training_that_fails_leaves_a_record_of_its_last_update():
+    class FailsAtTheFourth(Impala):
+        def update(self, batch: Batch, *, progress: float) -> Metrics:
+            if self.n_updates == 3:
+                raise RollcastError("the loss is odd")
+            return super().update(batch, progress=progress)
+
+    kept = KeptMetrics()
+    with pytest.raises(RollcastError, match="odd"):
+        trainer_of(algorithm_class=FailsAtTheFourth, writers=[kept], log_interval_s=1e9).run()
+    assert [record["train/updates"] for record in kept.records] == [1, 3]
 
 
 def test_metrics_have_the_statistics_of_events():
