@@ -1,6 +1,8 @@
 """`rollcast train`, `evaluate` and `status` as a user meets them."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import tempfile
@@ -15,6 +17,7 @@ from tests.processes import (
     completed,
     descendants,
     ended,
+    environment,
     free_port,
     is_alive,
     refused,
@@ -22,6 +25,7 @@ from tests.processes import (
     running,
     status_of,
     wait_until,
+    zygote,
 )
 
 pytestmark = pytest.mark.slow
@@ -250,3 +254,30 @@ def test_reports_unreachable_learner(command: list[str]):
     said = refused(*command, option, f"127.0.0.1:{free_port()}", code=1)
     assert "LearnerUnreachableError" in said
     assert "127.0.0.1" in said
+
+
+@pytest.mark.parametrize("output", ["a reader that ends", "a full disk"])
+def test_training_goes_on_when_nothing_can_be_printed(output: str, tmp_path: Path):
+    summary = tmp_path / "summary.json"
+    options = ("--actor-kind", "sequential", "--n-actors", "1", "--total-steps", "2000", "--summary-json", str(summary))
+    with contextlib.ExitStack() as stack:
+        said = stack.enter_context((tmp_path / "said").open("w+"))
+        if output == "a full disk":
+            end = stack.enter_context(Path("/dev/full").open("wb")).fileno()
+        else:
+            read, end = os.pipe()
+            os.close(read)
+            stack.callback(os.close, end)
+        process = zygote().fork(
+            "rollcast.learner",
+            ["train", *options, "--run-dir", str(tmp_path / "run")],
+            cwd=tmp_path,
+            environment=environment(),
+            outputs=(end, said.fileno()),
+        )
+        assert ended(process) == 0, said.read()
+        said.seek(0)
+        (warning,) = [line for line in said if "lost" in line]
+    assert "what this command prints is lost from here on, and the command goes on" in warning
+    assert json.loads(summary.read_text())["env_steps"] >= 2000
+    assert (tmp_path / "run" / "policy_last.safetensors").is_file()

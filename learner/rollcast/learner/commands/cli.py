@@ -109,9 +109,10 @@ def _train(arguments: list[str]) -> int:
         start_forkserver()
     from rich.console import Console
 
+    from rollcast.learner.commands.printing import lossy
     from rollcast.learner.commands.train import train
 
-    return train(settings, Console())
+    return train(settings, Console(file=lossy(sys.stdout)))
 
 
 def _learner(arguments: list[str]) -> int:
@@ -127,8 +128,9 @@ def _learner(arguments: list[str]) -> int:
     from rich.console import Console
 
     from rollcast.learner.commands.learner import learner
+    from rollcast.learner.commands.printing import lossy
 
-    return learner(settings, Console(), place)
+    return learner(settings, Console(file=lossy(sys.stdout)), place)
 
 
 def _actor(arguments: list[str]) -> int:

@@ -4,11 +4,14 @@ It needs no package: `status`, `doctor`, `evaluate` and `record` run in a plain 
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Sequence
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from rollcast.services.process.printable import printable
+
+logger = logging.getLogger(__name__)
 
 
 def print_line(output: IO[str], line: str) -> None:
@@ -34,11 +37,51 @@ def number_or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
+def lossy(output: IO[str]) -> IO[str]:
+    """Returns an output for a command that goes on without one.
+
+    When the terminal is closed, the reader has ended or the disk is full, it warns once and drops what comes after.
+    """
+    return cast("IO[str]", _LossyOutput(output))
+
+
+class _LossyOutput:
+    def __init__(self, output: IO[str]) -> None:
+        self._output = output
+
+    def write(self, text: str) -> int:
+        try:
+            return self._output.write(text)
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._output.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever outputs have
+        return getattr(self._output, name)
+
+    def _lose(self, error: OSError) -> None:
+        _discard(self._output)
+        logger.warning("what this command prints is lost from here on, and the command goes on: %s", error)
+
+
 def _write(output: IO[str], text: str) -> None:
     try:
         output.write(text + "\n")
         output.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe, as `head` does. Python flushes once more at its end and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
-        raise SystemExit(1) from None
+        # The reader has read enough, as `head` does.
+        _discard(output)
+        raise SystemExit(0) from None
+
+
+def _discard(output: IO[str]) -> None:
+    """Leads an output to nowhere: Python flushes it once more at the end of the process, and would complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, output.fileno())
+    os.close(nowhere)

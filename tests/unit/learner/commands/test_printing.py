@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 
-from rollcast.learner.commands.printing import print_json, print_line, print_table
+import pytest
+
+from rollcast.learner.commands.printing import lossy, print_json, print_line, print_table
 
 
 def test_a_table_has_columns_as_wide_as_their_longest_cell():
@@ -49,4 +51,22 @@ def test_closed_pipe_ends_command_without_a_traceback():
         done = subprocess.run([sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (0, ""), "its reader has read enough"
+
+
+@pytest.fixture
+def unread():
+    """The end of a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as output:
+        yield output
+
+
+def test_lossy_output_warns_once_and_drops_what_comes_after(unread, caplog):
+    output = lossy(unread)
+    for line in ("one", "two", "three"):
+        print_line(output, line)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("what this command prints is lost from here on, and the command goes on: ")
+    assert output.isatty() is False, "in all else it is the output"
