@@ -8,20 +8,22 @@ from collections.abc import Callable
 _CHECK_S = 0.9
 
 
-class _Turn:
-    """The turn of a stream that waits for places.
+class Place:
+    """The places of one rollout in a round. Guarded by the lock of `Rounds`; any thread may read.
 
     Attributes:
-        n_trajectories: The trajectories of its rollout.
-        version: The round in which it has places; 0: it has none yet.
-        is_over: Held while the stream waits.
+        n_trajectories: The trajectories of the rollout.
+        version: The round; 0 while they are waited for.
+        is_held: True until the rollout has come, or they are somebody else's.
     """
 
-    __slots__ = ("is_over", "n_trajectories", "version")
+    __slots__ = ("is_held", "is_over", "n_trajectories", "version")
 
-    def __init__(self, n_trajectories: int) -> None:
+    def __init__(self, n_trajectories: int, version: int = 0) -> None:
         self.n_trajectories = n_trajectories
-        self.version = 0
+        self.version = version
+        self.is_held = True
+        # Held while the stream waits.
         self.is_over = threading.Lock()
         self.is_over.acquire()
 
@@ -45,14 +47,14 @@ class Rounds:
         self._lock = threading.Lock()  # guards all below
         self._version = 0
         self._taken: Counter[int] = Counter()
-        # Not empty only while the newest round is full.
-        self._turns: deque[_Turn] = deque()
+        # Those that wait, in the order in which they came. Not empty only while the newest round is full.
+        self._waiting: deque[Place] = deque()
 
     @property
     def n_waiting(self) -> int:
         """The rollouts that wait for places."""
         with self._lock:
-            return len(self._turns)
+            return len(self._waiting)
 
     def begin(self, version: int) -> None:
         """Begins the round of the version that is cast."""
@@ -62,48 +64,66 @@ class Rounds:
                 del self._taken[past]
             self._hand_out()
 
-    def book(self, n_trajectories: int) -> int:
+    def book(self, n_trajectories: int, *, instead_of: Place | None = None) -> Place:
         """Takes places in the first round that has some, from this one on; never waits.
-
-        Returns:
-            The version of the round.
-        """
-        with self._lock:
-            version = self._version
-            while not self._take(version, n_trajectories):
-                version += 1
-            return version
-
-    def wait(self, n_trajectories: int, *, is_active: Callable[[], bool]) -> int:
-        """Takes places in the newest round, and waits while it is full.
 
         Args:
             n_trajectories: The trajectories of a rollout.
+            instead_of: What another stream of the same actor holds, or waits for: these are its places from now on.
+        """
+        with self._lock:
+            if instead_of is not None and instead_of.is_held:
+                instead_of.is_held = False
+                is_same = instead_of.n_trajectories == n_trajectories and instead_of.version >= self._version
+                if is_same and instead_of not in self._waiting:
+                    return Place(n_trajectories, instead_of.version)
+                self._free(instead_of)
+            version = self._version
+            while not self._take(version, n_trajectories):
+                version += 1
+            return Place(n_trajectories, version)
+
+    def ask(self, n_trajectories: int) -> Place:
+        """Takes places in the newest round if it has some; else returns those to `wait` for."""
+        with self._lock:
+            place = Place(n_trajectories)
+            if self._take(self._version, n_trajectories):
+                place.version = self._version
+                place.is_over.release()
+            else:
+                self._waiting.append(place)
+            return place
+
+    def wait(self, place: Place, *, is_active: Callable[[], bool]) -> bool:
+        """Waits until places that were asked for are there.
+
+        Args:
+            place: The places.
             is_active: Called now and then during the wait; the wait ends once it returns False.
 
         Returns:
-            The version of the round; 0 if `is_active` returned False.
+            False if `is_active` returned False before they were there.
         """
-        with self._lock:
-            if self._take(self._version, n_trajectories):
-                return self._version
-            turn = _Turn(n_trajectories)
-            self._turns.append(turn)
         is_over = False
         try:
             while not is_over and is_active():
-                is_over = turn.is_over.acquire(timeout=_CHECK_S)
+                is_over = place.is_over.acquire(timeout=_CHECK_S)
         finally:
             if not is_over:
-                self._give_up(turn)
-        return turn.version
+                self._give_up(place)
+        return place.version > 0
 
-    def give_back(self, n_trajectories: int, version: int) -> None:
-        """Gives places back whose rollout will not come."""
+    def played(self, place: Place) -> None:
+        """Notes that the rollout of these places has come."""
         with self._lock:
-            if version in self._taken:
-                self._taken[version] -= n_trajectories
-                self._hand_out()
+            place.is_held = False
+
+    def give_back(self, place: Place) -> None:
+        """Gives places back whose rollout will not come; does nothing if they are not held any more."""
+        with self._lock:
+            if place.is_held:
+                place.is_held = False
+                self._free(place)
 
     def replace(self, n_trajectories: int) -> None:
         """Opens places in the newest round for others of its trajectories, which have come and fill no batch."""
@@ -111,18 +131,26 @@ class Rounds:
             self._taken[self._version] -= n_trajectories
             self._hand_out()
 
-    def _give_up(self, turn: _Turn) -> None:
+    def _give_up(self, place: Place) -> None:
         """Ends a wait; a stream that has got places meanwhile keeps them."""
         with self._lock:
-            if turn in self._turns:
-                self._turns.remove(turn)
+            if place in self._waiting:
+                self._waiting.remove(place)
+
+    def _free(self, place: Place) -> None:
+        """Lets others have places that are held, or waited for, no more. Called with the lock held."""
+        if place in self._waiting:
+            self._waiting.remove(place)
+        elif place.version in self._taken:
+            self._taken[place.version] -= place.n_trajectories
+            self._hand_out()
 
     def _hand_out(self) -> None:
         """Gives places of the newest round to those that wait. Called with the lock held."""
-        while self._turns and self._take(self._version, self._turns[0].n_trajectories):
-            turn = self._turns.popleft()
-            turn.version = self._version
-            turn.is_over.release()
+        while self._waiting and self._take(self._version, self._waiting[0].n_trajectories):
+            place = self._waiting.popleft()
+            place.version = self._version
+            place.is_over.release()
 
     def _take(self, version: int, n_trajectories: int) -> bool:
         if self._taken[version] >= self._batch_size:

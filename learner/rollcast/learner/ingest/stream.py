@@ -12,6 +12,7 @@ from rollcast.learner.ingest.credits import CreditRule, StreamCredits
 from rollcast.learner.ingest.destination import QueueingDestination, RolloutDestination, RolloutLog
 from rollcast.learner.ingest.records import ActorRecord
 from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.ingest.rounds import Place
 from rollcast.learner.ingest.turns import Turn
 from rollcast.services.errors import (
     DuplicateSequenceError,
@@ -140,8 +141,11 @@ class IntakeStream:
             acknowledged=record.acknowledged_sequence,
             plays_ahead=parts.rule.plays_ahead,
         )
-        # The round in which the actor has places for its next rollout.
-        self._round = 0 if parts.rule.rounds is None else parts.rule.rounds.book(self._n_trajectories)
+        # The places in rounds for the actor's next rollout; those that the stream before had are its own.
+        self._place: Place | None = None
+        if parts.rule.rounds is not None:
+            self._place = parts.rule.rounds.book(self._n_trajectories, instead_of=record.place)
+            record.place = self._place
         # The oldest policy for the credit that it told its actor of.
         self._min_policy_version = 0
         # The policy for the credit that it tells its actor of; None once its subscription knows.
@@ -159,7 +163,9 @@ class IntakeStream:
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
         credits_now, rule = self._credits, self._parts.rule
-        self._min_policy_version = self._round or rule.min_policy_version(credits_now.credit)
+        place = self._place
+        in_round = 0 if place is None or not place.is_held else place.version
+        self._min_policy_version = in_round or rule.min_policy_version(credits_now.credit)
         # The newest policy, whatever it must at least have.
         self._wanted_version = max(self._min_policy_version, rule.policy_version())
         return StreamProgress(
@@ -211,7 +217,7 @@ class IntakeStream:
             return self.progress()
         self._parts.rule.pause_policies(self.actor_id)
         if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
-            self._take_places(rollout.policy_version, is_active)
+            self._take_places(is_active)
         return self.progress()
 
     def offer(self, rollout: Rollout, queue: QueueingDestination, decided: Callable[[], None]) -> Turn | None:
@@ -282,8 +288,8 @@ class IntakeStream:
             clean: True if the actor said goodbye, False if its connection broke.
         """
         self._credits.close()
-        if self._parts.rule.rounds is not None:
-            self._parts.rule.rounds.give_back(self._n_trajectories, self._round)
+        if self._parts.rule.rounds is not None and self._place is not None:
+            self._parts.rule.rounds.give_back(self._place)
         is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
         if is_gone and self._parts.memory is not None:
             self._parts.memory.disconnected(self.actor_id)
@@ -293,13 +299,16 @@ class IntakeStream:
         since = self._awaiting_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def _take_places(self, policy_version: int, is_active: Callable[[], bool]) -> None:
+    def _take_places(self, is_active: Callable[[], bool]) -> None:
         """Takes places for the next rollout, if the actor has used those that it had."""
         rounds, ended = self._parts.rule.rounds, self._parts.ended
-        # A rollout of an older policy was sent again after a reconnect: it had its places on the stream before.
-        if rounds is not None and policy_version >= self._round:
-            self._round = 0
-            self._round = rounds.wait(self._n_trajectories, is_active=lambda: is_active() and not ended.is_set())
+        if rounds is None or self._place is None or self._place.is_held:
+            return
+        with self._record.accepting:
+            self._place = rounds.ask(self._n_trajectories)
+            if self._parts.registry.is_current(self._record, self._cancel):
+                self._record.place = self._place
+        rounds.wait(self._place, is_active=lambda: is_active() and not ended.is_set())
 
     def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:
         """Gives the credit for a rollout that was taken; returns False for one that came after the end of training."""
@@ -348,4 +357,8 @@ class IntakeStream:
                     durable.discard(rollout)
                 return False
             registry.accepted(self._record, rollout)
+            place, rounds = self._place, self._parts.rule.rounds
+            # One of an older policy was sent again after a reconnect: it had its places on the stream before.
+            if rounds is not None and place is not None and rollout.policy_version >= place.version:
+                rounds.played(place)
             return True

@@ -23,11 +23,13 @@ class Waiting(threading.Thread):
         super().__init__()
         self.version: int | None = None
         self.is_active, self.n_asked = True, 0
-        self._rounds, self._n_trajectories = rounds, n_trajectories
+        self.place = rounds.ask(n_trajectories)
+        self._rounds = rounds
         self.start()
 
     def run(self) -> None:
-        self.version = self._rounds.wait(self._n_trajectories, is_active=self._ask)
+        self._rounds.wait(self.place, is_active=self._ask)
+        self.version = self.place.version
 
     def _ask(self) -> bool:
         self.n_asked += 1
@@ -36,18 +38,18 @@ class Waiting(threading.Thread):
 
 def test_places_beyond_the_batch_are_of_later_rounds():
     rounds = begun(8)
-    assert [rounds.book(4) for _ in range(5)] == [1, 1, 2, 2, 3]
+    assert [rounds.book(4).version for _ in range(5)] == [1, 1, 2, 2, 3]
 
 
 def test_rollout_that_begins_within_the_round_may_end_beyond_it():
-    assert [begun(6).book(4), *map(begun(6).book, (6, 4))] == [1, 1, 2]
+    assert [place.version for place in (begun(6).book(4), *map(begun(6).book, (6, 4)))] == [1, 1, 2]
     rounds = begun(6)
-    assert [rounds.book(4) for _ in range(3)] == [1, 1, 2]
+    assert [rounds.book(4).version for _ in range(3)] == [1, 1, 2]
 
 
 def test_stream_waits_for_the_next_round():
     rounds = begun(4)
-    assert rounds.book(4) == 1
+    assert rounds.book(4).version == 1
     waiting = Waiting(rounds, 4)
     wait_until(lambda: waiting.n_asked, "the stream waits")
     assert waiting.version is None
@@ -61,7 +63,8 @@ def test_place_of_an_actor_that_has_gone_goes_to_one_that_waits():
     gone = rounds.book(4)
     waiting = Waiting(rounds, 4)
     wait_until(lambda: waiting.n_asked, "the stream waits")
-    rounds.give_back(4, gone)
+    rounds.give_back(gone)
+    rounds.give_back(gone)
     waiting.join(10)
     assert waiting.version == 1
 
@@ -74,7 +77,7 @@ def test_places_of_what_fills_no_batch_go_to_one_that_waits():
     rounds.replace(1)
     waiting.join(10)
     assert waiting.version == 1
-    assert rounds.book(4) == 2, "three more than were wanted have come by then"
+    assert rounds.book(4).version == 2, "three more than were wanted have come by then"
 
 
 def test_wait_ends_with_the_stream():
@@ -91,8 +94,32 @@ def test_places_of_past_rounds_are_forgotten():
     rounds = begun(4)
     past = rounds.book(4)
     rounds.begin(2)
-    rounds.give_back(4, past)
-    assert [rounds.book(4), rounds.book(4)] == [2, 3]
+    rounds.give_back(past)
+    assert [rounds.book(4).version, rounds.book(4).version] == [2, 3]
+
+
+def test_the_next_stream_of_an_actor_has_the_places_of_the_one_before():
+    rounds = begun(4)
+    before = rounds.book(4)
+    after = rounds.book(4, instead_of=before)
+    assert after.version == 1, "not the next round, which nobody would play"
+    rounds.give_back(before)
+    assert rounds.book(4).version == 2, "it is the stream's no more"
+    rounds.give_back(after)
+    assert rounds.book(4).version == 1
+
+
+def test_the_next_stream_of_an_actor_does_not_take_over_what_is_over():
+    rounds = begun(4)
+    played, past = rounds.book(2), rounds.book(2)
+    rounds.played(played)
+    assert rounds.book(2, instead_of=played).version == 2
+    rounds.begin(2)
+    assert rounds.book(2, instead_of=past).version == 2, "its round is over"
+    waiting = rounds.ask(4)
+    assert rounds.n_waiting == 1
+    assert rounds.book(4, instead_of=waiting).version == 3
+    assert rounds.n_waiting == 0, "nobody waits for it any more"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,16 +130,18 @@ def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
     rounds, held = begun(batch_size), []
     for _ in range(300):
         if held and rng.random() < 0.3:
-            rounds.give_back(*held.pop(rng.randrange(len(held))))
-        elif held and rng.random() < 0.2 and sum(n for n, of in held if of == version) >= batch_size:
-            held = [(n, of) for n, of in held if of > version]
+            rounds.give_back(held.pop(rng.randrange(len(held))))
+        elif held and rng.random() < 0.2 and sum(p.n_trajectories for p in held if p.version == version) >= batch_size:
+            held = [place for place in held if place.version > version]
             version += 1
             rounds.begin(version)
+        elif held and rng.random() < 0.2:
+            index = rng.randrange(len(held))
+            held[index] = rounds.book(held[index].n_trajectories, instead_of=held[index])
         else:
-            n = rng.randint(1, 6)
-            held.append((n, rounds.book(n)))
-        for of in {of for _, of in held}:
-            assert sum(n for n, booked in held if booked == of) < batch_size + 6
+            held.append(rounds.book(rng.randint(1, 6)))
+        for of in {place.version for place in held}:
+            assert sum(place.n_trajectories for place in held if place.version == of) < batch_size + 6
             assert of >= version
 
 
@@ -120,7 +149,7 @@ def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatc
     """A stream asks whether it is open each time before it waits, so once if it is never woken for nothing."""
     monkeypatch.setattr(rounds_module, "_CHECK_S", 60.0)
     rounds = begun(2)
-    assert [rounds.book(1), rounds.book(1)] == [1, 1]
+    assert [rounds.book(1).version, rounds.book(1).version] == [1, 1]
     streams = []
     for _ in range(30):
         streams.append(Waiting(rounds, 1))

@@ -269,6 +269,15 @@ class TestRounds:
         sending.join(DEADLINE_S)
         assert told[0].min_policy_version == 1, "it plays what the other will not"
 
+    def test_a_stream_has_the_places_of_the_one_that_it_replaces(self):
+        intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
+        frozen = intake.join_and_open()
+        again = intake.join_and_open()
+        frozen.close(clean=False)
+        assert again.progress().min_policy_version == 1, "nobody else plays this round"
+        other = intake.join_and_open(actor_id="b", process_nonce=8)
+        assert other.progress().min_policy_version == 2
+
     def test_rollout_that_is_sent_again_leaves_the_places_of_the_next(self):
         rounds = begun(Rounds(2), version=7)
         stream = Intake(rule=CreditRule(rounds=rounds)).join_and_open()
