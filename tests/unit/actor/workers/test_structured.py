@@ -54,14 +54,19 @@ def scripts(draw):
             acting = tuple(actor for actor in sorted(alive) if draw(st.booleans()))
             if not acting:
                 acting = tuple(sorted(alive))[:1]
-            rewards = {actor: float(draw(st.integers(-3, 3))) for actor in ACTORS if turn and draw(st.booleans())}
+            rewarded = sorted(alive | ended.keys()) if turn else []
+            rewards = {actor: float(draw(st.integers(-3, 3))) for actor in rewarded if draw(st.booleans())}
             acted -= ended.keys()
             acted |= set(acting)
             turns.append(Scripted(acting, rewards, ended))
             if not acting:
                 break
         if turns[-1].acting:
-            turns.append(Scripted((), {ACTORS[0]: 1.0}, {actor: draw(st.booleans()) for actor in sorted(acted)}))
+            turns.append(
+                Scripted(
+                    (), dict.fromkeys(alive & {ACTORS[0]}, 1.0), {actor: draw(st.booleans()) for actor in sorted(acted)}
+                )
+            )
         if turns[0].acting:
             episodes.append(turns)
     return episodes
