@@ -21,7 +21,7 @@ PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 unexport PYTHONDONTWRITEBYTECODE
 # How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
 UNIT_PROCESSES ?= 2
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
 # `make gpu`, and for the two of `make bench-against`; the rest of the folder is what they share
 BENCHMARKS   = $(filter-out recipes sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))

@@ -4,7 +4,6 @@ import shlex
 
 import pytest
 
-from rollcast.services.status.status import ActorState
 from tests.e2e.conftest import ENDLESS
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, wait_until
@@ -15,9 +14,8 @@ START_S = 120
 def by_relay(watch):
     """Returns the actors that play, by the container of the relay that they come through; "" for none."""
     found = {}
-    for info in watch.client.actors():
-        if info.state is ActorState.STREAMING:
-            found.setdefault(info.via[0].rpartition("-")[0] if info.via else "", set()).add(info.actor_id)
+    for info in watch.actors():
+        found.setdefault(info.via[0].rpartition("-")[0] if info.via else "", set()).add(info.actor_id)
     return found
 
 
@@ -26,7 +24,7 @@ def wait_for_rollouts(watch, n_actors):
     before = {info.actor_id: info.rollouts for info in watch.client.actors()}
 
     def all_go_on():
-        playing = [info for info in watch.client.actors() if info.state is ActorState.STREAMING]
+        playing = watch.actors()
         return len(playing) == n_actors and all(info.rollouts > before[info.actor_id] + 3 for info in playing)
 
     wait_until(all_go_on, "rollouts of every actor", START_S)

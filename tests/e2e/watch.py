@@ -21,11 +21,15 @@ class Watch:
     def __exit__(self, *exception):
         self.client.close()
 
+    def actors(self, state=ActorState.STREAMING):
+        """Returns the actors in a state."""
+        with contextlib.suppress(LearnerUnreachableError):
+            return [actor for actor in self.client.actors() if actor.state is state]
+        return []
+
     def incarnations(self, state=ActorState.STREAMING):
         """Actor -> incarnation, of those in a state."""
-        with contextlib.suppress(LearnerUnreachableError):
-            return {actor.actor_id: actor.incarnation for actor in self.client.actors() if actor.state is state}
-        return {}
+        return {actor.actor_id: actor.incarnation for actor in self.actors(state)}
 
     def is_training(self, n_actors):
         """Returns True if updates are made with the rollouts of so many actors."""

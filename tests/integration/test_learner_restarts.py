@@ -55,7 +55,7 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
     learner += ("--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
-    learner += ("--hidden-sizes", 16, "--algorithm", *algorithm)
+    learner += ("--hidden-sizes", 16, "--torch-threads", 1, "--algorithm", *algorithm)
     actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
     with running(*actor, "one") as first, running(*actor, "two") as second:
         with running(*learner) as killed, LearnerClient(address) as client:
