@@ -217,7 +217,7 @@ class Reception:
 
         Those of a policy before the newest had their places in a round that is over.
         """
-        if self._rounds is not None and rollout.policy_version >= self.publisher.version:
+        if self._rounds is not None and rollout.policy_version == self.publisher.version:
             self._rounds.replace(n_trajectories)
 
     def evaluate_newest(self, env_steps: int) -> None:

@@ -172,12 +172,8 @@ class ServedDistributedActors(DistributedActors):
             policy_version=lambda: self.policy_version,
             keeps_newer=self._keeps_newer,
             note_taken=lambda rollout: self._started().registry.taken(rollout),  # noqa: PLW0108  # made at every start
-            note_dropped=self._dropped,
+            note_dropped=lambda piece: self.covered([piece.name]),
         )
-
-    def _dropped(self, piece: RolloutSlice) -> None:
-        self.covered([piece.name])
-        self._fill_no_batch(piece, piece.n_trajectories)
 
     def _fill_no_batch(self, piece: RolloutSlice, n_trajectories: int) -> None:
         self._started().replace(piece.rollout, n_trajectories)

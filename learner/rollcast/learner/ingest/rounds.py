@@ -113,10 +113,14 @@ class Rounds:
                 self._give_up(place)
         return place.version > 0
 
-    def played(self, place: Place) -> None:
-        """Notes that the rollout of these places has come."""
+    def played(self, place: Place, policy_version: int) -> None:
+        """Notes that a rollout has come while these places were held.
+
+        One of an older policy, or of one that an earlier learner cast, was sent again: it had its places before.
+        """
         with self._lock:
-            place.is_held = False
+            if place.version <= policy_version <= self._version:
+                place.is_held = False
 
     def give_back(self, place: Place) -> None:
         """Gives places back whose rollout will not come; does nothing if they are not held any more."""

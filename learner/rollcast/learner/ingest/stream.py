@@ -358,7 +358,6 @@ class IntakeStream:
                 return False
             registry.accepted(self._record, rollout)
             place, rounds = self._place, self._parts.rule.rounds
-            # One of an older policy was sent again after a reconnect: it had its places on the stream before.
-            if rounds is not None and place is not None and rollout.policy_version >= place.version:
-                rounds.played(place)
+            if rounds is not None and place is not None:
+                rounds.played(place, rollout.policy_version)
             return True

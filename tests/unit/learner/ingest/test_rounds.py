@@ -112,7 +112,10 @@ def test_the_next_stream_of_an_actor_has_the_places_of_the_one_before():
 def test_the_next_stream_of_an_actor_does_not_take_over_what_is_over():
     rounds = begun(4)
     played, past = rounds.book(2), rounds.book(2)
-    rounds.played(played)
+    rounds.played(past, 0)
+    rounds.played(past, 9)
+    assert past.is_held, "these were sent again, one of them by an actor of an earlier learner"
+    rounds.played(played, 1)
     assert rounds.book(2, instead_of=played).version == 2
     rounds.begin(2)
     assert rounds.book(2, instead_of=past).version == 2, "its round is over"
