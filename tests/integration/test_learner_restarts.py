@@ -47,7 +47,7 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
     [
         ("dqn", "--replay.min-size", 200),
         # whose actors have places for what they play, and play none for rollouts that they send again
-        ("ppo", "--batch-size", 8, "--ppo.minibatch-steps", 64),
+        ("ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64),
     ],
     ids=lambda algorithm: algorithm[0],
 )
@@ -87,3 +87,17 @@ def test_rejects_resume_of_deterministic_run_with_actor_processes(tmp_path: Path
     completed("train", "--run-dir", tmp_path / "run", *steps)
     said = refused("train", "--resume", tmp_path / "run", "--total-steps", 400)
     assert "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential" in said
+
+
+def test_an_actor_that_comes_while_another_is_frozen_plays_in_its_place(tmp_path: Path):
+    """The frozen one holds all places of the round; for the learner it is there until its keepalive pings are late."""
+    address = f"127.0.0.1:{free_port()}"
+    learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run", "--stop-return", 1e9)
+    learner += ("--algorithm", "ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64)
+    actor = ("actor", "--learner-address", address, "--actor-id")
+    with running(*learner, "--torch-threads", 1, "--hidden-sizes", 16), running(*actor, "frozen") as frozen:
+        wait_for_updates(address)
+        frozen.send_signal(signal.SIGSTOP)
+        with running(*actor, "next"):
+            n_updates = status_of(address).updates
+            wait_for_updates(address, n_updates + 10)

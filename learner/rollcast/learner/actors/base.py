@@ -346,11 +346,11 @@ class DistributedActors(ABC):
             with self._assembly_times.waiting():
                 piece = self.next_slice(n_missing, enough=n_missing)
             if n_left_out := assembly.add(piece):
-                self._fill_no_batch(piece, n_left_out)
+                self._replace(piece, n_left_out)
         return assembly.finish()
 
-    def _fill_no_batch(self, piece: RolloutSlice, n_trajectories: int) -> None:
-        """Is told of trajectories of a piece that came and fill no batch."""
+    def _replace(self, piece: RolloutSlice, n_trajectories: int) -> None:
+        """Asks for others instead of trajectories that have no transition, where actors play no more than is needed."""
         return
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:

@@ -213,7 +213,7 @@ class Reception:
             self._rounds.begin(version)
 
     def replace(self, rollout: Rollout, n_trajectories: int) -> None:
-        """Has others played in the round of trajectories that came and fill no batch.
+        """Gives actors that play in rounds the places of trajectories that came and fill no batch.
 
         Those of a policy before the newest had their places in a round that is over.
         """

@@ -175,7 +175,7 @@ class ServedDistributedActors(DistributedActors):
             note_dropped=lambda piece: self.covered([piece.name]),
         )
 
-    def _fill_no_batch(self, piece: RolloutSlice, n_trajectories: int) -> None:
+    def _replace(self, piece: RolloutSlice, n_trajectories: int) -> None:
         self._started().replace(piece.rollout, n_trajectories)
 
     def _recover(self, durable: DurableRollouts) -> None:

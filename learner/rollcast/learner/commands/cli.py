@@ -177,8 +177,9 @@ def _dashboard(arguments: list[str]) -> int:
     require_extra("dashboard", "rollcast dashboard")
     log_to_stderr(settings.log_level)
     from rollcast.learner.commands.dashboard import dashboard
+    from rollcast.learner.commands.printing import lossy
 
-    return dashboard(settings, sys.stdout)
+    return dashboard(settings, lossy(sys.stdout))
 
 
 def _doctor(arguments: list[str]) -> int:
@@ -205,9 +206,10 @@ def _record(arguments: list[str]) -> int:
 
     settings = RecordSettings.from_command_line("rollcast record", arguments)
     log_to_stderr(settings.log_level)
+    from rollcast.learner.commands.printing import lossy
     from rollcast.learner.commands.record import record
 
-    return record(settings, sys.stdout)
+    return record(settings, lossy(sys.stdout))
 
 
 def _ls(arguments: list[str]) -> int:

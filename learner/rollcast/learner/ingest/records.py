@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rollcast.learner.ingest.recent_rate import RecentRate
-from rollcast.learner.ingest.rounds import Place
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.status.status import ActorInfo, ActorState
@@ -25,7 +24,7 @@ _OF_RECORD: Final = same_fields(
 
 @dataclass(slots=True, kw_only=True)
 class ActorRecord:
-    """The learner's record of one actor. Guarded by the registry's lock, except `accepting`, `place` and `awaiting_s`.
+    """The learner's record of one actor. Guarded by the registry's lock, except `accepting` and `awaiting_s`.
 
     A stream holds `accepting` while it passes a rollout on, until the record says that the rollout was accepted. The
     stream that replaces it takes the same lock before it reads the record.
@@ -51,8 +50,6 @@ class ActorRecord:
     # the processes that had this name before, the latest last
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
-    # what it has, or waits for, in rounds, for the stream that comes next; guarded by `accepting`
-    place: Place | None = None
     # returns for how many seconds its stream has been waiting for the next message; any thread may call it
     awaiting_s: Callable[[], float] = lambda: 0.0
     # the name is new and has never opened a stream: the record is dropped when its lease ends

@@ -14,15 +14,17 @@ class Place:
     Attributes:
         n_trajectories: The trajectories of the rollout.
         version: The round; 0 while they are waited for.
-        is_held: True until the rollout has come, or they are somebody else's.
+        is_held: True until the rollout has come, or they are given back.
     """
 
-    __slots__ = ("is_held", "is_over", "n_trajectories", "version")
+    __slots__ = ("is_held", "is_over", "n_trajectories", "recall", "version")
 
-    def __init__(self, n_trajectories: int, version: int = 0) -> None:
+    def __init__(self, n_trajectories: int, version: int = 0, recall: Callable[[], None] | None = None) -> None:
         self.n_trajectories = n_trajectories
         self.version = version
         self.is_held = True
+        # Ends the stream, whose actor comes back; None: it was called.
+        self.recall = recall
         # Held while the stream waits.
         self.is_over = threading.Lock()
         self.is_over.acquire()
@@ -34,7 +36,8 @@ class Rounds:
     An update takes `batch_size` trajectories and casts the next version, so a round has as many places. An actor takes
     places before it plays; if the round is full, it waits for the next one. A place that is given back, because its
     actor has gone or what it played fills no batch, goes to an actor that waits. Those that wait get places in the
-    order in which they came; only the threads of those that get some are woken.
+    order in which they came; only the threads of those that get some are woken. If nobody waits, actors that were told
+    to play a later round are called back, or nobody would play the newest one.
 
     Invariant: the places taken of a round never exceed `batch_size` by more than one rollout.
 
@@ -49,6 +52,8 @@ class Rounds:
         self._taken: Counter[int] = Counter()
         # Those that wait, in the order in which they came. Not empty only while the newest round is full.
         self._waiting: deque[Place] = deque()
+        # Those that were booked in a later round than the newest, in the order in which they came.
+        self._ahead: deque[Place] = deque()
 
     @property
     def n_waiting(self) -> int:
@@ -62,26 +67,25 @@ class Rounds:
             self._version = version
             for past in [taken for taken in self._taken if taken < version]:
                 del self._taken[past]
+            self._ahead = deque(place for place in self._ahead if place.version > version)
             self._hand_out()
+        self._call_back()
 
-    def book(self, n_trajectories: int, *, instead_of: Place | None = None) -> Place:
+    def book(self, n_trajectories: int, *, recall: Callable[[], None] | None = None) -> Place:
         """Takes places in the first round that has some, from this one on; never waits.
 
         Args:
             n_trajectories: The trajectories of a rollout.
-            instead_of: What another stream of the same actor holds, or waits for: these are its places from now on.
+            recall: Ends the stream; called if these are places of a later round, and an earlier one lacks a rollout.
         """
         with self._lock:
-            if instead_of is not None and instead_of.is_held:
-                instead_of.is_held = False
-                is_same = instead_of.n_trajectories == n_trajectories and instead_of.version >= self._version
-                if is_same and instead_of not in self._waiting:
-                    return Place(n_trajectories, instead_of.version)
-                self._free(instead_of)
             version = self._version
             while not self._take(version, n_trajectories):
                 version += 1
-            return Place(n_trajectories, version)
+            place = Place(n_trajectories, version, recall)
+            if version > self._version:
+                self._ahead.append(place)
+            return place
 
     def ask(self, n_trajectories: int) -> Place:
         """Takes places in the newest round if it has some; else returns those to `wait` for."""
@@ -94,15 +98,12 @@ class Rounds:
                 self._waiting.append(place)
             return place
 
-    def wait(self, place: Place, *, is_active: Callable[[], bool]) -> bool:
+    def wait(self, place: Place, *, is_active: Callable[[], bool]) -> None:
         """Waits until places that were asked for are there.
 
         Args:
             place: The places.
             is_active: Called now and then during the wait; the wait ends once it returns False.
-
-        Returns:
-            False if `is_active` returned False before they were there.
         """
         is_over = False
         try:
@@ -111,7 +112,6 @@ class Rounds:
         finally:
             if not is_over:
                 self._give_up(place)
-        return place.version > 0
 
     def played(self, place: Place, policy_version: int) -> None:
         """Notes that a rollout has come while these places were held.
@@ -128,12 +128,14 @@ class Rounds:
             if place.is_held:
                 place.is_held = False
                 self._free(place)
+        self._call_back()
 
     def replace(self, n_trajectories: int) -> None:
         """Opens places in the newest round for others of its trajectories, which have come and fill no batch."""
         with self._lock:
             self._taken[self._version] -= n_trajectories
             self._hand_out()
+        self._call_back()
 
     def _give_up(self, place: Place) -> None:
         """Ends a wait; a stream that has got places meanwhile keeps them."""
@@ -146,6 +148,8 @@ class Rounds:
         if place in self._waiting:
             self._waiting.remove(place)
         elif place.version in self._taken:
+            if place in self._ahead:
+                self._ahead.remove(place)
             self._taken[place.version] -= place.n_trajectories
             self._hand_out()
 
@@ -155,6 +159,21 @@ class Rounds:
             place = self._waiting.popleft()
             place.version = self._version
             place.is_over.release()
+
+    def _call_back(self) -> None:
+        """Calls back as many actors of later rounds as the newest has places for. Called without the lock."""
+        recalls: list[Callable[[], None]] = []
+        with self._lock:
+            n_free = self._batch_size - self._taken[self._version]
+            for place in self._ahead:
+                if n_free <= 0:
+                    break
+                n_free -= place.n_trajectories
+                if place.recall is not None:
+                    recalls.append(place.recall)
+                    place.recall = None
+        for recall in recalls:
+            recall()
 
     def _take(self, version: int, n_trajectories: int) -> bool:
         if self._taken[version] >= self._batch_size:

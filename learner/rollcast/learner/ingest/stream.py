@@ -141,11 +141,10 @@ class IntakeStream:
             acknowledged=record.acknowledged_sequence,
             plays_ahead=parts.rule.plays_ahead,
         )
-        # The places in rounds for the actor's next rollout; those that the stream before had are its own.
+        # The actor's places for its next rollout.
         self._place: Place | None = None
         if parts.rule.rounds is not None:
-            self._place = parts.rule.rounds.book(self._n_trajectories, instead_of=record.place)
-            record.place = self._place
+            self._place = parts.rule.rounds.book(self._n_trajectories, recall=cancel)
         # The oldest policy for the credit that it told its actor of.
         self._min_policy_version = 0
         # The policy for the credit that it tells its actor of; None once its subscription knows.
@@ -304,10 +303,7 @@ class IntakeStream:
         rounds, ended = self._parts.rule.rounds, self._parts.ended
         if rounds is None or self._place is None or self._place.is_held:
             return
-        with self._record.accepting:
-            self._place = rounds.ask(self._n_trajectories)
-            if self._parts.registry.is_current(self._record, self._cancel):
-                self._record.place = self._place
+        self._place = rounds.ask(self._n_trajectories)
         rounds.wait(self._place, is_active=lambda: is_active() and not ended.is_set())
 
     def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:

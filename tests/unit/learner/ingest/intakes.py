@@ -1,5 +1,7 @@
 """An intake with its queue and its registry, for the tests of both ends of a stream."""
 
+from collections.abc import Callable
+
 from rollcast.learner.history.events import forget_event
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
@@ -50,9 +52,11 @@ class Intake:
             memory=memory,
         )
 
-    def join_and_open(self, **changes: object) -> IntakeStream:
+    def join_and_open(self, cancel: Callable[[], None] | None = None, **changes: object) -> IntakeStream:
         agreement = self.intake.join(offer(**changes))
-        return self.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=lambda: None)
+        # a function of its own for each stream: the registry tells them apart by it
+        cancel = cancel or (lambda: None)
+        return self.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=cancel)
 
 
 def always() -> bool:

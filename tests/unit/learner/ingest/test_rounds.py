@@ -2,11 +2,12 @@
 
 import random
 import threading
+from collections import deque
 
 import pytest
 
 from rollcast.learner.ingest import rounds as rounds_module
-from rollcast.learner.ingest.rounds import Rounds
+from rollcast.learner.ingest.rounds import Place, Rounds
 from tests.processes import wait_until
 
 
@@ -80,6 +81,18 @@ def test_places_of_what_fills_no_batch_go_to_one_that_waits():
     assert rounds.book(4).version == 2, "three more than were wanted have come by then"
 
 
+def test_actors_of_a_later_round_are_called_back_when_nobody_else_can_play_the_newest():
+    rounds, called = begun(4), []
+    lost = rounds.book(4)
+    later = [rounds.book(4, recall=lambda name=name: called.append(name)) for name in "ab"]
+    assert [place.version for place in later] == [2, 3]
+    rounds.give_back(lost)
+    assert called == ["a"], "as many as the round has places for"
+    assert rounds.book(4).version == 1
+    rounds.give_back(later[0])
+    assert called == ["a"]
+
+
 def test_wait_ends_with_the_stream():
     rounds = begun(4)
     rounds.book(4)
@@ -98,31 +111,16 @@ def test_places_of_past_rounds_are_forgotten():
     assert [rounds.book(4).version, rounds.book(4).version] == [2, 3]
 
 
-def test_the_next_stream_of_an_actor_has_the_places_of_the_one_before():
+def test_rollouts_that_are_sent_again_use_no_places():
     rounds = begun(4)
-    before = rounds.book(4)
-    after = rounds.book(4, instead_of=before)
-    assert after.version == 1, "not the next round, which nobody would play"
-    rounds.give_back(before)
-    assert rounds.book(4).version == 2, "it is the stream's no more"
-    rounds.give_back(after)
-    assert rounds.book(4).version == 1
-
-
-def test_the_next_stream_of_an_actor_does_not_take_over_what_is_over():
-    rounds = begun(4)
-    played, past = rounds.book(2), rounds.book(2)
-    rounds.played(past, 0)
-    rounds.played(past, 9)
-    assert past.is_held, "these were sent again, one of them by an actor of an earlier learner"
-    rounds.played(played, 1)
-    assert rounds.book(2, instead_of=played).version == 2
-    rounds.begin(2)
-    assert rounds.book(2, instead_of=past).version == 2, "its round is over"
-    waiting = rounds.ask(4)
-    assert rounds.n_waiting == 1
-    assert rounds.book(4, instead_of=waiting).version == 3
-    assert rounds.n_waiting == 0, "nobody waits for it any more"
+    place = rounds.book(4)
+    rounds.played(place, 0)
+    rounds.played(place, 9)
+    assert place.is_held, "one was of an older policy, the other of an earlier learner's"
+    rounds.played(place, 1)
+    assert not place.is_held
+    rounds.give_back(place)
+    assert rounds.book(4).version == 2, "they were used"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -138,9 +136,6 @@ def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
             held = [place for place in held if place.version > version]
             version += 1
             rounds.begin(version)
-        elif held and rng.random() < 0.2:
-            index = rng.randrange(len(held))
-            held[index] = rounds.book(held[index].n_trajectories, instead_of=held[index])
         else:
             held.append(rounds.book(rng.randint(1, 6)))
         for of in {place.version for place in held}:
@@ -164,3 +159,117 @@ def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatc
             assert stream.version == version
         assert all(stream.version is None for stream in streams[2 * version - 2 :]), "in the order in which they came"
     assert [stream.n_asked for stream in streams] == [1] * len(streams)
+
+
+class Schedule:
+    """Actors, the learner and what happens between them, in an order that a seed draws; one thread, no time.
+
+    Actors lose connections that the learner takes for open, come back, go and come; what they play may have no
+    transition, or be of a learner before this one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.batch_size = self.rng.randint(1, 8)
+        self.version = 3
+        self.rounds = begun(self.batch_size, self.version)
+        # what has come: trajectories, the policy that played them
+        self.queue: deque[tuple[int, int]] = deque()
+        self.n_filled = self.n_updates = 0
+        self.actors: list[Actor] = []
+        # places of streams that the learner takes for open, though their actor has gone
+        self.frozen: list[Place] = []
+        for _ in range(self.rng.randint(1, 4)):
+            self.join()
+
+    def join(self) -> None:
+        self.actors.append(Actor(self, self.rng.randint(1, 4)))
+
+    def leave(self) -> None:
+        actor = self.actors.pop(self.rng.randrange(len(self.actors)))
+        self.frozen.append(actor.place)
+        self.join()
+
+    def end_frozen(self) -> None:
+        if self.frozen:
+            self.rounds.give_back(self.frozen.pop(self.rng.randrange(len(self.frozen))))
+
+    def take(self, *, may_be_idle: bool = True) -> None:
+        """The trainer takes what has come first."""
+        if not self.queue:
+            return
+        n, version = self.queue.popleft()
+        if version != self.version:
+            return
+        taken = min(n, self.batch_size - self.n_filled)
+        if n > taken:
+            self.queue.appendleft((n - taken, version))
+        n_idle = self.rng.randint(0, taken) if may_be_idle and self.rng.random() < 0.3 else 0
+        self.n_filled += taken - n_idle
+        if n_idle:
+            self.rounds.replace(n_idle)
+        if self.n_filled == self.batch_size:
+            self.n_filled, self.version, self.n_updates = 0, self.version + 1, self.n_updates + 1
+            self.rounds.begin(self.version)
+
+    def anything(self) -> None:
+        actor = self.rng.choice(self.actors)
+        happens = [self.take, self.take, actor.play, actor.play, actor.come_back, actor.freeze]
+        happens += [self.end_frozen, self.leave, lambda: actor.play(of_an_earlier_learner=True)]
+        self.rng.choice(happens)()
+
+
+class Actor:
+    """An actor and its stream at the learner."""
+
+    def __init__(self, schedule: Schedule, n: int) -> None:
+        self.schedule, self.n, self.is_connected = schedule, n, True
+        self.place: Place | None = None
+        self.come_back()
+
+    def come_back(self) -> None:
+        """Opens a stream; that before, if any, is still open for the learner."""
+        if self.place is not None:
+            self.schedule.frozen.append(self.place)
+        self.is_connected = True
+        self.place = self.schedule.rounds.book(self.n, recall=self._recall)
+
+    def freeze(self) -> None:
+        self.is_connected = False
+
+    def play(self, *, of_an_earlier_learner: bool = False) -> None:
+        """Plays with the newest policy, if it has places for that."""
+        place, newest = self.place, self.schedule.version
+        if not self.is_connected or not 0 < place.version <= newest:
+            return
+        version = self.schedule.rng.choice([1, newest + 1, newest + 50]) if of_an_earlier_learner else newest
+        self.schedule.queue.append((self.n, version))
+        self.schedule.rounds.played(place, version)
+        if not place.is_held:
+            self.place = self.schedule.rounds.ask(self.n)
+
+    def _recall(self) -> None:
+        self.is_connected = False
+
+
+@pytest.mark.parametrize("seeds", range(20))
+def test_training_goes_on_whatever_happened_to_the_actors(seeds: int):
+    for seed in range(100 * seeds, 100 * seeds + 100):
+        schedule = Schedule(seed)
+        for _ in range(schedule.rng.randint(0, 60)):
+            schedule.anything()
+        # from here on the machine room is quiet
+        while schedule.frozen:
+            schedule.end_frozen()
+        begun_with = schedule.n_updates
+        for _ in range(200):
+            for actor in schedule.actors:
+                if not actor.is_connected:
+                    schedule.rounds.give_back(actor.place)
+                    actor.come_back()
+                actor.play()
+            while schedule.queue:
+                schedule.take(may_be_idle=False)
+            while schedule.frozen:
+                schedule.end_frozen()
+        assert schedule.n_updates > begun_with + 10, f"it stopped: seed {seed}"

@@ -269,14 +269,16 @@ class TestRounds:
         sending.join(DEADLINE_S)
         assert told[0].min_policy_version == 1, "it plays what the other will not"
 
-    def test_a_stream_has_the_places_of_the_one_that_it_replaces(self):
+    def test_an_actor_whose_old_stream_had_the_places_is_called_back(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
         frozen = intake.join_and_open()
-        again = intake.join_and_open()
+        called_back = []
+        again = intake.join_and_open(cancel=lambda: called_back.append("again"))
+        assert again.progress().min_policy_version == 2
         frozen.close(clean=False)
-        assert again.progress().min_policy_version == 1, "nobody else plays this round"
-        other = intake.join_and_open(actor_id="b", process_nonce=8)
-        assert other.progress().min_policy_version == 2
+        assert called_back == ["again"], "nobody else plays this round"
+        again.close(clean=False)
+        assert intake.join_and_open().progress().min_policy_version == 1
 
     def test_rollout_that_is_sent_again_leaves_the_places_of_the_next(self):
         rounds = begun(Rounds(2), version=7)
