@@ -29,8 +29,7 @@ SMALL = {
 }
 
 
-# What is found under the name of a program: it has the zygote of the tests run the program, hands on signals, and ends
-# as the program does.
+# A stand-in for a program. It asks the tests to fork the program, passes signals on, and ends with its exit code.
 _STAND_IN = """#!{python} -IS
 import json, os, signal, socket, sys
 script, *arguments = [*{script!r}, *sys.argv[1:]]
@@ -80,6 +79,7 @@ class _Programs:
         self._scratch.cleanup()
 
     def _accept(self) -> None:
+        # until `close`
         with contextlib.suppress(OSError):
             while True:
                 stand_in, _ = self._listener.accept()
@@ -106,6 +106,7 @@ def _run(stand_in: socket.socket) -> None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
+        # a stand-in that was killed
         with contextlib.suppress(OSError):
             stand_in.send(str(process.pid).encode())
             watch = threading.Thread(target=end, name="test-shell", daemon=True)

@@ -4,12 +4,14 @@ Without an engine, or a cluster, tests are skipped in one line; CI has both, and
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +79,31 @@ def _remove_leftovers(client):
             # the process beside this one removes it as well
             with contextlib.suppress(docker.errors.APIError):
                 part.remove(**(options if part in containers else {}))
+
+
+@contextlib.contextmanager
+def _locked(name, kind):
+    with (Path(tempfile.gettempdir()) / f"rollcast-test-engine-{name}.lock").open("w") as file:
+        fcntl.flock(file, kind)
+        yield
+
+
+@contextlib.contextmanager
+def networks_stay():
+    """Holds back what `networks_break` is for, while the body runs."""
+    with contextlib.ExitStack() as room:
+        # through the door one after the other, so that whoever wants the room alone is not passed by for ever
+        with _locked("door", fcntl.LOCK_EX):
+            room.enter_context(_locked("room", fcntl.LOCK_SH))
+        yield
+
+
+@contextlib.contextmanager
+def networks_break():
+    """Waits until no test relies on its networks: an engine that leaves a Swarm disconnects all containers from those
+    that are attachable, and the networks of docker-compose 1 are."""
+    with _locked("door", fcntl.LOCK_EX), _locked("room", fcntl.LOCK_EX):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -239,7 +266,8 @@ def compose(engine, compose_command, images, tmp_path, request):
         engine=engine,
     )
     try:
-        yield project
+        with networks_stay():
+            yield project
         if getattr(request.node, "rep_call", None) is not None and request.node.rep_call.failed:
             # pytest shows what a failed test printed
             print(project.run("logs", "--no-color", "--tail=100", check=False))  # noqa: T201

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollcast.services.status.status import ActorState
-from tests.e2e.conftest import ENDLESS, TAG, is_left_over, own_name, paced
+from tests.e2e.conftest import ENDLESS, TAG, is_left_over, networks_break, own_name, paced
 from tests.e2e.watch import Watch
 from tests.needs import lacks
 from tests.processes import DEADLINE_S, ROOT, environment, free_port, wait_until
@@ -37,7 +37,7 @@ def swarm(engine):
     if found["LocalNodeState"] == "active" and found["ControlAvailable"]:
         labels = engine.nodes.get(found["NodeID"]).attrs["Spec"].get("Labels") or {}
         if is_left_over(labels.get(_OWNER, "")):
-            run("docker", "swarm", "leave", "--force")
+            _leave()
     if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
         lacks(
             "docker",
@@ -46,7 +46,12 @@ def swarm(engine):
     run("docker", "swarm", "init", "--advertise-addr", "127.0.0.1")
     run("docker", "node", "update", "--label-add", f"{_OWNER}={own_name()}", engine.info()["Swarm"]["NodeID"])
     yield
-    run("docker", "swarm", "leave", "--force")
+    _leave()
+
+
+def _leave():
+    with networks_break():
+        run("docker", "swarm", "leave", "--force")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class Watch:
         self.client.close()
 
     def actors(self, state=ActorState.STREAMING):
-        """Returns the actors in a state."""
+        """Returns the actors in a state; none while the learner is away."""
         with contextlib.suppress(LearnerUnreachableError):
             return [actor for actor in self.client.actors() if actor.state is state]
         return []
