@@ -30,6 +30,7 @@ PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 # so that a test that watches containers leaves the cores to the tests beside it.
 ENDLESS = {
     "ROLLCAST_ENV_ID": "paced_environments:paced_cartpole",
+    "ROLLCAST_ENV_KWARGS": '{"step_s": 0.001}',
     "ROLLCAST_STOP_RETURN": "1e9",
     "ROLLCAST_TOTAL_STEPS": "1000000000",
 }
@@ -222,14 +223,11 @@ class ComposeProject:
 
 
 def paced(folder):
-    """Returns what a service of Compose or of a stack needs besides for the environments of `ENDLESS`."""
+    """Returns the volume with the environments of `ENDLESS`, for a service of Compose or of a stack."""
     file = folder / "paced_environments.py"
     shutil.copy(ROOT / "tests/soak/environments.py", file)
     file.chmod(0o644)
-    return {
-        "volumes": [f"{file}:{PACKAGES}/{file.name}:ro"],
-        "environment": {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.001}'},
-    }
+    return {"volumes": [f"{file}:{PACKAGES}/{file.name}:ro"]}
 
 
 @pytest.fixture
@@ -237,15 +235,11 @@ def compose(engine, compose_command, images, tmp_path, request):
     """A compose project, not started yet; afterwards it is taken down, and its logs are shown when the test failed.
 
     `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`; `OVERRIDE` is no
-    setting but names a file on top of docker-compose.yml, and `LEARNER` holds settings of the learner that this file
-    does not pass on.
+    setting but names a file on top of docker-compose.yml.
     """
     settings = dict(getattr(request, "param", {}))
     given = [ROOT / settings.pop("OVERRIDE")] if "OVERRIDE" in settings else []
-    services = {
-        "runs-folder": {"volumes": []},
-        "learner": {"volumes": [], "environment": settings.pop("LEARNER", {})},
-    }
+    services = {"runs-folder": {"volumes": []}, "learner": {"volumes": []}}
     if settings.get("ROLLCAST_ENV_ID") == ENDLESS["ROLLCAST_ENV_ID"]:
         services |= {service: paced(tmp_path) for service in ("learner", "actor", "evaluator")}
     runs = tmp_path / "runs"

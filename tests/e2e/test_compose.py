@@ -309,7 +309,13 @@ def test_dqn_is_a_setting_of_the_same_stack(compose):
 @pytest.mark.parametrize(
     "compose",
     [
-        {**ENDLESS, "ROLLCAST_EVAL_INTERVAL_S": "1", "ROLLCAST_EVAL_EPISODES": "3"},
+        # the learner asks the first actor for the spaces: only actors have the environment then
+        {
+            **ENDLESS,
+            "ROLLCAST_EVAL_INTERVAL_S": "1",
+            "ROLLCAST_EVAL_EPISODES": "3",
+            "ROLLCAST_SPACES_FROM": "first_actor",
+        },
     ],
     indirect=True,
 )

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.dashboard import DashboardSettings
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.relay import RelaySettings
+from rollcast.services.settings.options import options_of, variable_name
 from tests.manifests import container, environment_of, overlay, pod
 from tests.processes import SOURCE_ROOTS
 
@@ -19,7 +21,17 @@ TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
 RANKS = yaml.safe_load((ROOT / "docker-compose.ddp.yml").read_text())
 RELAYS = yaml.safe_load((ROOT / "docker-compose.relay.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
-SETTINGS = {"learner": ServingSettings, "actor": ActorSettings}
+# What runs in a service of that name, and where the service stands.
+SETTINGS = {"learner": ServingSettings, "actor": ActorSettings, "relay": RelaySettings, "dashboard": DashboardSettings}
+SERVICES = [(COMPOSE, "learner"), (COMPOSE, "actor"), (COMPOSE, "dashboard"), (RELAYS, "relay")]
+SERVICES += [(STACK, "learner"), (STACK, "actor")]
+# Those of a process in its container: names, places in the network, and files that are mounted with their paths.
+OF_THE_CONTAINER = (
+    *("settings_exit_code", "actor_id", "role", "relay_id", "heartbeat_file", "address_file", "advertised_host"),
+    *("address", "learner_address", "listen_address", "metrics_address"),
+    *("insecure", "token", "token_file", "tokens_file", "tls_ca", "tls_cert", "tls_key", "tls_client_ca"),
+    *("tls_server_name", "serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"),
+)
 
 
 def health_check(component):
@@ -27,6 +39,11 @@ def health_check(component):
     recipe = (ROOT / component / "Dockerfile").read_text()
     options, command = re.search(r"^HEALTHCHECK (.*)\\\n +CMD (.*)$", recipe, re.MULTILINE).groups()
     return {name: int(number) for name, number in re.findall(r"--([a-z-]+)=(\d+)s?", options)}, command
+
+
+def variables_of(component):
+    """The variables that the process of a service reads."""
+    return {variable_name(option.path) for option in options_of(SETTINGS[component])} | {"ROLLCAST_SETTINGS_EXIT_CODE"}
 
 
 def environment(component):
@@ -71,9 +88,8 @@ class TestAllOfThem:
         }
 
     def test_set_only_what_there_is(self, component):
-        known = {f"ROLLCAST_{name.upper()}" for name in SETTINGS[component].model_fields}
         for where, variables in environment(component).items():
-            assert variables.keys() <= known | {"ROLLCAST_SETTINGS_EXIT_CODE"}, where
+            assert variables.keys() <= variables_of(component), where
 
     def test_are_not_started_again_for_settings_that_cannot_be_right(self, component):
         for where in ("compose", "stack"):
@@ -110,6 +126,18 @@ class TestLearner:
         assert RANKS["services"]["learner"]["hostname"] == "learner"
 
 
+@pytest.mark.parametrize(("file", "component"), SERVICES)
+def test_whatever_the_shell_sets_is_passed_on(file, component):
+    given = file["services"][component]["environment"]
+    expected = variables_of(component) - {variable_name((name,)) for name in OF_THE_CONTAINER}
+    lacking = expected - given.keys()
+    assert not lacking, f"{', '.join(sorted(lacking))}: write them into the list of what is passed on"
+    assert given.keys() <= variables_of(component)
+    for name in expected:
+        # as it is, or with a default of the file's own
+        assert given[name] is None or given[name].startswith(("${" + name + ":-", "${" + name + "-")), name
+
+
 class TestRelays:
     def test_are_confined_like_a_learner_and_probed_where_its_image_looks(self):
         relay, learner = RELAYS["services"]["relay"], COMPOSE["services"]["learner"]
@@ -117,11 +145,6 @@ class TestRelays:
         assert {name: relay[name] for name in confined} == {name: learner[name] for name in confined}
         _, command = health_check("learner")
         assert f"localhost:{relay['environment']['ROLLCAST_ADDRESS'].rpartition(':')[2]}" in command
-
-    def test_set_only_what_there_is(self):
-        known = {f"ROLLCAST_{name.upper()}" for name in RelaySettings.model_fields}
-        given = RELAYS["services"]["relay"]["environment"].keys() - {"ROLLCAST_SETTINGS_EXIT_CODE"}
-        assert given <= known
 
 
 class TestActor:
