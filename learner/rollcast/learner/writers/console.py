@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console, Group, RenderableType
@@ -32,8 +33,9 @@ class ConsoleView:
             trainer.run()
 
     In a terminal the view is redrawn in place. It stays after the `with`, with the cursor below it, also after an
-    exception. Without a terminal it is one line every `plain_interval_s`. Text that is printed through the same console
-    meanwhile appears above the view.
+    exception. Without a terminal it is one line every `plain_interval_s`, with the time of day; while nothing moves,
+    each line comes after twice the time of the one before. Text that is printed through the same console meanwhile
+    appears above the view.
 
     A thread of its own, `rollcast-console`, calls `status` and draws. Leaving the `with` joins the thread, calls
     `status` and draws once more.
@@ -73,6 +75,9 @@ class ConsoleView:
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
         self._first_return: float | None = None
+        # What the last line told, when by `time.monotonic`, and how many seconds after the one before.
+        self._told: tuple[object, ...] = ()
+        self._told_at = self._told_after_s = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -112,9 +117,23 @@ class ConsoleView:
 
     def _run(self) -> None:
         while True:
-            self.show(self._status())
+            status = self._status()
+            if self._live is not None or self._is_news(status):
+                self.show(status)
             if self._stop.wait(self._interval_s):
                 return
+
+    def _is_news(self, status: LearnerStatus) -> bool:
+        """Returns whether a line tells something new, or that nothing has moved for twice as long."""
+        evaluations = 0 if status.evaluation is None else status.evaluation.evaluations
+        told = (status.phase, status.env_steps, status.updates, status.actors_alive, status.waiting_for, evaluations)
+        now = time.monotonic()
+        is_new, passed_s = told != self._told, now - self._told_at
+        if not is_new and passed_s < 2 * self._told_after_s:
+            return False
+        self._told, self._told_at = told, now
+        self._told_after_s = self._interval_s if is_new else passed_s
+        return True
 
     def _lines(self, status: LearnerStatus) -> Iterator[str]:
         yield self._line(status)
@@ -130,7 +149,8 @@ class ConsoleView:
         if status.evaluation is not None:
             mean_return += f"  {_evaluation(status.evaluation)}"
         return (
-            f"{_duration(status.seconds)} {status.phase.name.lower()}  return {mean_return}  "
+            f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {_duration(status.seconds)} {status.phase.name.lower()}  "
+            f"return {mean_return}  "
             f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
             f"updates {_rate(status.updates_per_second)}/s  "
             f"policy {status.policy_version} lag {status.policy_lag_mean:.1f}/{status.policy_lag_max}  "

@@ -1,6 +1,8 @@
 import io
+import re
 import threading
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from rich.console import Console
@@ -99,10 +101,36 @@ def test_statistics_of_events_are_a_line_without_a_terminal():
 def test_without_a_terminal_it_is_lines_without_escapes():
     lines = screen_of(replace(STATUS, waiting_for="rollouts", waiting_s=3.0), terminal=False)
     assert "\x1b" not in lines
-    assert lines.splitlines()[-1] == (
+    told_at, line = re.fullmatch(r"(\S+ \S+)  (.*)", lines.splitlines()[-1]).groups()
+    assert abs(datetime.now() - datetime.strptime(told_at, "%Y-%m-%d %H:%M:%S")) < timedelta(hours=1)
+    assert line == (
         "1:23 training  return 312.4  1,234,567 steps 312,346/s  updates 152/s  policy 604 lag 1.2/4  queue 17/64  "
         "actors 1/2  waiting 3 s for rollouts"
     )
+
+
+def test_while_nothing_moves_each_line_comes_after_twice_the_time():
+    asked = []
+    moved, over = threading.Event(), threading.Event()
+
+    def status() -> LearnerStatus:
+        asked.append(None)
+        if len(asked) == 200:
+            moved.set()
+        if len(asked) == 210:
+            over.set()
+        return replace(STATUS, waiting_for="rollouts", waiting_s=len(asked), env_steps=int(moved.is_set()))
+
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
+    with ConsoleView(status, console, plain_interval_s=0.001):
+        assert over.wait(10.0)
+    lines = [line for line in console.file.getvalue().splitlines() if "waiting" in line]
+    still = [int(re.search(r"waiting (\d+) s", line)[1]) for line in lines if " 0 steps" in line]
+    assert still[0] == 1
+    # twenty of them would take a quarter of an hour
+    assert 2 <= len(still) < 20, still
+    assert " 1 steps" in lines[len(still)], "what moves is told"
+    assert int(re.search(r"waiting (\d+) s", lines[len(still)])[1]) == 200, "at once"
 
 
 def test_less_than_an_update_a_second_is_not_shown_as_none():
