@@ -72,7 +72,8 @@ class Prometheus:
 )
 def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(prometheus_image, compose):
     def up(n_actors):
-        compose.run("--profile", "monitoring", "up", "-d", "--no-build", "--scale", f"actor={n_actors}")
+        profiles = ("--profile", "monitoring", "--profile", "evaluate")
+        compose.run(*profiles, "up", "-d", "--no-build", "--scale", f"actor={n_actors}")
 
     up(n_actors=0)
     prometheus = Prometheus(compose)
@@ -80,7 +81,8 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
     up(n_actors=2)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
-        prometheus.wait_for("up", lambda values: values == [1, 1, 1])
+        prometheus.wait_for("up", lambda values: values == [1, 1, 1, 1])
+        prometheus.wait_for("up{job='rollcast-evaluator'}", lambda values: values == [1])
         prometheus.wait_for("rollcast_learner_actors{state='streaming'}", lambda values: values == [2])
         wait_until(lambda: prometheus.alerts() == {}, "the end of the alert")
         # the same numbers as the API's, each some seconds ago

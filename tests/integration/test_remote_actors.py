@@ -180,8 +180,9 @@ def test_actor_that_has_lost_its_connection_at_the_end_is_told(tmp_path: Path):
         proxy.learner_port = free_port()
         assert proxy.inject("cut", delay_s=0.0, timeout_s=0.0)
         wait_until(lambda: client.actors()[0].state is ActorState.LOST, "the loss")
-        client.stop()
         lines = iter(learning.stdout.readline, "")
+        assert any("WARNING actor a was lost: its connection broke" in line for line in lines)
+        client.stop()
         assert any("waiting up to 7 s for actors that have lost their connection" in line for line in lines)
         proxy.learner_port = port
         assert ended(acting) == 0, acting.stdout.read()

@@ -49,6 +49,21 @@ def test_every_panel_has_a_query_and_a_place_of_its_own():
     assert len(set(places)) == len(places) == len({panel["id"] for panel in panels})
 
 
+def test_prometheus_finds_every_service_that_has_metrics():
+    files = [yaml.safe_load((ROOT / name).read_text()) for name in ("docker-compose.yml", "docker-compose.relay.yml")]
+    services = [service for file in files for service in file["services"].items()]
+    exporting = {name for name, service in services if "ROLLCAST_METRICS_ADDRESS" in service.get("environment", {})}
+    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    found = {
+        target.partition(":")[0]
+        for job in jobs
+        for config in job.get("static_configs", [])
+        for target in config["targets"]
+    }
+    found |= {name for job in jobs for config in job.get("dns_sd_configs", []) for name in config["names"]}
+    assert found == exporting >= {"learner", "actor", "evaluator", "relay"}
+
+
 def test_every_file_that_compose_mounts_is_there():
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     mounted = [volume.partition(":")[0] for name in ("prometheus", "grafana") for volume in services[name]["volumes"]]

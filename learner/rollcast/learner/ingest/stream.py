@@ -290,9 +290,14 @@ class IntakeStream:
         if self._parts.rule.rounds is not None and self._place is not None:
             self._parts.rule.rounds.give_back(self._place)
         is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
-        if is_gone and self._parts.memory is not None:
+        if not is_gone:
+            return
+        if self._parts.memory is not None:
             self._parts.memory.disconnected(self.actor_id)
-        logger.info("actor %s %s", self.actor_id, "left" if clean else "was lost")
+        if clean or self._parts.ended.is_set():
+            logger.info("actor %s left", self.actor_id)
+        else:
+            logger.warning("actor %s was lost: its connection broke", self.actor_id)
 
     def _awaiting_s(self) -> float:
         since = self._awaiting_since
