@@ -38,6 +38,7 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
     cluster = Cluster()
     if settings.add_actors is not None:
         return _add(settings.add_actors, cluster, folder, output)
+    _check_environment(settings)
     files = _files(settings, folder)
     # evaluators first: a queue may take long to come to the end of the actors
     tasks = {Job.EVALUATORS: settings.n_evaluators(), Job.ACTORS: settings.actors}
@@ -62,6 +63,23 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
         raise
     _report(numbers, tasks, folder, output)
     return 0
+
+
+def _check_environment(settings: SlurmSettings) -> None:
+    """Looks for the environment that the learner will make, by its name.
+
+    Raises:
+        ConfigurationError: There is none: all jobs would begin, and fail.
+    """
+    if settings.spaces_from != "environment" or settings.prolog:
+        return  # the prolog may bring it
+    try:
+        settings.env_factory().vector_spec()
+    except ConfigurationError as error:
+        # A module may need what this machine lacks and the nodes have, such as the driver of a GPU.
+        if isinstance(error.__cause__, ImportError) and not isinstance(error.__cause__, ModuleNotFoundError):
+            return
+        raise
 
 
 def _files(settings: SlurmSettings, folder: SlurmFolder) -> dict[Path, str]:

@@ -1,5 +1,6 @@
 """The settings of `rollcast slurm`. Imports neither torch nor grpc."""
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ _MOST_ACTORS: Final = 4096
 _TIME: Final = re.compile(
     r"[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}|[Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd]"
 )
+# Slurm may tell a job to stop so much earlier than it was asked to.
+_EARLY_S: Final = 60
 _MEMORY: Final = re.compile(r"[0-9]+[KMGT]?")
 _GPUS: Final = re.compile(r"([A-Za-z][\w.-]*:)?[0-9]+(,[A-Za-z][\w.-]*:[0-9]+)*")
 _NAME: Final = re.compile(r"[\w.,+-]*")
@@ -50,6 +53,18 @@ def _check_time(value: str) -> str:
             "not a time of Slurm's; expected MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 8:00:00"
         )
     return value
+
+
+def _seconds(time: str) -> float:
+    """Returns the seconds of a time of Slurm's: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES...]."""
+    if not time[0].isdecimal():
+        return math.inf
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if not dash and len(parts) < 3:
+        parts.insert(0, 0)
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds
 
 
 def _check_memory(value: str) -> str:
@@ -178,6 +193,13 @@ class SlurmSettings(ActingSettings, ServingSettings):
             raise ValueError(
                 f"stop_timeout_s is {self.stop_timeout_s:g} and signal_s {self.signal_s}; expected the last checkpoint "
                 "to be written before the time limit; give a larger --signal-s, or a smaller --stop-timeout-s"
+            )
+        if self.time and _seconds(self.time) <= self.signal_s + _EARLY_S:
+            raise ValueError(
+                f"time is {self.time!r}, {_seconds(self.time):g} s, and signal_s {self.signal_s}; expected more than "
+                f"{self.signal_s + _EARLY_S} s, since Slurm may tell a job to stop {_EARLY_S} s earlier still, and the "
+                "learner would go into the queue again and again without training; give a longer --time "
+                "(HOURS:MINUTES:SECONDS), or a smaller --signal-s"
             )
         if self.add_actors is not None and self.run_dir is None:
             raise ValueError(

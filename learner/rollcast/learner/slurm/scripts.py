@@ -12,15 +12,19 @@ from rollcast.learner.slurm.template import COMMAND, DIRECTIVES, PROLOG, fill
 # The name in the learner's certificate: the certificate is made before the learner's machine is known.
 SERVER_NAME: Final = "localhost"
 
-# Runs a process until it ends. A signal that interrupts `wait` makes it return early, so it waits again.
+# Runs a process until it ends, and beside it `beside`. A signal that interrupts `wait` makes it return early, so it
+# waits again.
 _RUN: Final = """\
 set +e +u
+beside() { :; }
 told=0
 process=
 trap 'told=$((told + 1)); [ -z "$process" ] || kill -TERM "$process" 2>/dev/null' TERM
 run() {
   "$@" &
   process=$!
+  beside "$process" &
+  local beside=$!
   [ "$told" -eq 0 ] || kill -TERM "$process"
   local before=-1
   while [ "$before" != "$told" ]; do
@@ -28,6 +32,7 @@ run() {
     wait "$process"
     code=$?
   done
+  kill -TERM "$beside" 2>/dev/null
 }
 
 # A job that was cancelled is not RUNNING any more, and stays out of the queue.
@@ -86,6 +91,18 @@ requeue() {{
   scontrol requeue "$me" || exit 1
   [ -z "$1" ] || scontrol update JobId="$me" Dependency="after:$1"
   exit 0
+}}
+
+# Ends an actor that would wait in vain, because its learner is not in the queue any more: it was cancelled, and killed
+# while it saved, so it has told nobody. A learner that ends takes its address away; one that was killed leaves it.
+beside() {{
+  local found looks=$((RANDOM % 10))
+  trap 'kill "$!"; exit' TERM
+  while sleep 30 & wait "$!"; do
+    [ -e {address_file} ] && [ $((looks += 1)) -lt 10 ] && continue
+    looks=0
+    found=$(learner) && [ -z "$found" ] && kill -TERM "$1" && return
+  done
 }}
 
 code=0

@@ -95,6 +95,29 @@ def test_refuses_a_folder_that_another_run_has(fake_slurm: FakeSlurm, folder, ca
     assert "is not empty" in command(capsys, "--run-dir", folder.run_dir.parent / "other")[2]
 
 
+def test_refuses_an_environment_that_is_not_there(fake_slurm: FakeSlurm, folder, capsys):
+    for env_id, said in (("CartPoll-v1", "names no environment"), ("no_such_module:make", "cannot be loaded")):
+        code, _, told = command(capsys, "--run-dir", folder.run_dir, "--env-id", env_id)
+        assert (code, env_id in told, said in told) == (2, True, True), told
+        assert command(capsys, "--run-dir", folder.run_dir, "--env-id", env_id, "--dry-run")[0] == 2
+    assert not fake_slurm.calls()
+    assert not folder.run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--env-id", "needs_a_driver:make"),
+        ("--env-id", "no_such_module:make", "--prolog", "module load simulator"),
+        ("--env-id", "no_such_module:make", "--spaces-from", "first_actor"),
+    ],
+)
+def test_takes_an_environment_that_may_be_on_the_nodes(fake_slurm: FakeSlurm, folder, capsys, monkeypatch, options):
+    monkeypatch.syspath_prepend(folder.run_dir.parent)
+    (folder.run_dir.parent / "needs_a_driver.py").write_text("raise ImportError('libcuda.so.1: cannot open')")
+    assert command(capsys, "--run-dir", folder.run_dir, *options)[0] == 0
+
+
 def test_adds_actors_to_a_run(fake_slurm: FakeSlurm, folder, capsys):
     command(capsys, "--run-dir", folder.run_dir, "--actors", 2)
     learner = folder.job_name(Job.LEARNER)

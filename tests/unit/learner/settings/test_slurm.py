@@ -69,6 +69,11 @@ class TestActors:
         assert actor.extra == ["--mail-type=END", "-C fast", "--nice=100"]
 
 
+@pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED"])
+def test_a_time_limit_leaves_time_to_train(time):
+    assert read("--time", time).time == time
+
+
 @pytest.mark.parametrize(
     ("arguments", "number"),
     [((), 0), (("--eval-interval-s", "60"), 1), (("--eval-interval-s", "60", "--evaluators", "0"), 0)],
@@ -82,6 +87,11 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
     [
         (("--actors", "0"), "--actors: '0' is not valid"),
         (("--time", "8h"), "--time: '8h' is not valid: not a time of Slurm's; expected MINUTES"),
+        (("--time", "2:00"), "time is '2:00', 120 s, and signal_s 120; expected more than 180 s, .* longer --time"),
+        (("--time", "3"), "time is '3', 180 s"),
+        (("--time", "0:3:00"), "180 s"),
+        (("--time", "0-0:3"), "180 s"),
+        (("--time", "1:00:00", "--signal-s", "3600"), "3600 s, and signal_s 3600"),
         (("--gpus", "two"), "--gpus: 'two' is not valid: not a number of GPUs"),
         (("--learner-mem", "16 GB"), "--learner-mem: '16 GB' is not valid: not a memory"),
         (("--partition", "gpu\n#SBATCH"), "--partition: .* is not valid: not a name"),

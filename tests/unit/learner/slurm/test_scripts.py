@@ -212,6 +212,19 @@ class TestActorsTask:
         assert scripts.run(scripts.actors()) == 0
         assert "began" in scripts.log("actor-3-12-attempt0")
 
+    @pytest.mark.parametrize("leaves_address", [False, True])
+    def test_ends_when_its_learner_has_left_the_queue(self, scripts, fake_slurm: FakeSlurm, leaves_address):
+        """One that was killed leaves its address."""
+        if leaves_address:
+            scripts.folder.address_file.write_text("")
+        fake_slurm.answer("squeue", "echo 11 RUNNING", call=1)
+        fake_slurm.answer("squeue", "exit 1", call=2)  # a queue that does not answer says nothing
+        text = scripts.actors(program=SAVES, prolog="sleep() { command sleep 0.01; }")
+        assert scripts.run(text) == 0
+        assert "saved" in scripts.log("actor-3-12-attempt0")
+        assert len(fake_slurm.calls("squeue")) == 3
+        assert not fake_slurm.calls("scontrol"), "it does not come back"
+
     @pytest.mark.parametrize("code", [0, 2])
     def test_its_end_and_wrong_settings_are_final(self, scripts, fake_slurm: FakeSlurm, code):
         fake_slurm.answer("squeue", "echo 11 RUNNING")
