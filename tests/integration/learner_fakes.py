@@ -98,6 +98,9 @@ class FakeStream:
             return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen, end_of_training=True)
         return self.progress()
 
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        return self.progress()
+
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
         with self.sink.changed:
             self.sink.held_versions.append(holds_version)

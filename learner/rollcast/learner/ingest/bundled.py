@@ -59,6 +59,10 @@ class _BundledIntakeStream:
         """Passes a rollout on; see `IntakeStream.accept`."""
         return self._stream.accept(rollout, is_active=is_active)
 
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the actor may play on; see `IntakeStream.await_credit`."""
+        return self._stream.await_credit(is_active=is_active)
+
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream has nothing to do but to wait; see `IntakeStream.awaits_message`."""
         self._stream.awaits_message(awaits)
@@ -79,8 +83,8 @@ class _BundledIntakeStream:
         """Counts and logs a rollout that did not fit."""
         self._stream.rejected(error)
 
-    def _give_answer(self, make: Callable[[], StreamProgress | None]) -> None:
-        """Gives the answer to a rollout, or the error in making it; None: there is no answer yet."""
+    def _give_answer(self, make: Callable[[], StreamProgress | None]) -> Answer | None:
+        """Gives the answer to a rollout, or the error in making it, and returns it; None: there is no answer yet."""
         answer: Answer | None
         try:
             answer = make()
@@ -92,6 +96,7 @@ class _BundledIntakeStream:
         # Before the stream may be closed: a stream that has ended takes no answer.
         if answer is not None:
             self._answer(answer)
+        return answer
 
 
 class QueuedIntakeStream(_BundledIntakeStream):
@@ -261,8 +266,13 @@ class ThreadedIntakeStream(_BundledIntakeStream):
                 if self._closed is not None:
                     return
                 self._is_busy = True
-            self._give_answer(functools.partial(self._stream.accept, item.rollout, is_active=item.is_active))
-            del item
+            rollout, is_active = item
+            answer = self._give_answer(functools.partial(self._stream.accept, rollout, is_active=is_active))
+            del item, rollout
+            # The rollout is acknowledged by now, so that nothing holds its bytes on their way while its actor waits.
+            lacks_credit = isinstance(answer, StreamProgress) and answer.credit_sequence <= answer.acknowledged_sequence
+            if lacks_credit:
+                self._give_answer(functools.partial(self._stream.await_credit, is_active=is_active))
             with self._lock:
                 self._is_busy = False
                 closed = self._closed

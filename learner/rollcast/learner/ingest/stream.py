@@ -164,12 +164,14 @@ class IntakeStream:
         credits_now, rule = self._credits, self._parts.rule
         place = self._place
         in_round = 0 if place is None or not place.is_held else place.version
+        # A place that was asked for is in no round before it is there.
+        may_play = place is None or not place.is_held or in_round
         self._min_policy_version = in_round or rule.min_policy_version(credits_now.credit)
         # The newest policy, whatever it must at least have.
         self._wanted_version = max(self._min_policy_version, rule.policy_version())
         return StreamProgress(
             acknowledged_sequence=credits_now.acknowledged,
-            credit_sequence=credits_now.credit,
+            credit_sequence=credits_now.credit if may_play else credits_now.acknowledged,
             end_of_training=self._parts.ended.is_set(),
             min_policy_version=self._min_policy_version,
         )
@@ -199,8 +201,7 @@ class IntakeStream:
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
 
-        With rounds, it then waits until the actor has places for another rollout: its acknowledgement says which policy
-        is to play that.
+        With rounds, there is no credit until the actor has places for another rollout; see `await_credit`.
 
         Args:
             rollout: The rollout.
@@ -216,7 +217,18 @@ class IntakeStream:
             return self.progress()
         self._parts.rule.pause_policies(self.actor_id)
         if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
-            self._take_places(is_active)
+            self._ask_for_places()
+        return self.progress()
+
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the actor has places for its next rollout: the progress then says which policy is to play that.
+
+        Args:
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+        """
+        rounds, place, ended = self._parts.rule.rounds, self._place, self._parts.ended
+        if rounds is not None and place is not None and not place.version:
+            rounds.wait(place, is_active=lambda: is_active() and not ended.is_set())
         return self.progress()
 
     def offer(self, rollout: Rollout, queue: QueueingDestination, decided: Callable[[], None]) -> Turn | None:
@@ -303,13 +315,11 @@ class IntakeStream:
         since = self._awaiting_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def _take_places(self, is_active: Callable[[], bool]) -> None:
-        """Takes places for the next rollout, if the actor has used those that it had."""
-        rounds, ended = self._parts.rule.rounds, self._parts.ended
-        if rounds is None or self._place is None or self._place.is_held:
-            return
-        self._place = rounds.ask(self._n_trajectories)
-        rounds.wait(self._place, is_active=lambda: is_active() and not ended.is_set())
+    def _ask_for_places(self) -> None:
+        """Asks for places for the next rollout, if the actor has used those that it had."""
+        rounds = self._parts.rule.rounds
+        if rounds is not None and self._place is not None and not self._place.is_held:
+            self._place = rounds.ask(self._n_trajectories)
 
     def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:
         """Gives the credit for a rollout that was taken; returns False for one that came after the end of training."""

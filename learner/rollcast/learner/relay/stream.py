@@ -147,7 +147,7 @@ class RelayedStream:
         return self._await_answer(lambda: time.monotonic() < deadline)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Passes a rollout on, and waits for the learner's answer to it.
+        """Passes a rollout on, and waits for the learner's answer to it, which may give no credit yet.
 
         Raises:
             NotReadyError: The connection to the learner, or to the actor, has ended.
@@ -157,6 +157,15 @@ class RelayedStream:
         self._policies.pause(self.actor_id)
         self._pass_on()
         return self._await_answer(is_active)
+
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the learner has said that the actor may play on.
+
+        Raises:
+            NotReadyError: The connection to the learner, or to the actor, has ended.
+            RollcastError: The learner has ended the stream.
+        """
+        return self._await_answer(is_active, with_credit=True)
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
         """Passes a rollout on; the learner's answer is handed on when it comes."""
@@ -214,11 +223,14 @@ class RelayedStream:
         self._bundles.send(self._number, messages)
         self._passed_on(sum(map(len, messages)))
 
-    def _await_answer(self, is_active: Callable[[], bool]) -> StreamProgress:
+    def _await_answer(self, is_active: Callable[[], bool], *, with_credit: bool = False) -> StreamProgress:
+        def is_here() -> bool:
+            return self._n_answers >= self._n_awaited and not (with_credit and self._lacks_credit())
+
         with self._changed:
             self._is_waited_for = True
             try:
-                while self._n_answers < self._n_awaited and self._error is None:
+                while not is_here() and self._error is None:
                     if not is_active():
                         raise NotReadyError(
                             f"the learner has not answered actor {self.actor_id!r}, which has gone or waited for too "
@@ -227,12 +239,19 @@ class RelayedStream:
                     self._changed.wait(_LOOK_S)
             finally:
                 self._is_waited_for = False
-            if self._n_answers < self._n_awaited and self._error is not None:
+            if not is_here() and self._error is not None:
                 raise self._error
             assert self._progress is not None, "there was an answer"
             self._min_policy_version = self._progress.min_policy_version
             self._wanted_version = max(self._min_policy_version, self._policies.version)
             return self._progress
+
+    def _lacks_credit(self) -> bool:
+        """Returns whether the learner has yet to say when the actor may play on. Called with the lock held."""
+        progress = self._progress
+        if progress is None or progress.end_of_training:
+            return False
+        return progress.credit_sequence <= progress.acknowledged_sequence
 
     def _take_answer(self, answer: Answer) -> None:
         """Takes an answer of the learner. Called by the link's thread."""
@@ -243,8 +262,9 @@ class RelayedStream:
             if isinstance(answer, RollcastError):
                 self._error = answer
             else:
+                # A credit that comes later belongs to the answer before.
+                self._n_answers += not self._lacks_credit()
                 self._progress = answer
-                self._n_answers += 1
             is_idle = not self._is_waited_for
             self._changed.notify_all()
         if is_idle and isinstance(answer, RollcastError):

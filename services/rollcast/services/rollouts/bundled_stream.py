@@ -22,6 +22,8 @@ class BundledStream(RolloutStream, Protocol):
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
         """Takes a rollout; its answer comes later, or before this returns. Does not wait: others are behind it.
 
+        An answer that acknowledges the rollout and gives no credit beyond it is followed by one that does.
+
         Args:
             rollout: A rollout checked against the agreement. The stream must not use its arrays after its answer.
             is_active: Returns whether the actor's stream is still open; a thread that waits with the rollout has to
@@ -152,19 +154,20 @@ class ActorStream:
         """Hands on what the learner has for the stream; an error, or the end of training, ends it."""
         if self._ended:
             return
-        error = answer if isinstance(answer, RollcastError) else None
-        acknowledged = None if isinstance(answer, RollcastError) else answer.acknowledged_sequence
+        progress = None if isinstance(answer, RollcastError) else answer
         with self._lock:
-            while acknowledged is not None and self._held and self._held[0][0] <= acknowledged:
+            while progress is not None and self._held and self._held[0][0] <= progress.acknowledged_sequence:
                 self._held.popleft()[1].__exit__(None, None, None)
-            awaits_message = not self._held
+            # An actor that was given no credit has nothing to send.
+            has_credit = progress is None or progress.credit_sequence > progress.acknowledged_sequence
+            awaits_message = not self._held and has_credit
         if awaits_message and self._receiver is not None:
             self._receiver.await_message()
         self._bundles.answer(self.number, answer)
-        if isinstance(answer, StreamProgress) and answer.end_of_training:
-            self.end(clean=True)
-        elif error is not None:
+        if progress is None:
             self.end(clean=False)
+        elif progress.end_of_training:
+            self.end(clean=True)
 
     def cancel(self) -> None:
         """Ends the stream because another has taken its place."""

@@ -132,13 +132,24 @@ class RolloutStream(Protocol):
             is_active: Returns whether the caller is still there; to be called at least every second while waiting.
 
         Returns:
-            The stream's progress now.
+            The stream's progress now; if it gives no credit beyond the rollout, and training goes on, `await_credit`
+            must follow.
 
         Raises:
             DuplicateSequenceError: The sequence came on this stream before.
             MissingMessageError: Its sequence leaves a gap.
             LimitExceededError: Its sequence is above the credit.
             ActorReplacedError: Another process has joined under the same name.
+        """
+
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the actor may play on, or training has ended. The rollouts before are the learner's own by then.
+
+        Args:
+            is_active: See `accept`.
+
+        Returns:
+            The stream's progress then.
         """
 
     def awaits_message(self, awaits: bool) -> None:

@@ -164,12 +164,14 @@ class RolloutServicer:
         receiver.await_message()
         for message in requests:
             rollout = receiver.receive(message)
-            del message  # frees its bytes; `accept` may wait for long
+            del message  # frees its bytes; what follows may wait for long
             if rollout is None:
                 continue
             progress = stream.accept(rollout, is_active=context.is_active)
             del rollout
             in_flight.give_back()
+            if progress.credit_sequence <= progress.acknowledged_sequence and not progress.end_of_training:
+                progress = stream.await_credit(is_active=context.is_active)
             yield _answer(progress, stream.take_policy() if takes_policies else None)
             if progress.end_of_training:
                 return True

@@ -239,35 +239,32 @@ class TestRounds:
         assert [told.min_policy_version for told in progress] == [1, 1, 2]
         assert [told.credit_sequence for told in progress] == [1, 1, 1], "nothing is played ahead"
 
-    def test_acknowledgement_waits_until_the_next_round(self):
+    def test_credit_waits_until_the_next_round_and_the_acknowledgement_does_not(self):
         rounds = begun(Rounds(2))
         stream = Intake(rule=CreditRule(rounds=rounds)).join_and_open()
-        told, waits = [], threading.Event()
+        told = stream.accept(self.played(1, version=1), is_active=always)
+        assert (told.acknowledged_sequence, told.credit_sequence) == (1, 1)
+        later, waits = [], threading.Event()
 
         def is_active() -> bool:
             waits.set()
             return True
 
-        sending = threading.Thread(
-            target=lambda: told.append(stream.accept(self.played(1, version=1), is_active=is_active))
-        )
-        sending.start()
+        waiting = threading.Thread(target=lambda: later.append(stream.await_credit(is_active=is_active)))
+        waiting.start()
         assert waits.wait(DEADLINE_S)
-        assert not told
+        assert not later
         rounds.begin(2)
-        sending.join(DEADLINE_S)
-        assert (told[0].acknowledged_sequence, told[0].credit_sequence, told[0].min_policy_version) == (1, 2, 2)
+        waiting.join(DEADLINE_S)
+        assert (later[0].acknowledged_sequence, later[0].credit_sequence, later[0].min_policy_version) == (1, 2, 2)
 
     def test_places_of_a_lost_actor_go_to_one_that_waits(self):
         rounds = begun(Rounds(4))
         intake = Intake(rule=CreditRule(rounds=rounds))
         a, b = (intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("ab"))
-        told = []
-        sending = threading.Thread(target=lambda: told.append(a.accept(self.played(1, version=1), is_active=always)))
-        sending.start()
+        assert a.accept(self.played(1, version=1), is_active=always).credit_sequence == 1
         b.close(clean=False)
-        sending.join(DEADLINE_S)
-        assert told[0].min_policy_version == 1, "it plays what the other will not"
+        assert a.await_credit(is_active=always).min_policy_version == 1, "it plays what the other will not"
 
     def test_an_actor_whose_old_stream_had_the_places_is_called_back(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
@@ -290,13 +287,12 @@ class TestRounds:
     def test_wait_for_the_next_round_ends_with_training(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
         stream = intake.join_and_open()
+        stream.accept(self.played(1, version=1), is_active=always)
         told = []
-        sending = threading.Thread(
-            target=lambda: told.append(stream.accept(self.played(1, version=1), is_active=always))
-        )
-        sending.start()
+        waiting = threading.Thread(target=lambda: told.append(stream.await_credit(is_active=always)))
+        waiting.start()
         intake.intake.end_training()
-        sending.join(DEADLINE_S)
+        waiting.join(DEADLINE_S)
         assert told[0].end_of_training
 
 

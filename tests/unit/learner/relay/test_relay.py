@@ -1,6 +1,7 @@
 """Relays over real connections, between actors' clients and a learner's intake."""
 
 import contextlib
+import dataclasses
 import threading
 from collections import Counter
 
@@ -27,10 +28,11 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
 from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.status.status import ActorState
-from tests.integration.learner_fakes import offer
+from tests.integration.learner_fakes import SPACES, offer
 from tests.processes import free_port, wait_until
-from tests.relays import LIMITS, Learner, relaying, send, serve_learner, streaming
+from tests.relays import LIMITS, N_ROLLOUT_STEPS, Learner, relaying, send, serve_learner, streaming
 from tests.rollouts import assert_same_rollout, make_rollout
 from tests.unit.services.rollouts.test_service import PIXELS
 
@@ -308,6 +310,32 @@ def test_actors_of_rounds_do_not_wait_for_one_another_in_a_bundle():
         for own in answers.values():
             progress = next(own)
             assert (progress.acknowledged_sequence, progress.min_policy_version) == (1, 2)
+
+
+@pytest.mark.parametrize("n_relays", [0, 1, 2])
+def test_a_round_takes_no_more_room_in_flight_than_one_rollout(n_relays: int):
+    """A rollout that the learner has taken holds no bytes while its actor waits for the next round."""
+    n_actors, n_bytes = 6, rollout_bytes(SPACES, N_ROLLOUT_STEPS, 2)
+    limits = dataclasses.replace(LIMITS, max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes)
+    rounds = Rounds(2 * n_actors)
+    rounds.begin(1)
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds), limits=limits))
+        address = learner.address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address, limits=limits)).address
+        uplinks = {f"a{i}": stack.enter_context(streaming(address, f"a{i}")) for i in range(n_actors)}
+        answers = {name: uplink.responses() for name, uplink in uplinks.items()}
+        assert [next(own).min_policy_version for own in answers.values()] == [1] * n_actors
+        for sequence in (1, 2):
+            for name, uplink in uplinks.items():
+                uplink.send(make_rollout(sequence, actor_id=name, policy_version=sequence))
+            assert {rollout.sequence for rollout in learner.take(n_actors)} == {sequence}
+            rounds.begin(sequence + 1)
+            for own in answers.values():
+                progress = next(own)
+                told = progress.acknowledged_sequence, progress.credit_sequence, progress.min_policy_version
+                assert told == (sequence, sequence + 1, sequence + 1), "once it may play on"
 
 
 def test_reports_of_the_time_pass_between_the_frames_of_a_rollout(learner: Learner, relay: RollcastRelay):
