@@ -71,6 +71,10 @@ def nested(depth):
     return space
 
 
+def keyed(key):
+    return space_pb2.Space(dict=space_pb2.DictSpace(members=[space_pb2.NamedSpace(key=key, space=nested(0))]))
+
+
 def rollout(**changes):
     header = rollout_to_proto(make_rollout())
     header.MergeFrom(rollout_pb2.Rollout(**changes))
@@ -109,6 +113,7 @@ MET = {
         [join_with(space_pb2.Space(tuple=space_pb2.TupleSpace(members=[nested(0)] * 1025)))],
         INVALID,
     ),
+    "max_key_length": (JOIN, [join_with(keyed("k" * 257))], INVALID),
     "max_agents": (JOIN, [join_with(nested(0), n_agents=4097)], INVALID),
     "max_envs_per_actor": (JOIN, [join(n_envs=65537)], INVALID),
     "max_relays_in_a_row": (JOIN, [join_through(5)], EXHAUSTED),
@@ -150,6 +155,8 @@ def test_every_limit_is_met_here():
     # Forgetting is tried with the registry alone, policies in answers with the subscribers; the rights of relays, in
     # unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
+    # Nothing is refused: test_long_texts has both.
+    elsewhere |= {"max_reason_length", "max_traceback_length"}
     met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()
 

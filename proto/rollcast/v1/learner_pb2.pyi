@@ -225,14 +225,18 @@ class WatchStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[LearnerStatus, _Mapping]] = ...) -> None: ...
 
 class ListActorsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("min_slot",)
+    MIN_SLOT_FIELD_NUMBER: _ClassVar[int]
+    min_slot: int
+    def __init__(self, min_slot: _Optional[int] = ...) -> None: ...
 
 class ListActorsResponse(_message.Message):
-    __slots__ = ("actors",)
+    __slots__ = ("actors", "next_slot")
     ACTORS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SLOT_FIELD_NUMBER: _ClassVar[int]
     actors: _containers.RepeatedCompositeFieldContainer[ActorInfo]
-    def __init__(self, actors: _Optional[_Iterable[_Union[ActorInfo, _Mapping]]] = ...) -> None: ...
+    next_slot: int
+    def __init__(self, actors: _Optional[_Iterable[_Union[ActorInfo, _Mapping]]] = ..., next_slot: _Optional[int] = ...) -> None: ...
 
 class ActorInfo(_message.Message):
     __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error", "acting_state", "applied_policy_version", "env_steps_per_second", "via")

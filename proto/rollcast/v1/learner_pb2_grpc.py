@@ -116,7 +116,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListActors(self, request, context):
-        """Returns every actor that has joined, by slot, including those that have left.
+        """Returns every actor that has joined, by slot, including those that have left. Many of them take several calls: see
+        ListActorsResponse.next_slot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -4,10 +4,9 @@ from typing import Final, Protocol
 
 from rollcast.services.history.history import EventSeverity
 
-# The events to remember, and the characters of each that are kept: texts may come from actors.
+# The events to remember, and the characters that are kept of the line that each is.
 N_EVENTS: Final = 500
 MAX_TEXT_LENGTH: Final = 500
-MAX_DETAIL_LENGTH: Final = 8000
 
 
 class NoteEvent(Protocol):
@@ -27,8 +26,3 @@ class NoteEvent(Protocol):
 def forget_event(severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
     """Does nothing: a `NoteEvent` for learners whose history nobody keeps."""
     del severity, text, who, detail
-
-
-def shortened(text: str, length: int) -> str:
-    """Returns a text of at most `length` characters: its end, which says most in a traceback, if it is longer."""
-    return text if len(text) <= length else "…" + text[1 - length :]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.acting.state_clock import StateClock
 from rollcast.learner.history.activity_times import ActivityTimes, Span
-from rollcast.learner.history.events import MAX_DETAIL_LENGTH, MAX_TEXT_LENGTH, N_EVENTS, shortened
+from rollcast.learner.history.events import MAX_TEXT_LENGTH, N_EVENTS
 from rollcast.learner.history.lanes import LaneTable
 from rollcast.learner.history.points import (
     COARSE_S,
@@ -35,6 +35,8 @@ from rollcast.services.history.history import (
     LearnerActivity,
     PolicyDelays,
 )
+from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
+from rollcast.services.limits.texts import shortened, shortened_traceback
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 
 # Actors whose lanes are remembered, evaluations, and versions whose publishing is.
@@ -105,7 +107,7 @@ class RunHistory:
                     severity=severity,
                     who=who,
                     text=shortened(text, MAX_TEXT_LENGTH),
-                    detail=shortened(detail, MAX_DETAIL_LENGTH),
+                    detail=shortened_traceback(detail, MAX_TRACEBACK_LENGTH),
                 )
             )
 

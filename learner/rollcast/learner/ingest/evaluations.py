@@ -319,7 +319,7 @@ class Evaluations:
         evaluator = self._evaluators.get(name)
         if evaluator is None or incarnation > evaluator.incarnation:
             raise UnknownActorError(
-                f"evaluator {name[:128]!r}, incarnation {incarnation}, has not joined this learner: call Join first"
+                f"evaluator {name!r}, incarnation {incarnation}, has not joined this learner: call Join first"
             )
         if incarnation < evaluator.incarnation:
             raise ActorReplacedError(

@@ -21,7 +21,8 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 from rollcast.services.history.history import EventSeverity
-from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REMEMBERED_ACTORS
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REASON_LENGTH, MAX_REMEMBERED_ACTORS
+from rollcast.services.limits.texts import shortened
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinOffer, Relay
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
@@ -190,6 +191,7 @@ class ActorRegistry:
             if record.cancel_stream is not cancel:
                 return False
             record.cancel_stream = None
+            record.last_seen = time.monotonic()
             was_streaming = record.state is ActorState.STREAMING
             if was_streaming:
                 self._set_state(record, ActorState.LEFT if clean else ActorState.LOST)
@@ -255,15 +257,17 @@ class ActorRegistry:
         The actor counts as refused unless the message was only lost or damaged on its way: then it soon comes back.
         """
         is_tried_again = isinstance(error, _TRIED_AGAIN)
+        reason = shortened(str(error), MAX_REASON_LENGTH)
         with self._lock:
-            record.last_error = str(error)
+            record.last_error = reason
             if record.cancel_stream is cancel and not is_tried_again:
                 self._set_state(record, ActorState.REFUSED)
         severity = EventSeverity.WARNING if is_tried_again else EventSeverity.ERROR
-        self._note(severity, f"a message was refused: {error}", who=record.actor_id)
+        self._note(severity, f"a message was refused: {reason}", who=record.actor_id)
 
     def lost(self, actor_id: str, reason: str) -> None:
         """Notes that an actor's process has ended, even if its stream looks alive."""
+        reason = shortened(reason, MAX_REASON_LENGTH)
         self._note(EventSeverity.WARNING, f"its process has ended: {reason}", who=actor_id)
         with self._lock:
             record = self._records.get(actor_id)

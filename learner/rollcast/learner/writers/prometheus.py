@@ -28,6 +28,9 @@ _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.REJECTED_ROLLOUTS.tag: lambda status: status.rejected_rollouts,
     metric_names.ACTORS_ALIVE.tag: lambda status: status.actors_alive,
 }
+# Series of a name that never comes back would be scraped for as long as the learner runs.
+_THERE: Final = (ActorState.JOINED, ActorState.STREAMING)
+_REMEMBERED_S: Final = 900.0
 
 
 class PrometheusWriter:
@@ -86,7 +89,8 @@ def _add_learner(families: Families, status: LearnerStatus) -> None:
 
 
 def add_actors(families: Families, actors: Sequence[ActorInfo]) -> None:
-    """Adds what a server knows of its actors."""
+    """Adds what a server knows of its actors: of those that are there, or went within a quarter of an hour."""
+    actors = [info for info in actors if info.state in _THERE or info.idle_s < _REMEMBERED_S]
     states = Counter(info.state for info in actors)
     for state in ActorState:
         families.gauge(

@@ -311,8 +311,14 @@ class LearnerClient(Client):
         Raises:
             LearnerUnreachableError: No learner answers.
         """
-        response = self._call(self._learner.ListActors, learner_pb2.ListActorsRequest())
-        return tuple(actor_from_proto(actor) for actor in response.actors)
+        actors: list[ActorInfo] = []
+        min_slot = 0
+        while True:
+            page = self._call(self._learner.ListActors, learner_pb2.ListActorsRequest(min_slot=min_slot))
+            actors += map(actor_from_proto, page.actors)
+            if page.next_slot <= min_slot:
+                return tuple(actors)
+            min_slot = page.next_slot
 
     def pause(self) -> None:
         """Stops updates; returns when none is running.

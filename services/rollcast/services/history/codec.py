@@ -24,8 +24,8 @@ from rollcast.services.status.codec import actor_from_proto, actor_to_proto, sta
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import history_pb2
 
-# A message of lanes holds at least one lane, and ends with the one that passes so many bytes.
-_MESSAGE_BYTES: Final = 1 << 18
+# A message ends with the part of the update that passes so many bytes; one has some kilobytes at most.
+_MESSAGE_BYTES: Final = 1 << 20
 
 _point_fields: Final = same_fields(HistoryPoint)
 _evaluation_fields: Final = same_fields(EvaluationPoint)
@@ -47,24 +47,37 @@ def update_to_protos(update: HistoryUpdate) -> Iterator[history_pb2.WatchHistory
         now_s=update.now_s,
         run=None if update.run is None else history_pb2.RunFacts(**_run_fields(update.run)),
         status=status_to_proto(update.status),
-        actors=[actor_to_proto(actor) for actor in update.actors],
-        points=[history_pb2.HistoryPoint(**_point_fields(point)) for point in update.points],
-        evaluations=[history_pb2.EvaluationPoint(**_evaluation_fields(point)) for point in update.evaluations],
-        events=[_event_to_proto(event) for event in update.events],
         delays=history_pb2.PolicyDelays(
             trajectories_by_lag=update.delays.trajectories_by_lag, **_delay_fields(update.delays)
         ),
     )
     n_bytes = 0
-    for lane in update.lanes:
+    for field, part in _parts(update):
         if n_bytes > _MESSAGE_BYTES:
             proto.continues = True
             yield proto
             proto, n_bytes = history_pb2.WatchHistoryResponse(now_s=update.now_s), 0
-        shares = lane.shares.tobytes()
-        proto.lanes.add(actor_id=lane.actor_id, interval_s=lane.interval_s, end_s=lane.end_s, shares=shares)
-        n_bytes += len(shares)
+        getattr(proto, field).append(part)
+        n_bytes += part.ByteSize()
     yield proto
+
+
+def _parts(update: HistoryUpdate) -> Iterator[tuple[str, Message]]:
+    """Yields what an update has many of, with the names of the fields: what never is much first."""
+    for point in update.points:
+        yield "points", history_pb2.HistoryPoint(**_point_fields(point))
+    for evaluation in update.evaluations:
+        yield "evaluations", history_pb2.EvaluationPoint(**_evaluation_fields(evaluation))
+    for actor in update.actors:
+        yield "actors", actor_to_proto(actor)
+    for event in update.events:
+        yield "events", _event_to_proto(event)
+    for lane in update.lanes:
+        shares = lane.shares.tobytes()
+        yield (
+            "lanes",
+            history_pb2.Lane(actor_id=lane.actor_id, interval_s=lane.interval_s, end_s=lane.end_s, shares=shares),
+        )
 
 
 def updates_from_protos(protos: Iterable[history_pb2.WatchHistoryResponse]) -> Iterator[HistoryUpdate]:
@@ -89,15 +102,19 @@ def updates_from_protos(protos: Iterable[history_pb2.WatchHistoryResponse]) -> I
 
 def _update_from(protos: list[history_pb2.WatchHistoryResponse]) -> HistoryUpdate:
     first = protos[0]
+
+    def all_of(field: str) -> Iterator[Any]:
+        return itertools.chain.from_iterable(getattr(proto, field) for proto in protos)
+
     return HistoryUpdate(
         now_s=first.now_s,
         run=RunFacts(**_with_none(first.run, _run_fields(first.run))) if first.HasField("run") else None,
         status=status_from_proto(first.status),
-        actors=tuple(map(actor_from_proto, first.actors)),
-        points=tuple(HistoryPoint(**_with_none(point, _point_fields(point))) for point in first.points),
-        evaluations=tuple(EvaluationPoint(**_evaluation_fields(point)) for point in first.evaluations),
-        lanes=tuple(map(_lane_from_proto, itertools.chain.from_iterable(proto.lanes for proto in protos))),
-        events=tuple(map(_event_from_proto, first.events)),
+        actors=tuple(map(actor_from_proto, all_of("actors"))),
+        points=tuple(HistoryPoint(**_with_none(point, _point_fields(point))) for point in all_of("points")),
+        evaluations=tuple(EvaluationPoint(**_evaluation_fields(point)) for point in all_of("evaluations")),
+        lanes=tuple(map(_lane_from_proto, all_of("lanes"))),
+        events=tuple(map(_event_from_proto, all_of("events"))),
         delays=PolicyDelays(
             trajectories_by_lag=tuple(first.delays.trajectories_by_lag),
             **_with_none(first.delays, _delay_fields(first.delays)),

@@ -24,6 +24,8 @@ MAX_RANK: Final = 32
 MAX_SPACE_DEPTH: Final = 16
 MAX_SPACE_ELEMENTS: Final = 1 << 23
 MAX_SPACE_LEAVES: Final = 1024
+# Characters of a key in a space.
+MAX_KEY_LENGTH: Final = 256
 # Agents of a substep.
 MAX_AGENTS: Final = 4096
 
@@ -51,6 +53,10 @@ MAX_REMEMBERED_ACTORS: Final = 16384
 # Evaluators that may be connected at once, and episodes that one plays with a policy.
 MAX_EVALUATORS: Final = 4
 MAX_EVALUATION_EPISODES: Final = 10_000
+
+# Characters that are kept of the message of a failure or refusal, and of a traceback: what is longer is cut.
+MAX_REASON_LENGTH: Final = 2000
+MAX_TRACEBACK_LENGTH: Final = 8000
 
 # Event statistics in a rollout, values of events in an episode, attributes that group a value, characters of a name.
 MAX_EVENT_STATISTICS: Final = 256

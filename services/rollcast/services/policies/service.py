@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidTensorError, NotReadyError, RefusedError
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
 from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.limits.texts import quoted_names, shortened
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies, WaitForVersion
@@ -114,9 +116,10 @@ class PolicyServicer:
             yield from self._policies_to_evaluate(request, context)
             return
         first = self._first_version(request.after_version)
+        actor_id = shortened(request.actor_id, MAX_ACTOR_ID_LENGTH)
         with (
             self._encoder(request, first) as encoder,
-            self._source.subscription(after_version=first, actor_id=request.actor_id) as wait_for_version,
+            self._source.subscription(after_version=first, actor_id=actor_id) as wait_for_version,
         ):
             while context.is_active():
                 ended = self._source.ended  # before looking for a version, or the last one could be missed
@@ -267,7 +270,7 @@ def _leaves(
     expected = space_leaves(spaces[key].observation)
     if n_leaves != len(expected) or by_path.keys() != expected.keys():
         raise InvalidTensorError(
-            f"{name} has {n_leaves} leaves, {sorted(by_path)[:16]}; expected {list(expected)}, each once; "
+            f"{name} has {n_leaves} leaves, {quoted_names(sorted(by_path))}; expected {list(expected)}, each once; "
             "send one tensor for every leaf of the observation space"
         )
     observation: dict[str, NDArray[Any]] = {}

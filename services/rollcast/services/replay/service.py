@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.limits.limits import MAX_TIMEOUT_S
 from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.limits.texts import quoted
 from rollcast.services.replay.batch_codec import BatchEncoder
 from rollcast.services.replay.codec import priorities_from_proto, replay_info_to_proto
 from rollcast.services.replay.replay import ReplayBatch, ReplayInfo
@@ -146,7 +147,7 @@ class ReplayServicer:
         source = self._sources.get(substep_key)
         if source is None:
             raise InvalidInputError(
-                f"substep_key is {substep_key[:64]!r}; expected one of {list(self._sources)}, since each substep has "
+                f"substep_key is {quoted(substep_key)}; expected one of {list(self._sources)}, since each substep has "
                 "its own replay buffer; name one"
             )
         return source

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
+from rollcast.services.limits.texts import quoted
 from rollcast.services.rollouts.column_schema import SubstepSchema
 from rollcast.services.rollouts.header_check import HeaderCheck, SubstepHeaderCheck, describe, refuse
 from rollcast.services.rollouts.layout import RolloutLayout
@@ -236,7 +237,7 @@ def _finish(
 
 def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
     raise MissingMessageError(
-        f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; join again and "
+        f"actor {quoted(header.actor_id)}, rollout {header.sequence} has {found}; expected {expected}; join again and "
         "send it again"
     )
 
@@ -250,7 +251,7 @@ def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], s
     wrong = (final_index < 0) | (final_index >= np.array(step_shape))
     row = int(wrong.any(axis=1).argmax())
     raise InvalidTensorError(
-        f"actor {header.actor_id!r}, rollout {header.sequence}: column final_index holds (t, b) = "
+        f"actor {quoted(header.actor_id)}, rollout {header.sequence}: column final_index holds (t, b) = "
         f"{tuple(final_index[row].tolist())} in row {row}; expected them below (T, B) = {step_shape}; correct the actor"
     )
 
@@ -258,7 +259,7 @@ def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], s
 def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_deferred: int) -> None:
     if len(body) > MAX_FRAME_BYTES:
         raise LimitExceededError(
-            f"actor {header.actor_id!r}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
+            f"actor {quoted(header.actor_id)}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
             f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller",
             limit="max_frame_bytes",
         )

@@ -18,7 +18,8 @@ from rollcast.services.errors import (
     ThrottledError,
 )
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
-from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.limits.texts import shortened
 from rollcast.services.rollouts.bundled_stream import ActorStream, Answer, BundleSink
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.join_codec import relay_from_proto
@@ -289,7 +290,8 @@ class RelayCall:
                 "numbers that rise; use each once"
             )
         self._last_number = part.stream
-        who = f"actor {part.open.actor_id[:128]!r} behind relay {self._relay.relay_id!r} at {self._context.peer()}"
+        actor_id = shortened(part.open.actor_id, MAX_ACTOR_ID_LENGTH)
+        who = f"actor {actor_id!r} behind relay {self._relay.relay_id!r} at {self._context.peer()}"
         stream = ActorStream(part.stream, who, self)
         with self._changed:
             if self._ended:
@@ -297,7 +299,7 @@ class RelayCall:
             self._streams[part.stream] = stream
         try:
             opened = self._sink.open_bundled(
-                part.open.actor_id,
+                actor_id,
                 part.open.incarnation,
                 relay=self._relay,
                 peer=self._context.peer(),

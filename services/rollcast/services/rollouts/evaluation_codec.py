@@ -4,9 +4,11 @@ import math
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_EVALUATION_EPISODES
+from rollcast.services.limits.texts import quoted, shortened
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.rollouts import ActorFailure, failure_fields
+from rollcast.services.rollouts.failure_codec import failure_from_proto, failure_to_proto
+from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import rollout_pb2
 
@@ -51,7 +53,7 @@ def evaluation_report_to_proto(report: EvaluationReport) -> rollout_pb2.ReportEv
         actor_id=report.actor_id, incarnation=report.incarnation, learner_nonce=report.learner_nonce
     )
     if isinstance(report.outcome, ActorFailure):
-        request.failure.CopyFrom(rollout_pb2.ActorFailure(**failure_fields(report.outcome)))
+        request.failure.CopyFrom(failure_to_proto(report.outcome))
     else:
         request.evaluation.CopyFrom(rollout_pb2.Evaluation(**_played_fields(report.outcome)))
     return request
@@ -68,15 +70,15 @@ def evaluation_report_from_proto(proto: rollout_pb2.ReportEvaluationRequest) -> 
     """
     outcome: PlayedEpisodes | ActorFailure
     if proto.HasField("failure"):
-        outcome = ActorFailure(**failure_fields(proto.failure))
+        outcome = failure_from_proto(proto.failure)
     elif proto.HasField("evaluation"):
         outcome = _played_from_proto(proto.evaluation, proto.actor_id)
     else:
         raise InvalidInputError(
-            f"the report of evaluator {proto.actor_id[:128]!r} is empty; expected episodes or a failure; send one"
+            f"the report of evaluator {quoted(proto.actor_id)} is empty; expected episodes or a failure; send one"
         )
     return EvaluationReport(
-        actor_id=proto.actor_id,
+        actor_id=shortened(proto.actor_id, MAX_ACTOR_ID_LENGTH),
         incarnation=proto.incarnation,
         learner_nonce=proto.learner_nonce,
         outcome=outcome,
@@ -84,7 +86,7 @@ def evaluation_report_from_proto(proto: rollout_pb2.ReportEvaluationRequest) -> 
 
 
 def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEpisodes:
-    who = f"evaluator {actor_id[:128]!r}"
+    who = f"evaluator {quoted(actor_id)}"
     n_returns, n_lengths = len(proto.returns), len(proto.lengths)
     if n_returns != n_lengths or not 1 <= n_returns <= MAX_EVALUATION_EPISODES:
         raise InvalidInputError(

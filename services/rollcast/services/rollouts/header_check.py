@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
+from rollcast.services.limits.texts import quoted, quoted_names
 from rollcast.services.rollouts.column_schema import FINAL_AXES, STEP_AXES, ColumnSchema, SubstepSchema
 from rollcast.services.rollouts.layout import Column, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem
@@ -75,14 +76,14 @@ class HeaderCheck:
         substeps = header.substeps
         check = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
         if check is None:
-            found = f"the substeps {[substep.key[:64] for substep in substeps[:16]]}"
-            refuse(header, found, f"exactly one of {list(self._substeps)[:16]}, as agreed at Join")
+            found = f"the substeps {quoted_names(substep.key for substep in substeps)}"
+            refuse(header, found, f"exactly one of {quoted_names(self._substeps)}, as agreed at Join")
         self._check_identity(header)
         return check, check.check(header)
 
     def _check_identity(self, header: rollout_pb2.Rollout) -> None:
         if self._actor_id is not None and header.actor_id != self._actor_id:
-            refuse(header, f"actor_id {header.actor_id!r}", f"{self._actor_id!r}, as this stream was opened")
+            refuse(header, f"actor_id {quoted(header.actor_id)}", f"{self._actor_id!r}, as this stream was opened")
         if self._incarnation is not None and header.incarnation != self._incarnation:
             refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
         if header.sequence < 1:
@@ -210,8 +211,8 @@ class SubstepHeaderCheck:
             return
         largest = max(columns, key=lambda column: column.n_bytes)
         raise LimitExceededError(
-            f"actor {header.actor_id!r}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them in "
-            f"column {largest.schema.name}; expected at most {limit}; lower n_rollout_steps or n_envs, or raise "
+            f"actor {quoted(header.actor_id)}, rollout {header.sequence} has {total} bytes, {largest.n_bytes} of them "
+            f"in column {largest.schema.name}; expected at most {limit}; lower n_rollout_steps or n_envs, or raise "
             "--limits.max-rollout-bytes of the learner",
             limit="max_rollout_bytes",
         )
@@ -254,8 +255,8 @@ def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = 
         InvalidRolloutError: Always.
     """
     raise InvalidRolloutError(
-        f"actor {header.actor_id!r}, rollout {header.sequence} has {found}; expected {expected}; sending it again will "
-        "not help: correct the actor",
+        f"actor {quoted(header.actor_id)}, rollout {header.sequence} has {found}; expected {expected}; sending it "
+        "again will not help: correct the actor",
         limit=limit,
     )
 
@@ -274,7 +275,9 @@ def _leaves(
             columns.append(_checked(header, schemas[leaf.path], leaf.tensor, n_final))
     if len(paths) != len(schemas) or set(paths) != schemas.keys():
         column = next(iter(schemas.values())).name.split("/", 2)[1]
-        refuse(header, f"column {column} with paths {paths[:16]}", f"{list(schemas)}, as agreed at Join")
+        refuse(
+            header, f"column {column} with paths {quoted_names(paths)}", f"{quoted_names(schemas)}, as agreed at Join"
+        )
     return iter(columns)
 
 

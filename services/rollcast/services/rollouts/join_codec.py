@@ -10,10 +10,12 @@ from rollcast.services.limits.limits import (
     MAX_ACTOR_ID_LENGTH,
     MAX_ENVS_PER_ACTOR,
     MAX_INTERVAL_S,
+    MAX_NAME_LENGTH,
     MAX_NETWORK_LENGTH,
     MAX_RELAYS_IN_A_ROW,
     MIN_INTERVAL_S,
 )
+from rollcast.services.limits.texts import quoted, quoted_names, shortened
 from rollcast.services.policies.spec_codec import policy_spec_from_proto, policy_spec_to_proto
 from rollcast.services.rollouts.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
 from rollcast.services.rollouts.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer, Relay
@@ -66,18 +68,18 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
     """
     if proto.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatchError(
-            f"actor {proto.actor_id[:128]!r} speaks protocol version {proto.protocol_version}; expected "
+            f"actor {quoted(proto.actor_id)} speaks protocol version {proto.protocol_version}; expected "
             f"{PROTOCOL_VERSION}; install the same rollcast on both sides"
         )
     if proto.role not in {role.value for role in ActorRole}:
         raise ProtocolMismatchError(
-            f"actor {proto.actor_id[:128]!r} has role {proto.role}; expected one of "
+            f"actor {quoted(proto.actor_id)} has role {proto.role}; expected one of "
             f"{[role.value for role in ActorRole]}; install the same rollcast on both sides"
         )
     n_characters = len(proto.actor_id)
     if n_characters > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(proto.actor_id):
         raise InvalidInputError(
-            f"actor_id is {proto.actor_id[:160]!r}; expected at most {MAX_ACTOR_ID_LENGTH} characters of "
+            f"actor_id is {quoted(proto.actor_id)}; expected at most {MAX_ACTOR_ID_LENGTH} characters of "
             "[A-Za-z0-9._-]; rename the actor",
             limit="max_actor_id_length" if n_characters > MAX_ACTOR_ID_LENGTH else "",
         )
@@ -98,7 +100,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
     return JoinOffer(
         **_offer_fields(proto),
-        software_version=proto.software_version[:128],
+        software_version=shortened(proto.software_version, MAX_NAME_LENGTH),
         spaces=spaces,
         peer=peer,
         role=ActorRole(proto.role),
@@ -127,7 +129,7 @@ def relay_from_proto(proto: rollout_pb2.Relay) -> Relay:
     name = proto.relay_id
     if not 0 < len(name) <= MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or not proto.nonce:
         raise InvalidInputError(
-            f"a relay is called {name[:160]!r}{'' if proto.nonce else ' and has nonce 0'}; expected 1 to "
+            f"a relay is called {quoted(name)}{'' if proto.nonce else ' and has nonce 0'}; expected 1 to "
             f"{MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] and a nonce that is not 0; rename the relay"
         )
     return Relay(name, proto.nonce)
@@ -135,7 +137,7 @@ def relay_from_proto(proto: rollout_pb2.Relay) -> Relay:
 
 def _via(proto: rollout_pb2.JoinRequest) -> tuple[Relay, ...]:
     if len(proto.via) > MAX_RELAYS_IN_A_ROW:
-        names = [relay.relay_id[:MAX_ACTOR_ID_LENGTH] for relay in proto.via[: MAX_RELAYS_IN_A_ROW + 1]]
+        names = quoted_names(relay.relay_id for relay in proto.via)
         raise LimitExceededError(
             f"actor {proto.actor_id!r} comes through {len(proto.via)} relays, {names}; expected at most "
             f"{MAX_RELAYS_IN_A_ROW}; give each relay the address of a learner, or of a relay nearer to it",
@@ -174,13 +176,14 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
     """
     if offer.role is ActorRole.EVALUATE and not proto.HasField("evaluation"):
         raise ProtocolMismatchError(
-            f"the learner takes evaluator {proto.actor_id[:128]!r} for an actor; expected a learner that knows "
+            f"the learner takes evaluator {quoted(proto.actor_id)} for an actor; expected a learner that knows "
             "evaluators; install the same rollcast on both sides"
         )
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
         raise InvalidInputError(
-            f"the learner agreed to actor {proto.actor_id!r}, incarnation {proto.incarnation}, {proto.n_rollout_steps} "
-            "steps a rollout; expected a name and numbers of at least 1; check that it is a rollcast learner"
+            f"the learner agreed to actor {quoted(proto.actor_id)}, incarnation {proto.incarnation}, "
+            f"{proto.n_rollout_steps} steps a rollout; expected a name and numbers of at least 1; check that it is a "
+            "rollcast learner"
         )
     _check_identity(proto, offer)
     _check_redirect(proto.learner_address, offer)
@@ -205,7 +208,7 @@ def _check_redirect(address: str, offer: JoinOffer) -> None:
         return
     if not offer.follows_redirect:
         raise InvalidInputError(
-            f"the learner sends this actor to {address[:160]!r}, and it follows nobody any more; expected to be taken; "
+            f"the learner sends this actor to {quoted(address)}, and it follows nobody any more; expected to be taken; "
             "check that all learners of the run are of one rollcast"
         )
     try:
@@ -214,7 +217,7 @@ def _check_redirect(address: str, offer: JoinOffer) -> None:
         is_direct = False
     if not is_direct:
         raise InvalidInputError(
-            f"the learner sends this actor to {address[:160]!r}; expected host:port or unix:/path, of at most "
+            f"the learner sends this actor to {quoted(address)}; expected host:port or unix:/path, of at most "
             f"{_MAX_ADDRESS_LENGTH} characters; check that it is a rollcast learner"
         )
 
@@ -224,7 +227,7 @@ def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
     name = proto.actor_id
     if len(name) > MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or offer.actor_id not in ("", name):
         raise InvalidInputError(
-            f"the learner calls this actor {name[:160]!r}, which offered {offer.actor_id!r}; expected the offered "
+            f"the learner calls this actor {quoted(name)}, which offered {offer.actor_id!r}; expected the offered "
             f"name, or at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] if none was offered; check that it "
             "is a rollcast learner"
         )

@@ -11,7 +11,8 @@ from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.activity_codec import ActivityRate, activity_from_proto
 from rollcast.services.rollouts.assembler import Hold, RolloutAssembler
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields
+from rollcast.services.rollouts.failure_codec import failure_from_proto
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.message_body import split_body
 from rollcast.services.wire.seal import damaged, find_seal, matches_seal
@@ -258,7 +259,7 @@ class RolloutReceiver:
         self._stream.awaits_message(False)
         rollout = None
         if request.HasField("failure"):
-            self._stream.fail(ActorFailure(**failure_fields(request.failure)))
+            self._stream.fail(failure_from_proto(request.failure))
         else:
             if request.HasField("report"):
                 self._take_report(request.report, is_alone=False)

@@ -6,7 +6,13 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
-from rollcast.services.limits.limits import MAX_FRAME_STACK, MAX_RECURRENT_SIZE
+from rollcast.services.limits.limits import (
+    MAX_FRAME_STACK,
+    MAX_NAME_LENGTH,
+    MAX_NETWORK_LENGTH,
+    MAX_RECURRENT_SIZE,
+)
+from rollcast.services.limits.texts import quoted, shortened
 from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
@@ -92,7 +98,7 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
     """
     if proto.format != RECORDING_FORMAT:
         raise RecordingError(
-            f"its format is {proto.format[:80]!r}; expected {RECORDING_FORMAT!r}; give a file that `rollcast record` "
+            f"its format is {quoted(proto.format)}; expected {RECORDING_FORMAT!r}; give a file that `rollcast record` "
             "wrote"
         )
     if proto.protocol_version != PROTOCOL_VERSION:
@@ -118,9 +124,9 @@ def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> Recordi
         spaces=spaces,
         n_rollout_steps=proto.n_rollout_steps,
         n_envs=proto.n_envs,
-        env_id=proto.env_id[:512],
-        played_by=proto.played_by[:512],
-        software_version=proto.software_version[:128],
+        env_id=shortened(proto.env_id, MAX_NETWORK_LENGTH),
+        played_by=shortened(proto.played_by, MAX_NETWORK_LENGTH),
+        software_version=shortened(proto.software_version, MAX_NAME_LENGTH),
         state_size=proto.state_size,
         frame_stack=proto.frame_stack or 1,
     )

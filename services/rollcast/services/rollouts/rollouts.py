@@ -65,8 +65,7 @@ class StreamProgress:
     min_policy_version: int = 0
 
 
-# These have the contract's names; both ends of a stream copy them.
-failure_fields: Final = same_fields(ActorFailure)
+# The names are the contract's; both ends of a stream copy them.
 progress_fields: Final = same_fields(StreamProgress)
 
 

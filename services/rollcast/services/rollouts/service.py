@@ -9,6 +9,8 @@ import grpc
 
 from rollcast.services.errors import InvalidRolloutError, RefusedError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
+from rollcast.services.limits.texts import shortened
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import NO_EVALUATIONS
 from rollcast.services.rollouts.evaluation import EvaluationReport
@@ -125,7 +127,10 @@ class RolloutServicer:
                 "actor's name and incarnation first"
             )
         stream = self._sink.open_stream(
-            first.open.actor_id, first.open.incarnation, peer=context.peer(), cancel=context.cancel
+            shortened(first.open.actor_id, MAX_ACTOR_ID_LENGTH),
+            first.open.incarnation,
+            peer=context.peer(),
+            cancel=context.cancel,
         )
         clean = False
         try:

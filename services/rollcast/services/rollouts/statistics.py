@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from rollcast.services.limits.limits import MAX_NAME_LENGTH
+from rollcast.services.limits.texts import quoted
 
 # "own" is a user's function, known only to processes that have the interface class.
 Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
@@ -56,5 +57,5 @@ class EventValue(NamedTuple):
 def name_problem(name: str) -> str | None:
     """Returns what is wrong with the name of an event, statistic or group; None if it is valid."""
     if len(name) > MAX_NAME_LENGTH:
-        return f"{name[:32]!r}... of {len(name)} characters"
+        return f"{quoted(name)} of {len(name)} characters"
     return None if name.isprintable() else repr(name)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rollcast.services.limits.limits import MAX_EVENT_STATISTICS, MAX_GROUPING, MAX_NAME_LENGTH, MAX_VALUES_PER_EPISODE
+from rollcast.services.limits.texts import quoted
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue, Reduction, name_problem
 from rollcast.v1 import rollout_pb2
@@ -103,7 +104,7 @@ def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str, str] | No
     for statistic in header.event_statistics:
         if not 0 < len(statistic.epoch) <= MAX_EVENT_STATISTICS:
             return (
-                f"the event {statistic.event[:32]!r} with {len(statistic.epoch)} statistics of epochs",
+                f"the event {quoted(statistic.event)} with {len(statistic.epoch)} statistics of epochs",
                 f"1 to {MAX_EVENT_STATISTICS}",
                 "max_event_statistics" if statistic.epoch else "",
             )

@@ -16,7 +16,8 @@ from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, failure_fields, progress_fields
+from rollcast.services.rollouts.failure_codec import failure_to_proto
+from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, progress_fields
 from rollcast.services.wire.error_status import error_from_rpc, parse_response
 from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import rollout_pb2
@@ -197,8 +198,7 @@ class RolloutUplink:
             elif isinstance(item, ActorActivity):
                 yield seal(rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(item)).SerializeToString())
             else:
-                failure = rollout_pb2.ActorFailure(**failure_fields(item))
-                yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure).SerializeToString())
+                yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure_to_proto(item)).SerializeToString())
 
     def _next(self) -> "_Reported | ActorFailure | ActorActivity | None":
         """Waits for what is to be sent; None: nothing more."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from rollcast.services.errors import InvalidInputError
+from rollcast.services.limits.texts import quoted
 from rollcast.services.settings.suggestions import did_you_mean
 
 _MIN, _MAX = "minActors", "maxActors"
@@ -58,6 +59,6 @@ def _number(metadata: Mapping[str, str], name: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) >= 1):
         raise InvalidInputError(
-            f"the trigger's {name} is {text[:32]!r}; expected a whole number from 1 to 999999, in quotes; correct it"
+            f"the trigger's {name} is {quoted(text)}; expected a whole number from 1 to 999999, in quotes; correct it"
         )
     return int(text)

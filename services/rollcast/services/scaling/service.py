@@ -9,6 +9,7 @@ from rollcast.keda import external_scaler_pb2 as messages
 from rollcast.keda import external_scaler_pb2_grpc
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.limits.texts import quoted
 from rollcast.services.scaling.bounds import ActorBounds
 
 EXTERNAL_SCALER: Final[str] = messages.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
@@ -87,7 +88,7 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
         del context
         if request.metricName != WANTED_ACTORS:
             raise InvalidInputError(
-                f"there is no metric {request.metricName[:64]!r}; expected {WANTED_ACTORS!r}; ask for what "
+                f"there is no metric {quoted(request.metricName)}; expected {WANTED_ACTORS!r}; ask for what "
                 "GetMetricSpec names"
             )
         wanted = self._wanted(request.scaledObjectRef)

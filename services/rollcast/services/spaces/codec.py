@@ -11,7 +11,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidInputError, InvalidSpaceError
-from rollcast.services.limits.limits import MAX_AGENTS, MAX_RANK, MAX_SPACE_DEPTH, MAX_SPACE_ELEMENTS, MAX_SPACE_LEAVES
+from rollcast.services.limits.limits import (
+    MAX_AGENTS,
+    MAX_KEY_LENGTH,
+    MAX_RANK,
+    MAX_SPACE_DEPTH,
+    MAX_SPACE_ELEMENTS,
+    MAX_SPACE_LEAVES,
+)
+from rollcast.services.limits.texts import quoted, quoted_names
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, describe_space, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_header, tensor_to_proto
 from rollcast.v1 import space_pb2, tensor_pb2
@@ -102,8 +110,9 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
     for proto in protos:
         if not proto.key or "/" in proto.key or proto.key in environment:
             raise InvalidSpaceError(
-                f"the substep key {proto.key!r} cannot be used; expected non-empty keys without '/', each once"
+                f"the substep key {quoted(proto.key)} cannot be used; expected non-empty keys without '/', each once"
             )
+        _check_length(proto.key, "the spaces")
         environment[proto.key] = SubstepSpaces(
             observation=decoder.decode(proto.observation, f"{proto.key}/observation", 0),
             action=decoder.decode(proto.action, f"{proto.key}/action", 0),
@@ -203,8 +212,11 @@ class _Decoder:
             keys = [member.key for member in proto.dict.members]
             if not keys or len(set(keys)) != len(keys) or any(not key or "/" in key for key in keys):
                 raise InvalidSpaceError(
-                    f"{what} is a Dict with keys {keys[:8]}; expected at least one, non-empty, without '/', each once"
+                    f"{what} is a Dict with keys {quoted_names(keys)}; expected at least one, non-empty, without '/', "
+                    "each once"
                 )
+            for key in keys:
+                _check_length(key, what)
             named = [(m.key, self.decode(m.space, f"{what}/{m.key}", depth + 1)) for m in proto.dict.members]
             return spaces.Dict(named)  # a list: from a mapping, gymnasium would sort the keys
         if kind == "tuple":
@@ -265,6 +277,14 @@ class _Decoder:
                 limit="max_space_leaves" if self._n_leaves > MAX_SPACE_LEAVES else "max_space_elements",
             )
         return dimensions
+
+
+def _check_length(key: str, what: str) -> None:
+    if len(key) > MAX_KEY_LENGTH:
+        raise InvalidSpaceError(
+            f"{what} have a key of {len(key)} characters, {quoted(key)}; expected at most {MAX_KEY_LENGTH}; shorten it",
+            limit="max_key_length",
+        )
 
 
 def _bound(proto: tensor_pb2.Tensor, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:

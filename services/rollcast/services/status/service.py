@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import grpc
 
@@ -15,6 +15,9 @@ from rollcast.services.status.description_codec import description_to_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.status.watching import turns
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
+
+# A page of actors ends with the one that passes so many bytes; one has some kilobytes at most.
+_PAGE_BYTES: Final = 1 << 20
 
 
 class LearnerControl(Protocol):
@@ -108,8 +111,18 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.ListActorsRequest, context: grpc.ServicerContext
     ) -> learner_pb2.ListActorsResponse:
         """Serves rollcast.v1.LearnerService.ListActors."""
-        del request, context
-        return learner_pb2.ListActorsResponse(actors=[actor_to_proto(actor) for actor in self._control.actors()])
+        del context
+        response = learner_pb2.ListActorsResponse()
+        n_bytes = 0
+        for actor in self._control.actors():
+            if actor.slot < request.min_slot:
+                continue
+            if n_bytes > _PAGE_BYTES:
+                response.next_slot = actor.slot
+                break
+            response.actors.append(proto := actor_to_proto(actor))
+            n_bytes += proto.ByteSize()
+        return response
 
     def Pause(self, request: learner_pb2.PauseRequest, context: grpc.ServicerContext) -> learner_pb2.PauseResponse:  # noqa: N802
         """Serves rollcast.v1.LearnerService.Pause."""

@@ -10,6 +10,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from rollcast.services import errors
 from rollcast.services.errors import RollcastError
+from rollcast.services.limits.limits import MAX_NAME_LENGTH, MAX_REASON_LENGTH
+from rollcast.services.limits.texts import shortened
 from rollcast.services.wire.seal import SealedMessage, parse_sealed
 
 _Message = TypeVar("_Message", bound=SealedMessage)
@@ -133,7 +135,7 @@ def error_from_status(serialized: bytes, target: str) -> RollcastError:
         )
     info = _info_of(status)
     error_class = errors.RollcastError if info is None else _CLASS_BY_NAME.get(info.reason, errors.RollcastError)
-    return error_class(status.message, limit="" if info is None else info.metadata.get(_LIMIT_KEY, ""))
+    return error_class(shortened(status.message, MAX_REASON_LENGTH), limit=_limit_of(info))
 
 
 def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
@@ -156,7 +158,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
     info = _info_from_trailer(rpc_error)
     error_class = _CLASS_BY_NAME.get(info.reason) if info is not None else None
     if info is not None and error_class is not None:
-        return error_class(details, limit=info.metadata.get(_LIMIT_KEY, ""))
+        return error_class(details, limit=_limit_of(info))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.LearnerUnreachableError(
             f"the learner at {target} did not answer in time ({details}); expected an answer by the deadline; check "
@@ -232,6 +234,10 @@ def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
         except DecodeError:
             return None
     return None
+
+
+def _limit_of(info: error_details_pb2.ErrorInfo | None) -> str:
+    return "" if info is None else shortened(info.metadata.get(_LIMIT_KEY, ""), MAX_NAME_LENGTH)
 
 
 def _info_of(status: status_pb2.Status) -> error_details_pb2.ErrorInfo | None:

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from rollcast.learner.history.events import MAX_DETAIL_LENGTH, MAX_TEXT_LENGTH, N_EVENTS
+from rollcast.learner.history.events import MAX_TEXT_LENGTH, N_EVENTS
 from rollcast.learner.history.points import Sample
 from rollcast.learner.history.run_history import N_EVALUATIONS, RunHistory
 from rollcast.services.history.history import EventSeverity, LearnerActivity
+from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 
 
@@ -72,7 +73,7 @@ def test_the_last_events_and_evaluations_are_kept_and_long_texts_are_cut(history
     news = history.news(None)
     assert len(news.events) == N_EVENTS
     assert all(len(event.text) == MAX_TEXT_LENGTH for event in news.events)
-    assert all(len(event.detail) == MAX_DETAIL_LENGTH and event.detail.endswith("the end") for event in news.events)
+    assert all(len(event.detail) == MAX_TRACEBACK_LENGTH and event.detail.endswith("the end") for event in news.events)
     for i in range(2 * N_EVALUATIONS):
         history.evaluated(env_steps=i, policy_version=i, mean_return=1.0, interval=(0.0, 2.0), best=i == 0)
     assert [one.env_steps for one in history.news(None).evaluations] == list(range(N_EVALUATIONS, 2 * N_EVALUATIONS))

@@ -53,3 +53,15 @@ def test_actors_are_counted_by_state_and_named():
     assert found["rollcast_learner_actor_idle_seconds", "actor=right"] == 0.5
     assert found["rollcast_learner_actor_incarnation", "actor=left"] == 2
     assert found["rollcast_learner_actor_policy_version", "actor=right"] == 5
+
+
+def test_an_actor_that_has_gone_is_forgotten_after_a_quarter_of_an_hour():
+    actors = [
+        ActorInfo(actor_id="lost", slot=0, incarnation=1, state=ActorState.LOST, idle_s=901.0),
+        ActorInfo(actor_id="failed", slot=1, incarnation=1, state=ActorState.FAILED, idle_s=100.0),
+        ActorInfo(actor_id="slow", slot=2, incarnation=1, state=ActorState.STREAMING, idle_s=9000.0),
+    ]
+    found = samples(PrometheusWriter(lambda: LearnerStatus(phase=Phase.TRAINING), lambda: actors))
+    named = {labels[0] for name, *labels in found if name == "rollcast_learner_actor_rollouts_total"}
+    assert named == {"actor=failed", "actor=slow"}
+    assert found["rollcast_learner_actors", "state=lost"] == 0

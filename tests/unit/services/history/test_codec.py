@@ -103,15 +103,31 @@ def test_many_lanes_are_cut_into_messages_of_bounded_size():
     lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(1000))
     update = HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)
     messages = list(update_to_protos(update))
-    assert len(messages) > 10
-    assert max(message.ByteSize() for message in messages) < 300_000
+    assert len(messages) == 4
+    assert max(message.ByteSize() for message in messages) < 1_100_000
     assert [message.continues for message in messages] == [True] * (len(messages) - 1) + [False]
     assert all(message.HasField("status") == (i == 0) for i, message in enumerate(messages))
     assert list(updates_from_protos(messages)) == [update]
 
 
+def test_many_actors_and_events_are_cut_likewise():
+    update = HistoryUpdate(
+        now_s=3.0,
+        status=LearnerStatus(phase=Phase.TRAINING),
+        points=(HistoryPoint(time_s=1.0, interval_s=1.0),),
+        actors=tuple(
+            ActorInfo(actor_id=f"{i}", slot=i, incarnation=1, state=ActorState.FAILED, last_error="x" * 2000)
+            for i in range(1000)
+        ),
+        events=(HistoryEvent(time_s=1.0, severity=EventSeverity.ERROR, who="a", text="b", detail="c" * 8000),) * 300,
+    )
+    messages = list(update_to_protos(update))
+    assert max(message.ByteSize() for message in messages) < 1_100_000
+    assert list(updates_from_protos(messages)) == [update]
+
+
 def test_an_update_whose_last_message_has_not_come_is_not_there_yet():
-    lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(200))
+    lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(400))
     messages = list(update_to_protos(HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)))
     assert list(updates_from_protos(messages[:-1])) == []
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES
+from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES, MAX_TRACEBACK_LENGTH
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.evaluation_codec import (
     evaluation_plan_from_proto,
@@ -15,6 +15,7 @@ from rollcast.services.rollouts.evaluation_codec import (
     evaluation_report_from_proto,
     evaluation_report_to_proto,
 )
+from rollcast.services.rollouts.failure_codec import failure_from_proto
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.v1 import rollout_pb2
 
@@ -35,6 +36,13 @@ def test_episodes_come_back_as_they_were(episodes: list[tuple[float, int]], vers
 def test_failure_comes_back_as_it_was():
     failed = report(ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=3))
     assert evaluation_report_from_proto(evaluation_report_to_proto(failed)) == failed
+
+
+def test_a_long_failure_is_cut_on_both_sides():
+    proto = rollout_pb2.ActorFailure(exception_type="E" * 10**6, message="m" * 10**6, traceback="t" * 10**6 + "end")
+    sent = evaluation_report_to_proto(report(failure_from_proto(proto)))
+    assert sent.ByteSize() < 2 * MAX_TRACEBACK_LENGTH
+    assert sent.failure.traceback.endswith("end")
 
 
 def test_plan_comes_back_as_it_was():

@@ -2,10 +2,20 @@ import re
 
 import grpc
 import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 from rollcast.services import errors
 from rollcast.services.errors import LearnerUnreachableError, LimitExceededError, NotReadyError, RollcastError
-from rollcast.services.wire.error_status import STATUS_CODES, error_from_rpc, error_to_status, status_code
+from rollcast.services.limits.limits import MAX_NAME_LENGTH, MAX_REASON_LENGTH
+from rollcast.services.wire.error_status import (
+    ERROR_DOMAIN,
+    STATUS_CODES,
+    error_from_rpc,
+    error_from_status,
+    error_to_status,
+    status_code,
+)
 
 
 def tree(root=RollcastError):
@@ -52,6 +62,18 @@ def received(error):
     return error_from_rpc(
         FakeCall(code, status.message, (("grpc-status-details-bin", status.SerializeToString()),)), "there:1"
     )
+
+
+def test_a_status_from_elsewhere_is_cut_where_it_is_received():
+    detail = any_pb2.Any()
+    info = error_details_pb2.ErrorInfo(
+        reason="LimitExceededError", domain=ERROR_DOMAIN, metadata={"limit": "l" * 10**6}
+    )
+    detail.Pack(info)
+    error = error_from_status(status_pb2.Status(message="x" * 10**6, details=[detail]).SerializeToString(), "there:1")
+    assert type(error) is LimitExceededError
+    assert len(str(error)) == MAX_REASON_LENGTH
+    assert len(error.limit) == MAX_NAME_LENGTH
 
 
 @pytest.mark.parametrize("error_class", list(STATUS_CODES))
