@@ -22,8 +22,13 @@ def main(what: str) -> int:
             if is_last and what == "another version":
                 group_module.software_version = lambda: "0.0.1"
             group.compare({"--batch-size": 8 if what != "differ" else 8 * (1 + place.rank)})
+            if what == "freeze before they are connected" and place.rank == 0:
+                group.told("compared", 1, what="rank 1 to need nothing but the connection")
+                os.kill(os.getpid(), signal.SIGSTOP)
             group.begin("gloo")
             group.sum(torch.ones(1), "the first sum")
+            if what == "freeze" and place.rank == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
             group.describe = lambda: ("thinking", "after 7 updates")
             if is_last and what == "die":
                 os._exit(0)

@@ -366,6 +366,17 @@ def test_a_rank_that_hangs_is_named_after_the_deadline(tmp_path: Path):
         assert two.ended(1)[0] == 1
 
 
+def test_a_frozen_rank_0_ends_the_others_although_it_serves_the_store(tmp_path: Path):
+    arguments = ("--run-dir", tmp_path / "run", *ENDLESS, "--ranks.timeout-s", 8)
+    with ranks(*arguments) as two, actors(two.address(), 2):
+        two.wait_for_updates()
+        two.processes[0].send_signal(signal.SIGSTOP)
+        code, output = two.ended(1)
+        assert code == 1
+        assert "RankLostError: rank 1 of 2 has lost the store of the ranks after" in output
+        assert "it has not answered for 5 s" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,9 +5,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -20,12 +21,16 @@ from rollcast.services.version import software_version
 # A rank tells the others so often where it is. It is gone for them after so long without news.
 _BEAT_S: Final = 0.25
 _SILENCE_S: Final = 2.0
+# The store answers within a millisecond: one that has to say who is gone, and has not answered for so long, is gone.
+_ANSWER_S: Final = 5.0
 # Ranks whose settings differ wait so long for the others to see it.
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
 _MAX_ERROR: Final = 300
 # A text that is waited for is looked for so often.
 _LOOK_S: Final = 0.05
+
+Answer = TypeVar("Answer")
 
 Backend = Literal["auto", "gloo", "nccl"]
 
@@ -167,12 +172,15 @@ class RankGroup:
             RankLostError: Not all ranks have come in time.
         """
         with self._operation("the connection of all ranks"):
-            distributed.init_process_group(
-                backend,
-                store=PrefixStore("group", self._store),
-                rank=self.rank,
-                world_size=self.n_ranks,
-                timeout=timedelta(seconds=self._timeout_s),
+            _within(
+                self._timeout_s + _ANSWER_S,
+                lambda: distributed.init_process_group(
+                    backend,
+                    store=PrefixStore("group", self._store),
+                    rank=self.rank,
+                    world_size=self.n_ranks,
+                    timeout=timedelta(seconds=self._timeout_s),
+                ),
             )
 
     def sum(self, values: Tensor, what: str) -> None:
@@ -205,15 +213,15 @@ class RankGroup:
         """Notes a text for all ranks, in place of the one before. Any thread may call.
 
         Raises:
-            RankLostError: The store is gone, with the process that served it.
+            RankLostError: The store is gone, with the process that served it, or has not answered in time.
         """
         with self._store_errors(f"noting {key}"):
-            self._store.set(key, text)
+            _within(self._timeout_s, lambda: self._store.set(key, text))
 
     def noted(self, key: str) -> str | None:
         """Returns the text that a rank has noted; None: none has. Any thread may call; see `note`."""
         with self._store_errors(f"reading {key}"):
-            return self._store.get(key).decode() if self._store.check([key]) else None
+            return _within(self._timeout_s, lambda: self._read(key))
 
     def tell(self, name: str, text: str) -> None:
         """Leaves a text of this rank for the others; see `note`."""
@@ -234,10 +242,10 @@ class RankGroup:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         began = time.monotonic()
         while True:
-            # Before the text is looked for: a rank may leave it and end.
             with self._store_errors(f"looking for rank {rank}"):
-                word = self._last_word(rank)
-            if (text := self.noted(f"{name}/{rank}")) is not None:
+                # The word before the text: a rank may leave it and end.
+                word, text = _within(self._timeout_s, lambda: (self._last_word(rank), self._read(f"{name}/{rank}")))
+            if text is not None:
                 return text
             waited_s = time.monotonic() - began
             if waited_s > timeout_s or (word is not None and word.ended):
@@ -251,13 +259,16 @@ class RankGroup:
     def _connect(self) -> Store:
         place = self._place
         try:
-            store = distributed.TCPStore(  # type: ignore[attr-defined]  # exported, but not in its __all__
-                place.host,
-                place.port,
-                place.n_ranks,
-                is_master=place.hosts_store and not hasattr(self, "_store"),
-                timeout=timedelta(seconds=self._timeout_s),
-                wait_for_workers=False,
+            store: Store = _within(
+                self._timeout_s + _ANSWER_S,
+                lambda: distributed.TCPStore(  # type: ignore[attr-defined]  # exported, but not in its __all__
+                    place.host,
+                    place.port,
+                    place.n_ranks,
+                    is_master=place.hosts_store and not hasattr(self, "_store"),
+                    timeout=timedelta(seconds=self._timeout_s),
+                    wait_for_workers=False,
+                ),
             )
         except (RuntimeError, OSError) as error:
             raise RankLostError(
@@ -277,17 +288,21 @@ class RankGroup:
         began = time.monotonic()
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, TimeoutError) as error:
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
         finally:
             self._operating = ""
 
     @contextlib.contextmanager
     def _store_errors(self, what: str) -> Iterator[None]:
+        if self._store_lost:
+            raise RankLostError(self._without_store(f"while {what}", self._store_lost))
         try:
             yield
-        except RuntimeError as error:
-            raise RankLostError(self._without_store(f"while {what}", _first_line(error))) from error
+        except (RuntimeError, TimeoutError) as error:
+            # No further thread is left behind.
+            self._store_lost = _first_line(error)
+            raise RankLostError(self._without_store(f"while {what}", self._store_lost)) from error
 
     def _without_store(self, when: str, why: str) -> str:
         return (
@@ -295,13 +310,19 @@ class RankGroup:
             f"to serve it until the end; look at the log of the one, or of the other: {why}"
         )
 
-    def _lost(self, what: str, waited_s: float, error: RuntimeError) -> str:
+    def _lost(self, what: str, waited_s: float, error: Exception) -> str:
         """Describes, in words, which rank an operation has waited for."""
-        others = [rank for rank in range(self.n_ranks) if rank != self.rank]
+
+        def words() -> dict[int, _Word | None]:
+            return {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
+
         try:
-            before = {rank: self._last_word(rank) for rank in others}
+            before = _within(_ANSWER_S, words)
             threading.Event().wait(_SILENCE_S)
-            now = {rank: self._last_word(rank) for rank in others}
+            now = _within(_ANSWER_S, words)
+        except TimeoutError as silence:
+            self._store_lost = str(silence)
+            return self._without_store(f"after {waited_s:.1f} s of {what}", self._store_lost)
         except RuntimeError:
             return self._without_store(f"after {waited_s:.1f} s of {what}", _first_line(error))
         found = []
@@ -323,8 +344,11 @@ class RankGroup:
 
     def _last_word(self, rank: int) -> _Word | None:
         """Returns the last word of a rank; None: it has never said any."""
-        key = f"beat/{rank}"
-        return _Word(*json.loads(self._store.get(key))) if self._store.check([key]) else None
+        text = self._read(f"beat/{rank}")
+        return None if text is None else _Word(*json.loads(text))
+
+    def _read(self, key: str) -> str | None:
+        return self._store.get(key).decode() if self._store.check([key]) else None
 
     def _beat(self, store: Store) -> None:
         """Tells the other ranks, again and again, where this one is, and at last why it ends."""
@@ -341,6 +365,30 @@ class RankGroup:
                 self._store_lost = _first_line(error)
                 return
             self._ended.wait(_BEAT_S)
+
+
+def _within(timeout_s: float, call: Callable[[], Answer]) -> Answer:
+    """Returns what a call of the store returns.
+
+    A thread makes it that may be left behind: where the process that serves the store is frozen, torch's calls end
+    neither at their own deadlines nor by a signal.
+
+    Raises:
+        TimeoutError: There is no answer after so many seconds.
+    """
+    answer: Future[Answer] = Future()
+
+    def make() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            answer.set_exception(error)
+
+    threading.Thread(target=make, name="rollcast-ranks-store", daemon=True).start()
+    try:
+        return answer.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(f"it has not answered for {timeout_s:g} s") from error
 
 
 def _where(word: _Word | None) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -16,9 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
-def ranks(what: str, n: int = 2, *, started: int | None = None) -> Iterator[list[ForkedProcess]]:
-    place = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [zygote_process("tests.rank_operations", what, RANK=str(rank), **place) for rank in range(started or n)]
+def ranks(what: str, n: int = 2, *, only: int | None = None, port: int | None = None) -> Iterator[list[ForkedProcess]]:
+    place = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+    started = range(n) if only is None else [only]
+    processes = [zygote_process("tests.rank_operations", what, RANK=str(rank), **place) for rank in started]
     try:
         yield processes
     finally:
@@ -88,8 +90,30 @@ def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone(
         assert "rank 1 of 2 has lost the store of the ranks" in output
 
 
+@pytest.mark.parametrize(
+    ("what", "doing"),
+    [("freeze before they are connected", "the connection of all ranks"), ("freeze", "the second sum")],
+)
+def test_a_frozen_rank_that_serves_the_store_ends_the_others(what: str, doing: str):
+    with ranks(what) as (_, second):
+        code, output = outcome(second)
+        assert code == 1
+        assert "RankLostError: rank 1 of 2 has lost the store of the ranks after " in output
+        assert f" s of {doing}; expected torchrun or rank 0 to serve it until the end" in output
+        assert output.endswith(": it has not answered for 5 s\n")
+
+
+def test_a_store_that_never_answers_is_not_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with ranks("add", only=1, port=port) as (rank,):
+            code, output = outcome(rank)
+            assert code == 1
+            assert f"rank 1 of 2 has found no store at 127.0.0.1:{port} within 4 s" in output
+
+
 def test_a_rank_that_was_never_started_is_named():
-    with ranks("add", 2, started=1) as (first,):
+    with ranks("add", only=0) as (first,):
         code, output = outcome(first)
         assert code == 1
         assert "s for the settings of every rank, and rank 1 has never answered; expected it within 4 s" in output
