@@ -4,6 +4,7 @@ An action mask is no input; see `action_masks`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -160,6 +161,15 @@ class VectorFeatures:
         self._buffer = np.empty((0, layout.n_features), dtype=np.float32)
         self._rows = np.empty((0, 1), dtype=np.intp)
         self._single = self._leaves[0].path if len(self._leaves) == 1 and self._leaves[0].is_plain else None
+        self._means: Mapping[str, NDArray[Any]] = {}
+
+    def subtract(self, means: Mapping[str, NDArray[Any]]) -> None:
+        """Has means subtracted from leaves of floats from now on, before these become float32.
+
+        Args:
+            means: `[size]` for each leaf by path, in the dtype to subtract in. They replace earlier ones.
+        """
+        self._means = means
 
     def __call__(self, observation: Observation) -> NDArray[np.float32]:
         """Turns a batch of observations into vectors.
@@ -168,10 +178,10 @@ class VectorFeatures:
             observation: `[N, ...]` for every leaf.
 
         Returns:
-            float32 `[N, F]`: the reshaped observation, if it is a single float32 leaf; else a buffer that the next
-            call overwrites.
+            float32 `[N, F]`: the reshaped observation, if it is a single float32 leaf without a mean; else a buffer
+            that the next call overwrites.
         """
-        if self._single is not None:
+        if self._single is not None and not self._means:
             single = observation[self._single]
             plain: NDArray[np.float32] = single if single.ndim == 2 else single.reshape(len(single), -1)  # type: ignore[assignment]
             return plain
@@ -187,6 +197,8 @@ class VectorFeatures:
                 columns[self._rows, values + leaf.one_hot_offsets] = 1.0
             elif leaf.scale != 1.0:
                 np.multiply(values, leaf.scale, out=columns, casting="unsafe")
+            elif leaf.path in self._means:
+                np.subtract(values, self._means[leaf.path], out=columns)
             else:
                 columns[...] = values
         return self._buffer

@@ -11,7 +11,7 @@ from rollcast.actor.policies.features import FeatureLayout, VectorFeatures, feat
 from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.actor.policies.network_size import check_network_size, layer_shapes, n_recurrent_inputs
 from rollcast.actor.policies.observation_moments import (
-    VectorNormalizer,
+    NormalizedFeatures,
     check_moments,
     moments_layout,
     normalized_leaves,
@@ -93,9 +93,10 @@ class _Mlp:
         has_log_std: bool,
         leaves: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self._features = VectorFeatures(layout)
+        self._features: VectorFeatures | NormalizedFeatures = VectorFeatures(layout)
+        if leaves:
+            self._features = NormalizedFeatures(key, leaves, layout, spec.frame_stack)
         self._moments = moments_layout(key, leaves)
-        self._normalizer = VectorNormalizer(key, leaves, layout.vectors, spec.frame_stack) if leaves else None
         self._layer_shapes = layer_shapes(layout, n_outputs, spec)
         self._is_tanh = spec.activation == "tanh"
         # The names of the parameters in TorchPolicy, AutoNetwork and RecurrentNetwork.
@@ -128,8 +129,8 @@ class _Mlp:
 
     def load(self, state: PolicyState, *, clip: float) -> None:
         """Copies the network's arrays from a checked state."""
-        if self._normalizer is not None:
-            self._normalizer.load(state, clip=clip)
+        if isinstance(self._features, NormalizedFeatures):
+            self._features.load(state, clip=clip)
         self._layers = [
             # Transposed once here, so that the product reads its second factor row by row.
             (np.array(state[weight].T, dtype=np.float32, order="C"), np.array(state[bias], dtype=np.float32))
@@ -143,8 +144,6 @@ class _Mlp:
     def __call__(self, observation: Observation, state: RecurrentState | None) -> Parameters:
         """Computes parameters, float32 `[B, P]`, in a buffer that the next call overwrites; updates `state`."""
         x = self._features(observation)
-        if self._normalizer is not None:
-            x = self._normalizer(x)
         if len(x) != self._n:
             self._n = len(x)
             self._buffers = [np.empty((self._n, n_out), dtype=np.float32) for _, n_out in self._layer_shapes]

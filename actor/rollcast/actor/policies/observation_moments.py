@@ -2,16 +2,17 @@
 
 Every leaf that is a Box of floats becomes
 
-    y = clip((float32(x) - float32(mean)) * float32(1 / sqrt(variance + 1e-8)), -observation_clip, observation_clip)
+    y = clip(float32(x - mean) * float32(1 / sqrt(variance + 1e-8)), -observation_clip, observation_clip)
 
-with a mean and a variance for each of its numbers. These are the arrays `normalization.<substep>.mean`, `.variance`
-(float64 `[F]`) and `.count` (int64 `[]`) of a policy; F counts the numbers of all such leaves, in the order of the
-space. Only operations that IEEE 754 rounds correctly are used, in this order, so everybody gets the same bits. Other
-leaves, such as images and Discrete ones, stay as they are.
+with a mean and a variance for each of its numbers. x - mean is computed in float64 for a leaf of float64, because
+float32 loses what tells large numbers apart; and in float32 for any other, of float32(x) and float32(mean). The moments
+are the arrays `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count` (int64 `[]`) of a policy; F
+counts the numbers of all such leaves, in the order of the space. Only operations that IEEE 754 rounds correctly are
+used, in this order, so everybody gets the same bits. Other leaves, such as images and Discrete ones, stay as they are.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +20,11 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from rollcast.actor.policies.features import VectorLeaf
+from rollcast.actor.policies.features import FeatureLayout, VectorFeatures
 from rollcast.actor.policies.state_check import StateLayout
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.spaces.spaces import space_leaves
+from rollcast.services.spaces.spaces import Observation, space_leaves
 
 # Of the names of the arrays in a policy's state.
 NORMALIZATION: Final = "normalization"
@@ -32,6 +33,7 @@ NORMALIZATION: Final = "normalization"
 VARIANCE_EPSILON: Final = 1e-8
 # The smallest factor, float32's smallest normal number: processors may take smaller ones for 0.
 _LEAST_SCALE: Final = float(np.finfo(np.float32).tiny)
+_FLOAT32: Final = np.dtype(np.float32)
 # Halfway to the number that would follow float32's largest one: float64 up to here is rounded to a float32.
 _MOST_MEAN: Final = float(np.nextafter(2.0**128 - 2.0**103, 0.0))
 
@@ -84,50 +86,41 @@ def check_moments(state: PolicyState) -> None:
             )
 
 
-def mean_and_scale(
-    mean: NDArray[np.generic], variance: NDArray[np.generic]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Returns what is subtracted from observations, and the factor after that.
+def scale_of(variance: NDArray[np.generic]) -> NDArray[np.float32]:
+    """Returns the factor of numbers whose mean has been subtracted: 1 / sqrt(variance + 1e-8).
 
     Args:
-        mean: float64 `[F]`.
         variance: float64 `[F]`, at least 0.
 
     Returns:
-        The mean and 1 / sqrt(variance + 1e-8), each float32 `[F]`.
+        float32 `[F]`.
     """
     scale = np.maximum(1.0 / np.sqrt(variance.astype(np.float64) + VARIANCE_EPSILON), _LEAST_SCALE)
-    return mean.astype(np.float32), scale.astype(np.float32)
+    return scale.astype(np.float32)
 
 
-class VectorNormalizer:
-    """A normaliser of the vectors `[N, F]` that `features.VectorFeatures` makes of observations.
+class NormalizedFeatures:
+    """A converter of observations to vectors as `features.VectorFeatures` is, of normalised leaves.
 
-    It owns a buffer; one thread calls it.
+    One thread calls it.
     """
 
-    def __init__(
-        self,
-        substep_key: str,
-        leaves: Mapping[str, tuple[int, ...]],
-        vectors: tuple[VectorLeaf, ...],
-        frame_stack: int = 1,
-    ) -> None:
-        """Prepares the normaliser.
+    def __init__(self, substep_key: str, leaves: Container[str], layout: FeatureLayout, frame_stack: int = 1) -> None:
+        """Prepares the converter.
 
         Args:
             substep_key: The substep of the observations.
-            leaves: The leaves that are normalised, as `normalized_leaves` returns them; at least one.
-            vectors: The leaves of which the vector consists, as stacks of frames.
+            leaves: The paths of the leaves that are normalised, those of `normalized_leaves`; at least one.
+            layout: The layout of the observations, as stacks of frames.
             frame_stack: K, the frames of a stack, all normalised by the same moments.
         """
         self._frame_stack = frame_stack
         self._key = substep_key
-        self._columns = [slice(leaf.offset, leaf.offset + leaf.size) for leaf in vectors if leaf.path in leaves]
-        # Otherwise the vector is a buffer of `VectorFeatures`, which may be overwritten.
-        self._is_whole = len(self._columns) == len(vectors)
-        self._buffer = np.empty((0, 0), dtype=np.float32)
-        self._parts: list[tuple[slice, NDArray[np.float32], NDArray[np.float32]]] = []
+        self._features = VectorFeatures(layout)
+        self._leaves = [leaf for leaf in layout.vectors if leaf.path in leaves]
+        self._is_whole = len(self._leaves) == len(layout.vectors)
+        # Columns of the vector, and the factors of these.
+        self._parts: list[tuple[slice, NDArray[np.float32]]] = []
         self._clip = np.float32(math.inf)
 
     def load(self, state: PolicyState, *, clip: float) -> None:
@@ -138,48 +131,37 @@ class VectorNormalizer:
             clip: Bound of normalised numbers, above 0.
         """
         prefix = f"{NORMALIZATION}.{self._key}"
-        mean, scale = mean_and_scale(state[f"{prefix}.mean"], state[f"{prefix}.variance"])
+        mean, scale = state[f"{prefix}.mean"], scale_of(state[f"{prefix}.variance"])
         self._clip = np.float32(clip)
-        sizes = [column.stop - column.start for column in self._columns]
-        starts = [0, *np.cumsum(sizes)[:-1].tolist()]
-        if self._frame_stack > 1:
-            # K times the moments of a frame, leaf by leaf.
-            n = self._frame_stack
-            index = np.concatenate(
-                [
-                    np.tile(np.arange(start // n, (start + size) // n), n)
-                    for start, size in zip(starts, sizes, strict=True)
-                ]
-            )
-            mean, scale = mean[index], scale[index]
-        if self._is_whole:
-            self._parts = [(slice(None), mean, scale)]
-            return
+        means: dict[str, NDArray[Any]] = {}
         self._parts = []
-        for column, start in zip(self._columns, starts, strict=True):
-            end = start + column.stop - column.start
-            self._parts.append((column, mean[start:end], scale[start:end]))
+        start = 0
+        for leaf in self._leaves:
+            frame = slice(start, start + leaf.size // self._frame_stack)
+            start = frame.stop
+            means[leaf.path] = np.tile(mean[frame], self._frame_stack).astype(
+                np.result_type(leaf.space.dtype, _FLOAT32)
+            )
+            self._parts.append((slice(leaf.offset, leaf.offset + leaf.size), np.tile(scale[frame], self._frame_stack)))
+        if self._is_whole:
+            self._parts = [(slice(None), np.concatenate([part for _, part in self._parts]))]
+        self._features.subtract(means)
 
-    def __call__(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Normalises a batch of vectors.
+    def __call__(self, observation: Observation) -> NDArray[np.float32]:
+        """Turns a batch of observations into normalised vectors.
 
         Args:
-            vector: float32 `[N, F]`; overwritten if only some of its columns are normalised.
+            observation: `[N, ...]` for every leaf.
 
         Returns:
             float32 `[N, F]`, in a buffer that the next call overwrites.
         """
-        out = vector
-        if self._is_whole:
-            if self._buffer.shape != vector.shape:
-                self._buffer = np.empty(vector.shape, dtype=np.float32)
-            out = self._buffer
-        # Numbers near float32's largest overflow to an infinity, which is clipped.
+        # Numbers beyond float32's largest overflow to an infinity, which is clipped.
         with np.errstate(over="ignore"):
-            for columns, mean, scale in self._parts:
-                part = out[:, columns]
-                np.subtract(vector[:, columns], mean, out=part)
+            vector = self._features(observation)
+            for columns, scale in self._parts:
+                part = vector[:, columns]
                 np.multiply(part, scale, out=part)
                 np.maximum(part, -self._clip, out=part)
                 np.minimum(part, self._clip, out=part)
-        return out
+        return vector

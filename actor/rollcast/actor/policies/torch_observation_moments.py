@@ -130,13 +130,15 @@ class ObservationMoments(RunningMoments):
             The normalised leaves as float32, the others as they are, in the given order.
         """
         # Derived anew each time: loading, merging and sharing then need to know of the buffers only.
-        mean = self.mean.to(torch.float32)
         scale = (1.0 / (self.variance + VARIANCE_EPSILON).sqrt()).clamp_(min=_LEAST_SCALE).to(torch.float32)
         found = dict(observation)
         for (path, shape), part_mean, part_scale in zip(
-            self._shapes.items(), torch.split(mean, self._sizes), torch.split(scale, self._sizes), strict=True
+            self._shapes.items(), torch.split(self.mean, self._sizes), torch.split(scale, self._sizes), strict=True
         ):
-            centred = observation[path].to(torch.float32) - part_mean.view(shape)
+            if observation[path].dtype == torch.float64:
+                centred = (observation[path] - part_mean.view(shape)).to(torch.float32)
+            else:
+                centred = observation[path].to(torch.float32) - part_mean.to(torch.float32).view(shape)
             found[path] = centred.mul_(part_scale.view(shape)).clamp_(-self._clip, self._clip)
         return found
 
@@ -149,6 +151,6 @@ class ObservationMoments(RunningMoments):
             n_valid: Their number.
         """
         flat = [observation[path].reshape(-1, size) for path, size in zip(self._shapes, self._sizes, strict=True)]
-        # As float32, as networks see them; what is beyond its range counts as its largest number.
-        values = torch.cat([leaf.to(torch.float32) for leaf in flat], dim=1).clamp_(-_LARGEST, _LARGEST)
+        # What is beyond float32's range counts as its largest number.
+        values = torch.cat([leaf.to(torch.float64) for leaf in flat], dim=1).clamp_(-_LARGEST, _LARGEST)
         self.merge(values, valid.reshape(-1), n_valid)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
-from rollcast.actor.policies.observation_moments import mean_and_scale, moments_layout, normalized_leaves
+from rollcast.actor.policies.observation_moments import moments_layout, normalized_leaves, scale_of
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
@@ -105,7 +105,9 @@ def test_numpy_and_torch_give_the_bits_of_the_formula(dtype, clip, moments):
         x = np.concatenate([np.stack([np.roll(ODD, i) for i in range(12)]), random]).astype(dtype)
         x[~np.isfinite(x)] = 0.0  # refused before, by the checks of values
         scale = np.float32(np.maximum(1 / np.sqrt(state["normalization.0.variance"] + 1e-8), np.finfo(np.float32).tiny))
-        y = (x.astype(np.float32) - state["normalization.0.mean"].astype(np.float32)) * scale
+        # In float64 for leaves of float64, in float32 for all others.
+        wide = np.float64 if dtype == np.float64 else np.float32
+        y = (x.astype(wide) - state["normalization.0.mean"].astype(wide)).astype(np.float32) * scale
         expected = np.clip(y, np.float32(-clip), np.float32(clip))
     for found in (numpy_normalized(policy, state, {"": x}), torch_normalized(policy, state, {"": x})[""].numpy()):
         assert found.dtype == np.float32
@@ -113,12 +115,26 @@ def test_numpy_and_torch_give_the_bits_of_the_formula(dtype, clip, moments):
         assert np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_large_float64_numbers_keep_what_tells_them_apart(frame_stack):
+    """As float32, all of these are one of two numbers."""
+    policy = policy_of(spaces.Box(-np.inf, np.inf, (2,), np.float64), frame_stack=frame_stack)
+    n = 500 * frame_stack
+    z = np.random.default_rng(0).standard_normal((n, 2))
+    x = 1e6 + 0.01 * z
+    policy.observe({"": torch.from_numpy(x)}, torch.ones(n, dtype=torch.bool), n)
+    state = policy.state_arrays()
+    expected = ((z - z.mean(axis=0)) / z.std(axis=0)).reshape(500, -1)
+    seen = {"": x.reshape(500, 2) if frame_stack == 1 else x.reshape(500, frame_stack, 2)}
+    for found in (numpy_normalized(policy, state, seen), torch_normalized(policy, state, seen)[""].numpy()):
+        np.testing.assert_allclose(found.reshape(500, -1), expected, rtol=1e-3, atol=1e-4)
+
+
 def test_numbers_beyond_float32_are_clipped_and_never_nan():
     policy = policy_of(spaces.Box(-np.inf, np.inf, (2,), np.float64))
     x = np.array([[1e300, -1e300]])
     state = state_with(policy, 0.0, 1e77)
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(numpy_normalized(policy, state, {"": x}), [[10, -10]])
+    np.testing.assert_array_equal(numpy_normalized(policy, state, {"": x}), [[10, -10]])
     np.testing.assert_array_equal(torch_normalized(policy, state, {"": x})[""].numpy(), [[10, -10]])
 
 
@@ -216,5 +232,4 @@ def test_a_policy_that_normalises_and_one_that_does_not_are_told_apart():
 
 
 def test_scale_of_a_number_that_never_changed():
-    mean, scale = mean_and_scale(np.array([3.5]), np.array([0.0]))
-    assert (mean.item(), scale.item()) == (3.5, 10_000.0)
+    assert scale_of(np.array([0.0])).item() == 10_000.0
