@@ -110,7 +110,8 @@ def feature_layout(observation_space: Space[Any], network: str = AUTO_NETWORK) -
     vectors: list[VectorLeaf] = []
     offset = 0
     for path, leaf in space_leaves(observation_space).items():
-        if path == ACTION_MASK:
+        # At the top; deeper where the observation is one of several inputs, as a recurrent policy's critic has them.
+        if path.rpartition("/")[2] == ACTION_MASK:
             continue
         if network != "mlp" and (layout := image_layout(leaf)) is not None:
             images[path] = layout

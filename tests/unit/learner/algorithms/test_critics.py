@@ -1,9 +1,9 @@
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 from rollcast.actor.policies.networks import AutoNetwork
-from rollcast.learner.algorithms.critics import CriticEnsemble, ValueCritic
+from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -18,6 +18,21 @@ def test_value_critic_returns_one_value_per_observation():
     assert values.dtype == torch.float32
     values.sum().backward()
     assert all(parameter.grad is not None for parameter in critic.parameters())
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize("recurrence", ["none", "gru"])
+def test_values_do_not_depend_on_the_action_mask(recurrence, frame_stack):
+    observation = Dict({"action_mask": MultiBinary(3), "seen": Box(-1.0, 1.0, (2,))})
+    spaces = {"0": SubstepSpaces(observation=observation, action=Discrete(3))}
+    spec = PolicySpec(recurrence=recurrence, recurrent_size=0 if recurrence == "none" else 5, frame_stack=frame_stack)
+    critic = (ValueCritic if recurrence == "none" else RecurrentValueCritic)(spaces, spec, substep_key="0")
+    state = [torch.randn(4, 5)] if spec.state_size else []
+    seen = torch.randn(4, 2) if frame_stack == 1 else torch.randn(4, frame_stack, 2)
+    all_allowed, one_allowed = torch.ones(4, 3, dtype=torch.int8), torch.tensor([[0, 1, 0]] * 4, dtype=torch.int8)
+    values = critic({"action_mask": all_allowed, "seen": seen}, *state)
+    assert torch.equal(values, critic({"action_mask": one_allowed, "seen": seen}, *state))
+    assert len(values.unique()) == 4
 
 
 OBSERVATIONS = {
