@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.wrapper import EVENTS_KEY
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
@@ -35,7 +36,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
     unlike in gymnasium's own vectors.
 
     Invariant: the same seeds and actions give the same values in every subclass, bit by bit. After an exception in
-    `reset` or `step` it can only be closed. One thread uses it.
+    `reset` or `step`, or the loss of an environment, it can only be closed. One thread uses it.
 
     Args:
         env_factories: Each makes one environment.
@@ -177,15 +178,15 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             A result for each environment.
 
         Raises:
-            ConfigurationError: If the name is `reset`, `step` or `close`.
-            EnvironmentFailedError: If an environment raised.
+            ConfigurationError: If the name is `reset`, `step` or `close`, or the arguments cannot be sent to a process.
+            EnvironmentFailedError: If an environment raised, or lacks the attribute; the vector can be used further.
             EnvironmentLostError: As for `reset`.
             RefusedError: As for `reset`.
         """
         if name in {"reset", "step", "close"}:
             raise ConfigurationError(f"call({name!r}) goes past this vector; expected another name; use .{name}()")
         self._ready_arrays()
-        with NotesFailure(self):
+        with NotesFailure(self, EnvironmentFailedError, ConfigurationError):
             return self._call_all(name, args, kwargs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -200,8 +201,8 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             values: A list or tuple with a value for each environment, or one value for all.
 
         Raises:
-            ConfigurationError: If the number of values is not n.
-            EnvironmentFailedError: As for `call`.
+            ConfigurationError: If the number of values is not n, or they cannot be sent to a process.
+            EnvironmentFailedError: If an environment raised; the vector can be used further.
             EnvironmentLostError: As for `reset`.
             RefusedError: As for `reset`.
         """
@@ -211,7 +212,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
                 f"values has {len(each)} entries; expected {self.num_envs}, one for each environment, or one value"
             )
         self._ready_arrays()
-        with NotesFailure(self):
+        with NotesFailure(self, EnvironmentFailedError, ConfigurationError):
             self._set_all(name, each)
 
     def render(self) -> tuple[Any, ...]:
@@ -340,17 +341,23 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
 
 class NotesFailure:
-    """A context that notes an error in a vector: environments in an unknown state must not be stepped again."""
+    """A context that notes an error in a vector: environments in an unknown state must not be stepped again.
 
-    __slots__ = ("_vector_env",)
+    Args:
+        vector_env: The vector.
+        harmless: The errors that leave its environments in a known state.
+    """
 
-    def __init__(self, vector_env: LockstepVectorEnv) -> None:
+    __slots__ = ("_harmless", "_vector_env")
+
+    def __init__(self, vector_env: LockstepVectorEnv, *harmless: type[Exception]) -> None:
         self._vector_env = vector_env
+        self._harmless = harmless
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, self._harmless):
             # The text only: the exception's frames would hold memory that `close` frees.
             self._vector_env._failure = f"{type(error).__name__}: {error}"

@@ -104,12 +104,12 @@ class ChildProcess:
         except OSError as error:
             raise self._lost("make") from error
 
-    def begin(self, operation: Operation, argument: object = None) -> None:
+    def begin(self, operation: Operation, argument: memoryview | None = None) -> None:
         """Starts an operation in the child; `finish` waits for its end.
 
         Args:
             operation: The operation.
-            argument: Its arguments beside the arrays.
+            argument: Its arguments beside the arrays, pickled.
 
         Raises:
             EnvironmentLostError: If the process has ended.
@@ -120,7 +120,7 @@ class ChildProcess:
         try:
             self._bell.tell(self._number)
             if argument is not None:
-                self._messages.send(argument)
+                self._messages.send_bytes(argument)
         except (PeerGoneError, BrokenPipeError, ConnectionResetError) as error:
             raise self._lost(operation.name.lower()) from error
 

@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,12 +185,10 @@ class EnvironmentGroup:
             EnvironmentFailedError: If an environment raised.
         """
         results = []
-        for index, env in enumerate(self._envs, self._first):
-            try:
+        for place, env in enumerate(self._envs):
+            with self._naming(place, name):
                 attribute = env.get_wrapper_attr(name)
                 results.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
-            except (Exception, SystemExit) as error:
-                raise _failed(error, name, index, self._current_seeds[index - self._first]) from error
         return results
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -198,9 +197,13 @@ class EnvironmentGroup:
         Args:
             name: Name of the attribute.
             values: A value for each environment of the group.
+
+        Raises:
+            EnvironmentFailedError: If an environment raised.
         """
-        for env, value in zip(self._envs, values, strict=True):
-            env.set_wrapper_attr(name, value)
+        for place, (env, value) in enumerate(zip(self._envs, values, strict=True)):
+            with self._naming(place, "set_attr"):
+                env.set_wrapper_attr(name, value)
 
     def close(self) -> None:
         """Closes every environment; logs those that raise. Idempotent."""
@@ -210,6 +213,14 @@ class EnvironmentGroup:
                 env.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - environments raise anything
                 logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, error)
+
+    @contextmanager
+    def _naming(self, place: int, doing: str) -> Iterator[None]:
+        """Makes an error that names the environment and its seed from whatever it raises."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise _failed(error, doing, self._first + place, self._current_seeds[place]) from error
 
     def _end_episode(
         self,

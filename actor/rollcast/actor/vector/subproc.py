@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
+from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.actor.vector.base import LockstepVectorEnv, NotesFailure
 from rollcast.actor.vector.bell import Operation, hear_any
@@ -267,9 +269,27 @@ class SubprocVectorEnv(LockstepVectorEnv):
         )
 
     def _run(self, operation: Operation, arguments: Sequence[object]) -> list[Any]:
-        for worker, argument in zip(self._workers, arguments, strict=True):
+        try:
+            # Before any process begins, which would wait for an argument that cannot be sent.
+            pickled = [ForkingPickler.dumps(argument) for argument in arguments]
+        except Exception as error:
+            raise ConfigurationError(
+                f"the arguments of {operation.name.lower()} cannot be sent to the environments' processes: {error}; "
+                "expected values that can be copied; leave locks, files and the like out"
+            ) from error
+        for worker, argument in zip(self._workers, pickled, strict=True):
             worker.begin(operation, argument)
-        return [worker.finish(operation) for worker in self._workers]
+        results: list[Any] = []
+        failure: EnvironmentFailedError | None = None
+        for worker in self._workers:
+            try:
+                results.append(worker.finish(operation))
+            except EnvironmentFailedError as error:
+                # Every answer is read, or the next operation would take it for its own.
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return results
 
 
 def usable_cores() -> int:
