@@ -95,6 +95,25 @@ class TellingEnv(NumberedEnv):
         return self.difficulty + number * factor
 
 
+class OneInfoEnv(NumberedEnv):
+    """Every environment fills the same dictionary and the same array, in steps and resets."""
+
+    info: dict[str, Any] = {"steps": np.zeros(2), "deep": {}}  # noqa: RUF012 - shared, as an environment must not
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, self._filled("reset")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        return *result, self._filled("step")
+
+    def _filled(self, doing: str) -> dict[str, Any]:
+        self.info["steps"][:] = self.n_steps
+        self.info["deep"] |= {"name": self.name, "doing": doing}
+        return self.info
+
+
 class LargeInfoEnv(NumberedEnv):
     """Infos that no pipe's buffer holds."""
 

@@ -6,13 +6,14 @@ import threading
 
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import ConfigurationError
-from tests.vector_environments import TellingEnv
+from tests.vector_comparison import assert_same_play
+from tests.vector_environments import OneInfoEnv, TellingEnv
 
 VECTORS = {
     "gymnasium": SyncVectorEnv,
@@ -39,6 +40,14 @@ def vector(request):
     yield make
     for env in made:
         env.close()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_infos_are_those_of_their_step_though_the_environments_share_one_dictionary(vector, mode):
+    factories = [OneInfoEnv] * 3
+    assert assert_same_play(
+        SequentialVectorEnv(factories, autoreset_mode=mode), vector(factories, autoreset_mode=mode), 20
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
@@ -133,7 +134,7 @@ class EnvironmentGroup:
                 self._arrays.terminated[index] = False
                 self._arrays.truncated[index] = False
                 if info:
-                    infos[index] = EnvironmentInfos(info, None)
+                    infos[index] = EnvironmentInfos(_copied(info), None)
         return infos
 
     def step(self) -> dict[int, EnvironmentInfos]:
@@ -158,7 +159,7 @@ class EnvironmentGroup:
                 rewards[index] = 0.0
                 terminateds[index] = truncateds[index] = False
                 if info:
-                    infos[index] = EnvironmentInfos(info, None)
+                    infos[index] = EnvironmentInfos(_copied(info), None)
             else:
                 try:
                     observation, reward, terminated, truncated, info = checked_step(step(get_action(index)))
@@ -174,7 +175,7 @@ class EnvironmentGroup:
                 if terminated or truncated:
                     self._end_episode(place, observation, info, infos)
                 elif info:
-                    infos[index] = EnvironmentInfos(info, None)
+                    infos[index] = EnvironmentInfos(_copied(info), None)
             index += 1
         return infos
 
@@ -234,13 +235,14 @@ class EnvironmentGroup:
         self._arrays.episode_length[index] = self._n_steps[place]
         if self._mode is AutoresetMode.SAME_STEP:
             self._arrays.final_observation.put(index, observation)
-            reset_info = self._reset_one(place, None)
-            if reset_info or info:
-                infos[index] = EnvironmentInfos(reset_info, info)
+            final_info = _copied(info)
+            reset_info = _copied(self._reset_one(place, None))
+            if reset_info or final_info:
+                infos[index] = EnvironmentInfos(reset_info, final_info)
             return
         self._needs_reset[place] = self._mode is AutoresetMode.NEXT_STEP
         if info:
-            infos[index] = EnvironmentInfos(info, None)
+            infos[index] = EnvironmentInfos(_copied(info), None)
 
     def _reset_one(self, place: int, options: dict[str, Any] | None) -> dict[str, Any]:
         index = self._first + place
@@ -268,6 +270,14 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
             "stepped in processes of their own; use vectorization 'auto', and more actors"
         )
     return with_event_statistics(env)
+
+
+def _copied(info: dict[str, Any]) -> dict[str, Any]:
+    """Copies what gymnasium's vectors copy at once: environments may use dictionaries and arrays again and again."""
+    return {
+        key: _copied(value) if isinstance(value, dict) else value.copy() if isinstance(value, np.ndarray) else value
+        for key, value in info.items()
+    }
 
 
 def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:
