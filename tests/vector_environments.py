@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from tests.unit.actor.sample_environments import NumberedEnv
+from tests.unit.actor.sample_environments import NumberedEnv, SampledEnv
 
 
 class MisbehavingEnv(NumberedEnv):
@@ -128,6 +129,17 @@ class UnsendableInfoEnv(NumberedEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *result, _ = super().step(action)
         return *result, {"lock": threading.Lock()}
+
+
+class ClosingEnv(SampledEnv):
+    """Writes a file when it is closed; the number of its observations is in that file's name."""
+
+    def __init__(self, closed: Path, n_values: int) -> None:
+        super().__init__(spaces.Box(-1, 1, (n_values,)), spaces.Discrete(2))
+        self.closed = closed / str(n_values)
+
+    def close(self) -> None:
+        self.closed.touch()
 
 
 class DrawingEnv(gymnasium.Env[Any, Any]):

@@ -30,6 +30,7 @@ from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACE
 from tests.unit.actor.vector.test_arrays import LEAVES, SPACES
 from tests.vector_comparison import assert_same, assert_same_play
 from tests.vector_environments import (
+    ClosingEnv,
     DrawingEnv,
     LargeInfoEnv,
     MisbehavingEnv,
@@ -281,6 +282,14 @@ class TestFailures:
         for envs_per_process in (1, 2):
             with pytest.raises(InvalidSpaceError, match=r"environment 1 has observation_space .* environment 0"):
                 SubprocVectorEnv([MisbehavingEnv, OtherSpaceEnv], envs_per_process=envs_per_process)
+
+    @pytest.mark.parametrize("start_method", multiprocessing.get_all_start_methods())
+    def test_refused_environments_are_closed(self, tmp_path, caplog, start_method):
+        factories = [functools.partial(ClosingEnv, tmp_path, n_values) for n_values in (1, 2, 3)]
+        with pytest.raises(InvalidSpaceError, match="environment 1 has observation_space"):
+            SubprocVectorEnv(factories, start_method=start_method, envs_per_process=1)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+        assert "killed" not in caplog.text
 
     def test_rejects_unsupported_space(self):
         with pytest.raises(InvalidSpaceError, match="Text"):

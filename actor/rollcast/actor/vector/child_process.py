@@ -7,6 +7,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import register_after_fork
 from typing import Any
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError, FailureReport
@@ -53,6 +54,8 @@ class ChildProcess:
         self._bell: Bell | None = None
         self._bell_connection, bell = context.Pipe()
         self._messages, messages = context.Pipe()
+        # A child that holds its parent's ends, or those of the children before it, never sees them closed.
+        register_after_fork(self, ChildProcess._close_connections)
         self._process: BaseProcess | None = context.Process(  # type: ignore[attr-defined]
             target=run_child, args=(plan, bell, messages), name=f"rollcast-environments-{plan.child}", daemon=True
         )
@@ -165,8 +168,7 @@ class ChildProcess:
             with suppress(PeerGoneError):
                 self._bell.tell(self._number)
         # A sleeping child wakes at the end of the pipe; one that waits to send gives up.
-        self._bell_connection.close()
-        self._messages.close()
+        self._close_connections()
 
     def end(self, grace_s: float) -> None:
         """Ends the process, and kills it if it does not end by itself.
@@ -189,6 +191,10 @@ class ChildProcess:
             logger.error("environments %s cannot be killed: process %d is left", _span(self.indices), process.pid)
             return
         process.close()
+
+    def _close_connections(self) -> None:
+        self._bell_connection.close()
+        self._messages.close()
 
     def _receive(self, receive: Callable[[Connection], Any], doing: str) -> Any:  # noqa: ANN401
         try:
