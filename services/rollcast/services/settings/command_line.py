@@ -62,6 +62,10 @@ class CommandLineParser(argparse.ArgumentParser):
                 f"{option}: no value is given; expected one; write {option} VALUE, or {option}=VALUE if it begins with "
                 "a dash"
             )
+        if problem.startswith("ignored explicit argument"):
+            raise ConfigurationError(
+                f"{option}: a value is given; expected none; write {option} or --no-{option[2:]} alone"
+            )
         raise ConfigurationError(f"{option}: {problem}; {HELP} explains it")
 
     def _unknown(self, option: str) -> str:

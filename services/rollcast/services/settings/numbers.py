@@ -1,6 +1,8 @@
-"""Kinds of numbers that several settings are, with their bounds."""
+"""Kinds of numbers that several settings are, with their bounds, and short ways of writing large ones."""
 
-from typing import Annotated, TypeAlias
+import re
+from decimal import Decimal
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field
 
@@ -12,3 +14,19 @@ ZeroToOne: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 AboveZeroToOne: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ZeroToBelowOne: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 PositiveOrInfinite: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+
+_WHOLE_NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,2})?)([kmg]?)", re.IGNORECASE)
+_THOUSANDS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
+
+
+def expand_whole_number(text: str) -> int | str:
+    """Returns the number that `1e6`, `2.5e6`, `64k`, `20M` or `8G` stands for; any other text as it is.
+
+    Args:
+        text: A whole number as typed; k, M and G, in either case, are powers of 1000.
+    """
+    match = _WHOLE_NUMBER.fullmatch(text.strip())
+    if match is None or text.isdecimal():
+        return text
+    number = Decimal(match[1]) * 1000 ** _THOUSANDS[match[2].lower()]
+    return int(number) if number == number.to_integral_value() else text

@@ -79,7 +79,7 @@ def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = N
 
 def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[Option]:
     for name, field in settings.model_fields.items():
-        path, kind = (*prefix, name), _bare(field.annotation)
+        path, kind = (*prefix, name), bare_type(field.annotation)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _options(kind, defaults.get(name, {}), path)
             continue
@@ -95,13 +95,13 @@ def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tup
         )
 
 
-def _bare(annotation: Any) -> Any:  # noqa: ANN401  # an annotation has no common type
+def bare_type(annotation: Any) -> Any:  # noqa: ANN401  # an annotation has no common type
     """Returns the type without `Annotated` and without None."""
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-        return _bare(kinds[0]) if len(kinds) == 1 else annotation
+        return bare_type(kinds[0]) if len(kinds) == 1 else annotation
     return annotation
 
 
@@ -115,7 +115,7 @@ def _value(kind: Any) -> tuple[Takes, str, tuple[str, ...]]:  # noqa: ANN401  # 
     if kind is Path:
         return Takes.PATH, "PATH", ()
     if typing.get_origin(kind) is tuple:
-        metavar = _value(_bare(typing.get_args(kind)[0]))[1]
+        metavar = _value(bare_type(typing.get_args(kind)[0]))[1]
         return Takes.VALUE, f"{metavar},...", ()
     if typing.get_origin(kind) is dict:
         return Takes.VALUE, "JSON", ()

@@ -54,6 +54,10 @@ class Origins:
             return f" (from {str(self.file)!r})"
         return ""
 
+    def variables(self) -> frozenset[str]:
+        """Returns the names of all `ROLLCAST_*` variables that are set, in capital letters."""
+        return frozenset(name for name in self._variables() if name.startswith("ROLLCAST_"))
+
     @staticmethod
     def _variables() -> dict[str, str]:
         # pydantic-settings takes names in any case

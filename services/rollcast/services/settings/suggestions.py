@@ -1,7 +1,7 @@
 """Guesses the existing name behind a mistyped one."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _MOST: Final = 3
@@ -9,19 +9,25 @@ _MOST: Final = 3
 _LEAST_LETTERS: Final = 3
 # Keeps names whose similarity is nearly that of the best.
 _AS_NEAR: Final = 0.92
+# One letter more or less among four (`seeds`), one other letter among nine.
+_NEARLY_THE_SAME: Final = 0.88
 
 
-def did_you_mean(name: str, known: Iterable[str], preferred: Iterable[str] = ()) -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], preferred: Iterable[str] = (), *, shown: Callable[[str], str] = str
+) -> str:
     """Returns `"did you mean A, or B?"`, or an empty string if no known name is similar.
 
     The guesses are the first of these that exist: names that begin with the given one (`--n-actor`: `--n-actors`),
-    names that end with it (`--learning-rate`: `--impala.learning-rate`), names with a similar spelling, and names whose
-    last part has a spelling similar to its own last part (`--learnig-rate`).
+    names that end with it (`--learning-rate`: `--impala.learning-rate`), names with a similar spelling, names whose
+    last part has a spelling similar to its own last part (`--learnig-rate`), and names whose last part has its initials
+    (`--lr`).
 
     Args:
         name: The typed name.
         known: The names that exist.
         preferred: Those of them that are more likely to be meant.
+        shown: Writes a guess as the user would.
     """
     negated = name.startswith("--no-")
     known = [other for other in dict.fromkeys(known) if other.startswith("--no-") == negated or other == name]
@@ -31,16 +37,36 @@ def did_you_mean(name: str, known: Iterable[str], preferred: Iterable[str] = ())
         or [other for other, end in ends.items() if f"-{end}".endswith(f"-{_end(name)}")]
         or _spelt_like(name, known)
         or [other for other, end in ends.items() if end in _spelt_like(_end(name), set(ends.values()))]
+        or [other for other, end in ends.items() if _has_initials(end, _end(name))]
     )
     group = f"{name.rpartition('.')[0]}."
     in_group = [other for other in guesses if other.startswith(group)]
     likely = set(preferred)
     guesses = in_group or [other for other in guesses if other in likely] or guesses
-    return f"did you mean {', or '.join(guesses[:_MOST])}?" if guesses else ""
+    return f"did you mean {', or '.join(map(shown, guesses[:_MOST]))}?" if guesses else ""
+
+
+def is_misspelt(name: str, known: Iterable[str]) -> bool:
+    """Returns whether one of the known names must be meant: by nearly the same letters, by its last part or initials.
+
+    Args:
+        name: An option that is not known; it may be right elsewhere.
+        known: The options that exist here.
+    """
+    bare = name.lstrip("-")
+    known = [other.lstrip("-") for other in known]
+    # has no group, so it is not a setting of another process's group
+    without_group = "." not in bare and any(bare == _end(other) or _has_initials(_end(other), bare) for other in known)
+    return without_group or bool(difflib.get_close_matches(bare, known, n=1, cutoff=_NEARLY_THE_SAME))
 
 
 def _end(name: str) -> str:
     return name.lstrip("-").rpartition(".")[2]
+
+
+def _has_initials(end: str, initials: str) -> bool:
+    """Returns whether the last words of a name begin with these letters: `policy-learning-rate` with `lr`."""
+    return len(initials) > 1 and "".join(word[:1] for word in end.split("-")).endswith(initials)
 
 
 def _spelt_like(name: str, known: Iterable[str]) -> list[str]:

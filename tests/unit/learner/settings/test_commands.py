@@ -8,9 +8,14 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource
 
 from rollcast.learner.settings.commands import COMMAND_SETTINGS
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.command_line import CommandLineParser
-from rollcast.services.settings.options import options_of
+from rollcast.services.settings.options import options_of, variable_name
 from rollcast.services.settings.settings import ProcessSettings
+from tests.documents import ROOT
+
+# Kubernetes gives these to every pod, for each service.
+_OF_A_SERVICE = ("PORT", "PORT_50051_TCP", "PORT_50051_TCP_ADDR", "PORT_50051_TCP_PORT", "SERVICE_HOST", "SERVICE_PORT")
 
 
 @pytest.fixture(params=COMMAND_SETTINGS.values(), ids=COMMAND_SETTINGS)
@@ -46,6 +51,33 @@ class TestOptions:
         names = [".".join(option.path) for option in options_of(process)]
         assert set(process.first_options) <= set(names)
         assert len(names) <= 16 or process.first_options, "a long help begins with what matters"
+
+
+def _all_variables() -> set[str]:
+    """Returns the variables of every process, of the deployments, and those that Kubernetes adds."""
+    settings = {variable_name(option.path) for process in COMMAND_SETTINGS.values() for option in options_of(process)}
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    files += [ROOT / "Makefile", *ROOT.glob("docker-compose*.yml")]
+    written = {name for file in files for name in re.findall(r"ROLLCAST_[A-Z0-9_]*[A-Z]", file.read_text("utf-8"))}
+    services = ("LEARNER", "RELAY", "DASHBOARD", "SCALER", "ACTOR", "METRICS")
+    return settings | written | {f"ROLLCAST_{service}_{name}" for service in services for name in _OF_A_SERVICE}
+
+
+def _complaint(process: type[ProcessSettings]) -> str:
+    try:
+        process.from_command_line("rollcast try", [])
+    except ConfigurationError as error:  # several need an argument
+        return str(error)
+    return ""
+
+
+def test_take_no_variable_of_another_process_for_a_misspelt_one(
+    process: type[ProcessSettings], monkeypatch: pytest.MonkeyPatch
+):
+    for variable in _all_variables():
+        if variable.removeprefix("ROLLCAST_").lower().partition("__")[0] not in process.model_fields:
+            monkeypatch.setenv(variable, "x")
+    assert "there is no such setting" not in _complaint(process)
 
 
 def _numbers(settings: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, type[BaseModel]]]:

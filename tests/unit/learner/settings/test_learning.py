@@ -37,7 +37,7 @@ def test_actor_leaves_envs_per_actor_to_the_learner():
 def test_rejects_more_environments_than_the_protocol_allows(settings):
     most = settings.from_command_line("rollcast", ["--envs-per-actor", str(MAX_ENVS_PER_ACTOR)])
     assert most.envs_per_actor == MAX_ENVS_PER_ACTOR
-    with pytest.raises(ConfigurationError, match=f"less than or equal to {MAX_ENVS_PER_ACTOR}"):
+    with pytest.raises(ConfigurationError, match=f"expected at most {MAX_ENVS_PER_ACTOR}"):
         settings.from_command_line("rollcast", ["--envs-per-actor", str(MAX_ENVS_PER_ACTOR + 1)])
 
 

@@ -16,16 +16,25 @@ class TestCommandLine:
                 "--learning-rate: there is no such option; did you mean --network.learning-rate?",
             ),
             (("--learnig-rate", "1"), "--learnig-rate: there is no such option; did you mean --network.learning-rate?"),
-            (("--network.lr", "1"), "--network.lr: there is no such option; --help-all lists all"),
+            (("--lr", "1"), "--lr: there is no such option; did you mean --network.learning-rate?"),
+            (("--network.lr", "1"), "--network.lr: there is no such option; did you mean --network.learning-rate?"),
+            (("--network.gamma", "1"), "--network.gamma: there is no such option; --help-all lists all"),
             (("--no-determinstic",), "--no-determinstic: there is no such option; did you mean --no-deterministic?"),
             (("--confg", "x"), "--confg: there is no such option; did you mean --config?"),
             (("-x",), "-x: there is no such option; --help-all lists all"),
             (("3",), "'3' is one argument too many; expected options"),
             (("--seed",), "--seed: no value is given; expected one; write --seed VALUE, or --seed=VALUE if it begins"),
-            (("--deterministic=1",), "--deterministic: ignored explicit argument '1'"),
+            (("--deterministic=1",), "--deterministic: a value is given; expected none; write --deterministic"),
             (("--env-kwargs", "{"), "--env-kwargs: its value cannot be read (Missing end delimiter"),
-            (("--seed", "-1"), "--seed: '-1' is not valid: Input should be greater than or equal to 0"),
-            (("--network.activation", "gelu"), "--network.activation: 'gelu' is not valid: Input should be 'tanh' or"),
+            (("--seed", "-1"), "--seed: '-1' is not valid: expected at least 0"),
+            (("--seed", "x"), "--seed: 'x' is not valid: expected a whole number, such as 5000, 1e6 or 20M"),
+            (("--seed", "2.5"), "--seed: '2.5' is not valid: expected a whole number, such as"),
+            (("--stop-return", "x"), "--stop-return: 'x' is not valid: expected a number, such as"),
+            (("--sizes", "3,x"), "--sizes.1: 'x' is not valid: expected a whole number, such as"),
+            (
+                ("--network.activation", "Relu"),
+                "--network.activation: 'Relu' is not valid: expected 'tanh' or 'relu'; did you mean relu?",
+            ),
         ],
     )
     def test_that_is_wrong_is_refused_with_what_may_be_meant(self, arguments: tuple[str, ...], message: str):
@@ -40,8 +49,35 @@ class TestCommandLine:
 
     @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
     def test_refuses_what_is_no_number(self, value: str):
-        assert "Input should be a finite number" in refused(f"--stop-return={value}")
-        assert "Input should be a finite number" in refused(f"--network.learning-rate={value}")
+        assert "expected a finite number" in refused(f"--stop-return={value}")
+        assert "expected a finite number" in refused(f"--network.learning-rate={value}")
+
+    @pytest.mark.parametrize(
+        ("value", "number"),
+        [
+            *(
+                ("1e6", 10**6),
+                ("1.0e6", 10**6),
+                ("2.5E+3", 2500),
+                ("20M", 20 * 10**6),
+                ("0.5k", 500),
+                ("8g", 8 * 10**9),
+            ),
+            *(
+                ("1_000", 1000),
+                ("12345678901234567890123", 12345678901234567890123),
+                ("123456789012345k", 123456789012345000),
+            ),
+        ],
+    )
+    def test_takes_whole_numbers_as_people_write_them(self, value: str, number: int):
+        assert read("--n-actors", value).n_actors == number
+
+    @pytest.mark.parametrize("value", ["2.5", "1e-3", "1e999999999", "20 MB", "M", "0x10", "1.2345k"])
+    def test_refuses_what_is_no_whole_number(self, value: str):
+        assert refused("--n-actors", value) == (
+            f"--n-actors: {value!r} is not valid: expected a whole number, such as 5000, 1e6 or 20M"
+        )
 
     def test_says_what_is_missing(self):
         assert refused(settings=Positional) == "RUN_DIR is not given; expected: rollcast try RUN_DIR; add it"

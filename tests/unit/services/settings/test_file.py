@@ -58,9 +58,16 @@ class TestFile:
         assert "2 files are given, a.yaml, b.yaml" in refused("--config", "a.yaml", "--config=b.yaml")
 
     def test_with_a_name_that_does_not_exist_is_refused_with_the_one_that_may_be_meant(self, config: Path):
-        config.write_text("n_actor: 3\nnetwork: {learnig_rate: 1}\nseed: -1\n")
+        config.write_text("n_actor: 3\nnetwork: {learnig_rate: 1}\nseed: -1\nlr: 1\nnetwrk: {learning_rate: 1}\n")
         assert refused("--config", str(config)).splitlines() == [
-            f"--seed: -1 is not valid (from {str(config)!r}): Input should be greater than or equal to 0",
+            f"--seed: -1 is not valid (from {str(config)!r}): expected at least 0",
             f"network.learnig_rate (from {str(config)!r}): there is no such setting; did you mean learning_rate?",
             f"n_actor (from {str(config)!r}): there is no such setting; did you mean n_actors?",
+            f"lr (from {str(config)!r}): there is no such setting; did you mean network.learning_rate?",
+            f"netwrk (from {str(config)!r}): there is no such setting; did you mean network?",
         ]
+
+    @pytest.mark.parametrize("number", ["1e6", "1.0e6", "1000000.0", "1M", "1_000_000"])
+    def test_holds_whole_numbers_as_people_write_them(self, config: Path, number: str):
+        config.write_text(f"n_actors: {number}\n")
+        assert read("--config", str(config)).n_actors == 10**6

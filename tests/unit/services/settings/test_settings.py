@@ -42,6 +42,27 @@ class TestEnvironment:
         monkeypatch.setenv(variable, value)
         assert refused().startswith(message)
 
+    @pytest.mark.parametrize(
+        ("variable", "meant"),
+        [
+            ("ROLLCAST_N_ACTOR", "ROLLCAST_N_ACTORS"),
+            ("rollcast_seeds", "ROLLCAST_SEED"),
+            ("ROLLCAST_NETWORK_LEARNING_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_NETWRK__LEARNING_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_LEARNING_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_LR", "ROLLCAST_NETWORK__LEARNING_RATE"),
+        ],
+    )
+    def test_that_is_misspelt_is_refused_with_the_one_that_is_meant(
+        self, monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
+    ):
+        monkeypatch.setenv(variable, "3")
+        assert refused() == (f"{variable.upper()}: there is no such setting; did you mean {meant}? Correct or unset it")
+
+    def test_that_is_empty_is_left_alone(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("ROLLCAST_N_ACTOR", "")
+        assert read().model_dump() == Settings().model_dump()
+
     def test_of_another_process_is_left_alone(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("ROLLCAST_LEARNER_ADDRESS", "somewhere:1")
         assert read().model_dump() == Settings().model_dump()

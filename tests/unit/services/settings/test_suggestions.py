@@ -20,6 +20,8 @@ OPTIONS = [
         ("--learnig-rate", "did you mean --impala.learning-rate?"),
         ("--impala.double", "did you mean --double?"),
         ("--no-duble", "did you mean --no-double?"),
+        ("--lr", "did you mean --impala.learning-rate, or --sac.policy-learning-rate?"),
+        ("--sac.lr", "did you mean --sac.policy-learning-rate?"),
         ("--t", ""),
         ("--gravity", ""),
         ("", ""),
