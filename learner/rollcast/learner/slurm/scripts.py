@@ -97,7 +97,7 @@ requeue() {{
 # while it saved, so it has told nobody. A learner that ends takes its address away; one that was killed leaves it.
 beside() {{
   local found looks=$((RANDOM % 10))
-  trap 'kill "$!"; exit' TERM
+  trap 'kill "$!" 2>/dev/null; exit' TERM
   while sleep 30 & wait "$!"; do
     [ -e {address_file} ] && [ $((looks += 1)) -lt 10 ] && continue
     looks=0
