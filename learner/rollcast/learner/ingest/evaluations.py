@@ -20,6 +20,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_EVALUATORS
+from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicyState
@@ -124,6 +125,7 @@ class Evaluations:
         self.plan = plan
         self._note = note
         self._join_lease_s = join_lease_s
+        self._told = TokenBuckets(1.0, 1.0, burst_s=5.0)  # failures that are logged and noted
         self._changed = threading.Condition()  # guards everything below
         self._learner_nonce = 0
         self._ended = False
@@ -289,14 +291,15 @@ class Evaluations:
         self._last_error = ""
 
     def _note_failure(self, evaluator: _Evaluator, failure: ActorFailure) -> None:
-        logger.error("evaluator %s failed:\n%s", evaluator.name, failure.traceback)
         self._last_error = f"{failure.exception_type}: {failure.message}"
-        self._note(
-            EventSeverity.ERROR,
-            f"the evaluation has failed: {self._last_error}",
-            who=evaluator.name,
-            detail=failure.traceback,
-        )
+        if self._told.take(evaluator.name) is None:
+            logger.error("evaluator %s failed:\n%s", evaluator.name, failure.traceback)
+            self._note(
+                EventSeverity.ERROR,
+                f"the evaluation has failed: {self._last_error}",
+                who=evaluator.name,
+                detail=failure.traceback,
+            )
         self._give_back(evaluator)
 
     def _may_take(self, evaluator: _Evaluator, token: object) -> bool:

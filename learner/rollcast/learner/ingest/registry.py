@@ -23,6 +23,7 @@ from rollcast.services.errors import (
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REASON_LENGTH, MAX_REMEMBERED_ACTORS
 from rollcast.services.limits.texts import shortened
+from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinOffer, Relay
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
@@ -30,6 +31,11 @@ from rollcast.services.status.status import ActorInfo, ActorState
 
 # Refusals after which an actor sends the same rollout again: nothing is wrong with the rollout.
 _TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
+
+# Failures and refusals that are logged and noted, a second: of all actors, and of each.
+_LINES_PER_S: Final = 10.0
+_LINES_PER_S_EACH: Final = 1.0
+_LINES_BURST_S: Final = 5.0
 
 # So many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
 # time, and checkpoints and the log of a durable learner keep all of them.
@@ -66,6 +72,7 @@ class ActorRegistry:
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
         self._reserved_slots = {name: self._slot(i) for i, name in enumerate(reserved_names)}
+        self._told = TokenBuckets(_LINES_PER_S, _LINES_PER_S_EACH, burst_s=_LINES_BURST_S)
         self._lock = threading.Lock()  # guards the records, and the two below
         self._records: dict[str, ActorRecord] = {}
         # The names of those in `_records` that have an open stream.
@@ -244,15 +251,19 @@ class ActorRegistry:
         for name in self._earlier:
             self._homes.took(name)
 
-    def failed(self, record: ActorRecord, failure: ActorFailure) -> None:
-        """Notes the reason why an actor ended."""
+    def failed(self, record: ActorRecord, failure: ActorFailure) -> bool:
+        """Notes the reason why an actor ended; returns whether to log it: an actor may fail as often as it likes."""
         with self._lock:
             self._set_state(record, ActorState.FAILED)
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
-        self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
+        is_told = self._told.take(record.actor_id) is None
+        if is_told:
+            text = f"failed: {record.last_error}"
+            self._note(EventSeverity.ERROR, text, who=record.actor_id, detail=failure.traceback)
+        return is_told
 
-    def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> None:
-        """Notes why an actor's message was refused, which ends its stream.
+    def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> bool:
+        """Notes why an actor's message was refused, which ends its stream; returns whether to log it.
 
         The actor counts as refused unless the message was only lost or damaged on its way: then it soon comes back.
         """
@@ -262,8 +273,11 @@ class ActorRegistry:
             record.last_error = reason
             if record.cancel_stream is cancel and not is_tried_again:
                 self._set_state(record, ActorState.REFUSED)
-        severity = EventSeverity.WARNING if is_tried_again else EventSeverity.ERROR
-        self._note(severity, f"a message was refused: {reason}", who=record.actor_id)
+        is_told = self._told.take(record.actor_id) is None
+        if is_told:
+            severity = EventSeverity.WARNING if is_tried_again else EventSeverity.ERROR
+            self._note(severity, f"a message was refused: {reason}", who=record.actor_id)
+        return is_told
 
     def lost(self, actor_id: str, reason: str) -> None:
         """Notes that an actor's process has ended, even if its stream looks alive."""

@@ -282,14 +282,14 @@ class IntakeStream:
             self._parts.memory.acted(self.actor_id, activity)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Logs that the actor has failed, and notes why for the list of actors."""
-        logger.error("actor %s failed:\n%s", self.actor_id, failure.traceback)
-        self._parts.registry.failed(self._record, failure)
+        """Notes why the actor has failed, and logs it, unless it fails again and again."""
+        if self._parts.registry.failed(self._record, failure):
+            logger.error("actor %s failed:\n%s", self.actor_id, failure.traceback)
 
     def rejected(self, error: RollcastError) -> None:
-        """Counts and logs a rollout that did not fit."""
-        logger.warning("refused a rollout: %s", error)
-        self._parts.registry.rejected(self._record, self._cancel, error)
+        """Counts a rollout that did not fit, and logs it, unless that happens again and again."""
+        if self._parts.registry.rejected(self._record, self._cancel, error):
+            logger.warning("refused a rollout: %s", error)
         self._parts.counts.add_rejected()
 
     def close(self, *, clean: bool) -> None:

@@ -1,38 +1,16 @@
-"""Limits calls a second, from all clients and from each host, by token buckets."""
+"""Limits calls a second, from all clients and from each host."""
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from rollcast.services.errors import ThrottledError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import host_of
+from rollcast.services.limits.token_buckets import Lack, TokenBuckets
 
-# Seconds' worth of calls that a bucket holds: actors that start together also call together.
+# Actors that start together also call together.
 _BURST_S: Final = 2.0
-# Hosts that are remembered. A forgotten one starts again with a full bucket.
-_MAX_HOSTS: Final = 4096
-
-
-class _Bucket:
-    """A bucket of at most `_BURST_S` seconds' worth of tokens. Guarded by the lock of `CallRate`."""
-
-    __slots__ = ("_rate", "_tokens", "_updated")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self._rate = rate
-        self._tokens = max(rate * _BURST_S, 1.0)
-        self._updated = now
-
-    def has_token(self, now: float) -> bool:
-        self._tokens = min(self._tokens + (now - self._updated) * self._rate, max(self._rate * _BURST_S, 1.0))
-        self._updated = now
-        return self._tokens >= 1.0
-
-    def take(self) -> None:
-        self._tokens -= 1.0
 
 
 class CallRate:
@@ -48,10 +26,9 @@ class CallRate:
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
-        self._clock = clock
-        self._lock = threading.Lock()  # guards the buckets
-        self._all = _Bucket(limits.calls_per_second, clock())
-        self._hosts: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets = TokenBuckets(
+            limits.calls_per_second, limits.calls_per_second_per_host, burst_s=_BURST_S, clock=clock
+        )
 
     def check(self, peer: str) -> None:
         """Counts a call.
@@ -66,21 +43,11 @@ class CallRate:
             return
         host = host_of(peer)
         limits = self._limits
-        with self._lock:
-            now = self._clock()
-            bucket = self._hosts.pop(host, None) or _Bucket(limits.calls_per_second_per_host, now)
-            self._hosts[host] = bucket
-            if len(self._hosts) > _MAX_HOSTS:
-                self._hosts.popitem(last=False)
-            # The host's bucket first: a host that calls too often takes nothing from the others.
-            host_may = bucket.has_token(now)
-            if may := host_may and self._all.has_token(now):
-                bucket.take()
-                self._all.take()
-        if not may:
+        lack = self._buckets.take(host)
+        if lack is not None:
             limit, rate, whose = (
                 ("calls_per_second", limits.calls_per_second, "all clients")
-                if host_may
+                if lack is Lack.OF_ALL
                 else ("calls_per_second_per_host", limits.calls_per_second_per_host, host)
             )
             raise ThrottledError(

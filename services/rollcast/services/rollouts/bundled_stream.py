@@ -139,6 +139,9 @@ class ActorStream:
             return
         try:
             rollout = receiver.receive(message)
+            if receiver.has_failed:
+                self.drop_half_sent()
+                self.end(clean=True)
             if rollout is None:
                 return
             account, self._account, self._in_flight = self._account, None, None

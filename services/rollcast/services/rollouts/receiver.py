@@ -195,6 +195,9 @@ class RolloutReceiver:
 
     After an error it cannot be used again: the stream must end.
 
+    Attributes:
+        has_failed: True once the actor has reported its failure: the stream must end.
+
     Args:
         stream: The actor's stream as the learner sees it.
         max_rollout_bytes: The largest rollout to accept.
@@ -205,6 +208,7 @@ class RolloutReceiver:
     def __init__(self, stream: RolloutStream, *, max_rollout_bytes: int, hold: Hold, sealed: bool) -> None:
         self._stream = stream
         self._sealed = sealed
+        self.has_failed = False
         self._rate = ActivityRate(stream.activity_interval_s, actor_id=stream.actor_id)
         self._assembler = RolloutAssembler(
             stream.spaces,
@@ -259,6 +263,7 @@ class RolloutReceiver:
         self._stream.awaits_message(False)
         rollout = None
         if request.HasField("failure"):
+            self.has_failed = True
             self._stream.fail(failure_from_proto(request.failure))
         else:
             if request.HasField("report"):

@@ -170,6 +170,8 @@ class RolloutServicer:
         for message in requests:
             rollout = receiver.receive(message)
             del message  # frees its bytes; what follows may wait for long
+            if receiver.has_failed:
+                return True
             if rollout is None:
                 continue
             progress = stream.accept(rollout, is_active=context.is_active)

@@ -199,6 +199,7 @@ class RolloutUplink:
                 yield seal(rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(item)).SerializeToString())
             else:
                 yield seal(rollout_pb2.StreamRolloutsRequest(failure=failure_to_proto(item)).SerializeToString())
+                return  # the learner ends the stream
 
     def _next(self) -> "_Reported | ActorFailure | ActorActivity | None":
         """Waits for what is to be sent; None: nothing more."""

@@ -262,3 +262,13 @@ def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
         assert learner.registry.n_alive() == 2
     wait_until(lambda: learner.registry.n_alive() == 0, "both to be lost")
     assert {info.state for info in learner.registry.infos()} == {ActorState.LOST}
+
+
+def test_a_failure_ends_its_stream_alone(learner: Learner, caplog: pytest.LogCaptureFixture):
+    failed = rollout_pb2.ActorFailure(exception_type="ValueError", message="m", traceback="t")
+    message = rollout_pb2.StreamRolloutsRequest(failure=failed).SerializeToString()
+    with connected(learner, "a", "b") as raw:
+        raw.send(*[relay_pb2.UpwardPart(stream=1, message=message)] * 9, *rollout_parts(2, "b", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+        assert learner.info("a").state is ActorState.FAILED
+    assert sum("actor a failed" in record.getMessage() for record in caplog.records) == 1
