@@ -1,4 +1,10 @@
+import contextlib
+import gzip
+import itertools
 import socket
+import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -8,6 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rollcast.services.errors import AddressInUseError, ConfigurationError
 from rollcast.services.metrics.families import Families
 from rollcast.services.metrics.server import MetricsServer
+from tests.processes import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.slow
 
 
 def collected(value: float = 1.0) -> Families:
@@ -22,12 +31,29 @@ def scrape(address: str) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
-def test_each_scrape_has_what_is_collected_then_and_the_process_itself():
-    values: Iterator[float] = iter((3.0, 4.0))
+def test_a_scrape_has_what_is_collected_within_a_second_and_the_process_itself():
+    values: Iterator[float] = map(float, itertools.count(3))
     with MetricsServer("127.0.0.1:0", lambda: collected(next(values))) as server:
-        first, second = scrape(server.address), scrape(server.address)
-    assert (first["rollcast_queue_size"], second["rollcast_queue_size"]) == (3.0, 4.0)
-    assert first["process_resident_memory_bytes"] > 1e6
+        first = scrape(server.address)
+        assert first["rollcast_queue_size"] == 3.0
+        assert first["process_resident_memory_bytes"] > 1e6
+        wait_until(lambda: scrape(server.address)["rollcast_queue_size"] == 4.0, "newer metrics")
+
+
+def test_those_who_ask_at_once_share_what_is_collected():
+    n_collected = itertools.count(1)
+    with MetricsServer("127.0.0.1:0", lambda: collected(float(next(n_collected)))) as server:
+        began = time.monotonic()
+        seen = {scrape(server.address)["rollcast_queue_size"] for _ in range(50)}
+        assert len(seen) <= 1 + time.monotonic() - began
+
+
+def test_a_scrape_is_compressed_for_those_who_read_that():
+    with MetricsServer("127.0.0.1:0", collected) as server:
+        request = urllib.request.Request(f"http://{server.address}/metrics", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert b"rollcast_queue_size 1.0" in gzip.decompress(answer.read())
 
 
 def test_an_address_is_free_again_after_close():
@@ -57,3 +83,61 @@ def test_a_client_that_says_nothing_does_not_keep_others_waiting():
         host, _, port = server.address.rpartition(":")
         with socket.create_connection((host, int(port))):
             assert scrape(server.address)["rollcast_queue_size"] == 1.0
+
+
+def dial(stack: contextlib.ExitStack, server: MetricsServer) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return stack.enter_context(socket.create_connection((host, int(port)), timeout=DEADLINE_S))
+
+
+def test_half_requests_take_few_threads_and_keep_nobody_out():
+    n_threads = threading.active_count()
+    with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", collected) as server:
+        for _ in range(100):
+            dial(stack, server).sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        assert scrape(server.address)["rollcast_queue_size"] == 1.0
+        assert threading.active_count() - n_threads <= 17, "those of 16 requests, and the server's"
+
+
+def test_a_request_that_does_not_come_is_ended_however_often_it_says_a_letter():
+    with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", collected) as server:
+        slow = dial(stack, server)
+
+        slow.settimeout(0.2)
+
+        def is_ended() -> bool:
+            try:
+                slow.sendall(b"G")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_until(is_ended, "the end of the connection")
+
+
+def test_an_answer_that_nobody_takes_is_given_up():
+    families = Families()
+    for number in range(20_000):
+        families.gauge("queue_size", "trajectories", 1.0, {"actor": f"{number:0200d}"})
+    with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", lambda: families) as server:
+        n_threads = threading.active_count()
+        dial(stack, server).sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        wait_until(lambda: threading.active_count() > n_threads, "an answer to begin")
+        wait_until(lambda: threading.active_count() == n_threads, "the answer to be given up")
+
+
+def test_metrics_that_cannot_be_collected_are_an_error_and_later_ones_are_there(caplog: pytest.LogCaptureFixture):
+    answers = iter([ZeroDivisionError("no rows")])
+
+    def collect() -> Families:
+        for error in answers:
+            raise error
+        return collected()
+
+    with MetricsServer("127.0.0.1:0", collect) as server:
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            scrape(server.address)
+        assert "no rows" in caplog.text
+        assert scrape(server.address)["rollcast_queue_size"] == 1.0
