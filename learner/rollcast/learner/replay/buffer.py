@@ -119,9 +119,7 @@ class ReplayBuffer:
         self._changed = threading.Condition()  # guards everything below
         max_insert = n_envs * (n_rollout_steps if settings.entry == "transitions" else 1)
         self.max_trajectories: Final = sys.maxsize if settings.samples_per_insert is None else n_envs
-        self._limiter = make_limiter(
-            settings, self._planned, batch_size=batch_size, max_insert=max_insert, changed=self._changed
-        )
+        self._limiter = make_limiter(settings, batch_size=batch_size, max_insert=max_insert, changed=self._changed)
         self._store = make_store(settings, self._layout, self._planned, discount=discount)
         sampler_seed, sequence_seed = np.random.SeedSequence(seed).spawn(2)
         self._sampler = make_sampler(settings, self._store, np.random.default_rng(sampler_seed))

@@ -266,13 +266,12 @@ def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Gen
 
 
 def make_limiter(
-    settings: ReplaySettings, size: BufferSize, *, batch_size: int, max_insert: int, changed: threading.Condition
+    settings: ReplaySettings, *, batch_size: int, max_insert: int, changed: threading.Condition
 ) -> RateLimiter:
     """Makes the limiter that the settings ask for.
 
     Args:
         settings: The buffer's settings.
-        size: The size that `plan_size` computed.
         batch_size: Entries of a batch.
         max_insert: Entries of the largest rollout.
         changed: The buffer's lock.
@@ -280,15 +279,7 @@ def make_limiter(
     Raises:
         ConfigurationError: The settings could make both sides wait for each other.
     """
-    limited = settings.samples_per_insert is not None
     min_size = batch_size if settings.min_size is None else settings.min_size
-    if limited and settings.max_times_sampled is not None and size.capacity < min_size + max_insert - 1:
-        # With less, a full buffer that drawing emptied below min_size might have no room in the band for an insertion.
-        raise ConfigurationError(
-            f"the capacity is {size.capacity} with a min_size of {min_size}, max_times_sampled and rollouts "
-            f"of up to {max_insert} entries; expected a capacity of at least {min_size + max_insert - 1}, or "
-            "inserting and sampling could wait for each other; raise capacity or lower min_size"
-        )
     return RateLimiter(
         settings.samples_per_insert,
         min_size=min_size,

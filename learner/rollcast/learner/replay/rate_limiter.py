@@ -36,17 +36,22 @@ class _Wait:
 class RateLimiter:
     """Lets insertions and samples pass while they keep the ratio; the side that would leave the band waits.
 
-    Invariant, with d = inserts * samples_per_insert - samples: as soon as size >= min_size,
+    With d = inserts * samples_per_insert - samples after it,
 
-        min_diff <= d <= max_diff,   min_diff = samples_per_insert * min_size - error_buffer,
-                                     max_diff = samples_per_insert * min_size + error_buffer.
+        an insertion passes  if d <= max_diff = samples_per_insert * min_size + error_buffer, or size < min_size before,
+        a sample passes      if d >= min_diff = samples_per_insert * min_size - error_buffer, and size >= min_size.
 
-    Below min_size nothing is sampled: d may be below min_diff then, but not above max_diff. A buffer that had to remove
-    entries to insert others is as full as it gets, so its size is enough from then on, even below min_size.
+    Below min_size nothing can be sampled, so no insertion waits for samples there. A buffer that had to remove entries
+    to insert others is as full as it gets, so its size is enough from then on, even below min_size; but not below
+    `max_sample`.
 
-    The two sides never block each other for ever: settings are refused unless, at every possible d, one side may go on,
-    with insertions of up to `max_insert` entries and samples of up to `max_sample`, and unless the first sample may be
-    drawn at min_size:
+    Invariant: d <= max_diff, and d >= min_diff from the first sample on. Where samples use entries up, d may be above:
+    entries that are removed before take draws with them that d still counts on, and such a buffer may fall below
+    min_size at any d.
+
+    The two sides never block each other for ever: below min_size any insertion passes, and from min_size on, at every
+    possible d, one side may go on with insertions of up to `max_insert` entries and samples of up to `max_sample`.
+    Settings are refused if they do not allow that:
 
         error_buffer >= max(samples_per_insert * max_insert, max_sample).
 
@@ -86,6 +91,7 @@ class RateLimiter:
         self._changed = changed or threading.Condition()
         self._samples_per_insert = samples_per_insert or 0.0
         self._min_size = min_size
+        self._least_enough = min(min_size, max_sample)
         self._min_diff, self._max_diff = -math.inf, math.inf
         self.max_insert: float = math.inf
         self.max_sample: float = math.inf
@@ -107,7 +113,7 @@ class RateLimiter:
     def can_insert(self, n: int) -> bool:
         """Returns True if n entries may be inserted now."""
         with self._changed:
-            return self._difference(n) <= self._max_diff + self._rounding(n)
+            return self._size < self._enough or self._difference(n) <= self._max_diff + self._rounding(n)
 
     def can_sample(self, n: int) -> bool:
         """Returns True if n entries may be sampled now."""
@@ -120,7 +126,8 @@ class RateLimiter:
             self._inserts += n
             self._size += n - displaced
             if displaced:
-                self._enough = min(self._min_size, self._size)
+                enough = min(self._min_size, self._size)
+                self._enough = enough if enough > self._least_enough else self._least_enough
             self._tell()
 
     def sampled(self, n: int) -> None:

@@ -155,6 +155,27 @@ def test_priorities_are_set_by_key_and_stale_keys_counted():
     assert buffer.update_priorities([-5, 10**15], [1.0, 1.0]) == 2, "keys that never were are ignored, too"
 
 
+@pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
+@pytest.mark.parametrize(
+    ("samples_per_insert", "most", "min_size"), [(4.0, 4, 24), (2.0, 2, 40), (1.0, 1, 24), (None, 1, 24)]
+)
+def test_actors_and_learner_go_on_where_draws_use_entries_up(samples_per_insert, most, min_size, removal):
+    settings = {"samples_per_insert": samples_per_insert, "max_times_sampled": most, "min_size": min_size}
+    buffer = make_buffer(batch_size=8, removal=removal, **settings)
+    world, rng = World(n_steps=T, has_reset_rows=False), np.random.default_rng(0)
+    n_refused = 0  # one after the other
+    while buffer.info().inserted < 2000 and n_refused < 100:
+        try:
+            if rng.random() < 0.2:
+                buffer.insert(played(world))
+            else:
+                buffer.sample(8)
+            n_refused = 0
+        except NotReadyError:
+            n_refused += 1
+    assert n_refused < 100, f"both sides wait: {buffer.info()}"
+
+
 def test_max_times_sampled_one_is_a_queue():
     buffer = make_buffer(sampler="fifo", max_times_sampled=1)
     rollout, steps = World(n_steps=T, has_reset_rows=False).play(np.zeros((T, 2), int))

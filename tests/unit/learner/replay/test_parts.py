@@ -25,7 +25,6 @@ from tests.unit.learner.replay.test_buffer import T, make_buffer
         ({"capacity": 3}, "holds 3 entries, fewer than the 4 steps of one rollout"),
         ({"capacity_bytes": 100}, "holds 0 entries .in 100 bytes., fewer than a batch of 2"),
         ({"samples_per_insert": 1.0, "error_buffer": 1.0}, "error_buffer is 1; expected at least 8"),
-        ({"samples_per_insert": 1.0, "max_times_sampled": 2, "min_size": 34}, "capacity of at least 41"),
     ],
 )
 def test_refuses_impossible_settings(settings: dict, text: str):

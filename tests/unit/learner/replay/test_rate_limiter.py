@@ -1,6 +1,8 @@
+import itertools
 import math
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rollcast.learner.replay.rate_limiter import RateLimiter
+from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
 
 
@@ -74,6 +77,54 @@ LimiterMachine.TestCase.settings = settings(max_examples=30, stateful_step_count
 test_never_leaves_its_band_and_never_blocks_both = LimiterMachine.TestCase
 
 
+# A buffer whose draws use entries up: the draws left of each entry, the oldest first; then the limiter's d and enough.
+SmallBuffer = tuple[tuple[int, ...], int, int]
+
+
+def next_small_buffers(limiter: RateLimiter, state: SmallBuffer, most: int, capacity: int) -> Iterator[SmallBuffer]:
+    """Yields what each permitted insertion or sample makes of a state, whichever entries are drawn."""
+    lefts, d, enough = state
+    max_insert, max_sample = int(limiter.max_insert), int(limiter.max_sample)
+    counts = {"inserts": 1000, "samples": 1000 * most - d, "size": len(lefts), "enough": enough}
+
+    def after() -> tuple[int, int]:
+        info = limiter.info()
+        limiter.load_state(PartState(values=counts))
+        return round(info.difference), info.enough
+
+    limiter.load_state(PartState(values=counts))
+    assert limiter.can_insert(max_insert) or limiter.can_sample(max_sample), f"nobody may go on: {state}"
+    for n in range(1, max_insert + 1):
+        if limiter.can_insert(n):
+            n_displaced = max(len(lefts) + n - capacity, 0)
+            limiter.inserted(n, displaced=n_displaced)
+            yield ((*lefts, *[most] * n)[n_displaced:], *after())
+    for n in range(1, min(max_sample, len(lefts)) + 1):
+        if limiter.can_sample(n):
+            limiter.sampled(n)
+            d_and_enough = after()
+            for drawn in itertools.combinations_with_replacement(range(len(lefts)), n):
+                left = [k - drawn.count(i) for i, k in enumerate(lefts)]
+                if min(left) >= 0:
+                    yield (tuple(k for k in left if k), *d_and_enough)
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+@pytest.mark.parametrize(("most", "min_size", "max_insert", "max_sample"), [(2, 3, 1, 1), (2, 3, 2, 3), (3, 2, 2, 2)])
+def test_neither_side_waits_for_ever_where_draws_use_entries_up(most, min_size, max_insert, max_sample, spare):
+    limiter = RateLimiter(float(most), min_size=min_size, max_insert=max_insert, max_sample=max_sample)
+    highest = limiter.info().max_diff + most * (min_size + max_insert - 1)
+    capacity = min_size + max_insert - 1 + spare
+    start: SmallBuffer = ((), 0, min_size)
+    seen, to_do = {start}, [start]
+    while to_do:  # every state that some order of insertions and draws leads to
+        new = set(next_small_buffers(limiter, to_do.pop(), most, capacity)) - seen
+        assert all(d <= highest for _, d, _ in new), "where only insertions into a full buffer displace, d has a bound"
+        seen |= new
+        to_do += new
+    assert len(seen) > 50
+
+
 def test_without_ratio_only_min_size_limits():
     limiter = RateLimiter(None, min_size=5)
     assert not limiter.can_sample(1)
@@ -85,12 +136,17 @@ def test_without_ratio_only_min_size_limits():
     assert math.isinf(limiter.max_insert)
 
 
-def test_a_full_buffer_is_enough_even_below_min_size():
-    limiter = RateLimiter(None, min_size=10)
+def test_a_full_buffer_is_enough_even_below_min_size_but_not_below_a_batch():
+    limiter = RateLimiter(None, min_size=10, max_sample=4)
     limiter.inserted(9)
     assert not limiter.can_sample(1)
     limiter.inserted(3, displaced=3)
     assert limiter.can_sample(1)
+    limiter.removed(6)
+    limiter.inserted(2, displaced=2)
+    assert not limiter.can_sample(1)
+    limiter.inserted(1)
+    assert limiter.can_sample(4)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +156,54 @@ def test_rejects_impossible_settings_with_their_values(samples_per_insert, error
     with pytest.raises(ConfigurationError, match=f"error_buffer is {error_buffer:g}; expected at least {smallest}"):
         RateLimiter(samples_per_insert, min_size=10, error_buffer=error_buffer, max_insert=4, max_sample=8)
     RateLimiter(samples_per_insert, min_size=10, error_buffer=smallest, max_insert=4, max_sample=8)
+
+
+@pytest.mark.parametrize(("samples_per_insert", "error_buffer"), [(5.0, 4.0), (0.5, 0.9), (0.5, 1.1)])
+def test_agrees_with_reverb_on_the_smallest_error_buffer(samples_per_insert: float, error_buffer: float):
+    if error_buffer >= max(1.0, samples_per_insert):
+        RateLimiter(samples_per_insert, min_size=10, error_buffer=error_buffer)
+        return
+    with pytest.raises(ConfigurationError, match="error_buffer is"):
+        RateLimiter(samples_per_insert, min_size=10, error_buffer=error_buffer)
+
+
+@pytest.mark.parametrize("min_size", [-1, 0])
+def test_rejects_a_min_size_below_one(min_size: int):
+    with pytest.raises(ConfigurationError, match=f"min_size is {min_size}; expected at least 1"):
+        RateLimiter(None, min_size=min_size)
+
+
+# The cases of Reverb's rate_limiter_test.cc; its bands are any, ours lie around samples_per_insert * min_size.
+# Steps: i inserts an entry, s draws one, r removes one; +2i, +2s: then at most two may be inserted or drawn at once.
+@pytest.mark.parametrize(
+    ("samples_per_insert", "min_size", "error_buffer", "steps"),
+    [
+        pytest.param(1.0, 2, 1.0, "+0s i +0s i +1s", id="BlocksSamplesUntilMinInsertsReached"),
+        pytest.param(1.5, 1, 4.5, "i +3i i s s s s s +1s s +0s", id="OperationsWithinTheBufferAreNotBlocked"),
+        pytest.param(1.5, 2, 1.5, "+0s i +0s i +1s +1i i +0i s +0i s +1i", id="BlocksCallsThatExceedsTheMinMaxLimits"),
+        pytest.param(1.0, 1, 2.0, "+0s i +2s", id="CanSample"),
+        pytest.param(1.5, 2, 3.0, "i i +2i i i +0i s s +1i", id="CanInsert"),
+        pytest.param(
+            5.0, 2, 5.0, "i i i +0i s +0i r +0i r +9i", id="UnblocksInsertsIfDeletedItemsBringsSizeBelowMinSize"
+        ),
+        pytest.param(5.0, 2, 5.0, "i i s +4s r +0s i +9s", id="BlocksSamplesIfDeleteBringsSizeBelowMinSize"),
+    ],
+)
+def test_agrees_with_reverb_on_who_may_go_on(samples_per_insert, min_size, error_buffer, steps):
+    limiter = RateLimiter(samples_per_insert, min_size=min_size, error_buffer=error_buffer)
+    for number, step in enumerate(steps.split()):
+        where = f"step {number}, {step}: {limiter.info()}"
+        if step == "i":
+            assert limiter.can_insert(1), where
+            limiter.inserted(1)
+        elif step == "s":
+            assert limiter.can_sample(1), where
+            limiter.sampled(1)
+        elif step == "r":
+            limiter.removed(1)
+        else:
+            may = limiter.can_insert if step[2] == "i" else limiter.can_sample
+            assert max([n for n in range(1, 10) if may(n)], default=0) == int(step[1]), where
 
 
 @pytest.mark.parametrize("samples_per_insert", [0.0, -1.0, math.nan, math.inf])
