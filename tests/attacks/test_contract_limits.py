@@ -195,8 +195,9 @@ def test_max_policy_expansion():
     bomb = encode_delta(bytes(1 << 20), None)
     with serve() as learner, LearnerClient(learner.address) as client:
         head = {"version": 1, "encoding": PolicyEncoding.DELTA.value, "file_bytes": 1 << 20}
-        encoded = EncodedPolicy(1, bytes(1 << 20))
-        learner.source.encoded = SpoiltPolicy(encoded, delta={b"": (message_of(bomb, **head),)})
+        messages = (message_of(bomb, **head),)
+        # whatever is asked for: who asks again is sent the same
+        learner.source.encoded = SpoiltPolicy(EncodedPolicy(1, bytes(1 << 20)), whole=messages, delta={b"": messages})
         with pytest.raises(LimitExceededError) as refused:
             list(client.subscribe_policy(assembler=PolicyAssembler(encodings=[PolicyEncoding.DELTA])))
     assert refused.value.limit == "max_policy_expansion"

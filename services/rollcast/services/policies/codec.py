@@ -103,8 +103,8 @@ class EncodedPolicy:
             )
             return self._cut(delta, head)
 
-        # By digest: behind a relay two learners' versions can have one number.
-        return self._once((PolicyEncoding.DELTA, b"" if base is None else base.digest), make)
+        # By both: versions that are equal have one digest, and behind a relay two learners' have one number.
+        return self._once((PolicyEncoding.DELTA, None if base is None else (base.version, base.digest)), make)
 
     def _once(self, key: Hashable, make: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
         with self._lock:

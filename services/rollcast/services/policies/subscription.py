@@ -15,7 +15,7 @@ from rollcast.v1 import policy_pb2
 logger = logging.getLogger(__name__)
 
 _METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
-# After so many versions in a row that cannot be decoded the error is raised: asking again does not help.
+# After so many versions that cannot be decoded whole files are asked for: the learner and we differ for good.
 _MAX_UNDECODED: Final = 3
 
 
@@ -23,7 +23,7 @@ class PolicySubscription:
     """A stream of every new policy, as (version, state_dict). Iterate in one thread; `cancel` from any.
 
     Unread messages pile up on the way: iterate promptly and keep the newest. If a version in another encoding than the
-    whole file cannot be decoded, it subscribes again for one that needs no base.
+    whole file cannot be decoded, it subscribes again for one that needs no base; the third time, for whole files.
 
     Args:
         channel: The channel to the learner.
@@ -51,6 +51,7 @@ class PolicySubscription:
         self._evaluator_id, self._incarnation, self._actor_id = evaluator_id, incarnation, actor_id
         self._cancelled = False
         self._assembler = assembler or PolicyAssembler()
+        self._encodings = self._assembler.encodings
         # A connection that broke may have left parts of a version.
         self._assembler.begin()
         # Without a deserialiser, so that damage is noticed here.
@@ -74,14 +75,19 @@ class PolicySubscription:
         try:
             while True:
                 try:
-                    for policy in self._policies():
-                        n_undecoded = 0
+                    for index, policy in enumerate(self._policies()):
+                        if index:  # the first of a call says nothing of those that follow: it needs no base
+                            n_undecoded = 0
                         yield policy
                 except _UndecodedError as undecoded:
                     n_undecoded += 1
-                    if n_undecoded > _MAX_UNDECODED:
+                    if not self._encodings:
                         raise undecoded.error from undecoded
-                    logger.warning("%s; it is asked for again, without a base", undecoded.error)
+                    if n_undecoded < _MAX_UNDECODED:
+                        logger.warning("%s; it is asked for again, without a base", undecoded.error)
+                    else:
+                        logger.warning("%s; policies are asked for as whole files from here on", undecoded.error)
+                        self._encodings = frozenset()
                     self._call.cancel()
                     self._assembler.forget_base()
                     self._call = self._open()
@@ -112,7 +118,7 @@ class PolicySubscription:
                 evaluator_id=self._evaluator_id,
                 incarnation=self._incarnation,
                 actor_id=self._actor_id,
-                encodings=sorted(encoding.value for encoding in self._assembler.encodings),
+                encodings=sorted(encoding.value for encoding in self._encodings),
                 base_digest=self._assembler.base_digest(self._version),
             )
         )

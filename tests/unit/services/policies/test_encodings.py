@@ -143,18 +143,43 @@ def test_damaged_delta_is_told_and_the_stream_goes_on_with_a_whole_one(learner, 
     policies.close()
 
 
-def test_learner_whose_deltas_never_decode_is_given_up(learner, client, caplog):
-    encoded = encode_policy(1, weights(1))
-    never = message_of(
-        encode_delta(encoded.file, None),
-        version=1,
-        encoding=PolicyEncoding.DELTA.value,
-        file_bytes=encoded.n_bytes,
-    )
-    learner.source.encoded = SpoiltPolicy(encoded, delta={b"": (never,)})
+def never_decoded(version, base_digest):
+    """A version that nobody can decode as a delta to a base, b"" without one."""
+    encoded = encode_policy(version, weights(version))
+    head = {
+        "version": version,
+        "encoding": PolicyEncoding.DELTA.value,
+        "base_version": version - 1 if base_digest else 0,
+    }
+    delta = message_of(encode_delta(encoded.file, None), file_bytes=encoded.n_bytes, **head)
+    return SpoiltPolicy(encoded, delta={base_digest: (delta,)})
+
+
+@pytest.mark.parametrize("has_base", [False, True], ids=["without a base", "with a base"])
+def test_learner_whose_deltas_never_decode_is_asked_for_whole_files(learner, client, has_base, caplog):
+    policies = iter(client.subscribe_policy(assembler=PolicyAssembler(encodings=DELTA)))
+    digest = b""
+    for version in range(1, 11):
+        encoded = never_decoded(version, digest)
+        digest = encoded.digest if has_base else b""
+        with learner.source.changed:
+            learner.source.encoded = encoded
+            learner.source.changed.notify_all()
+        received, state = next(policies)
+        assert received == version
+        np.testing.assert_array_equal(state["w"], weights(version)["w"])
+    policies.close()
+    assert len(learner.source.subscribed) == 4
+    assert caplog.text.count("without a base") == 2
+    assert caplog.text.count("as whole files from here on") == 1
+
+
+def test_learner_that_sends_deltas_which_were_not_asked_for_is_given_up(learner, client, caplog):
+    encoded = never_decoded(1, b"")
+    learner.source.encoded = SpoiltPolicy(encoded, whole=encoded.delta(None), delta={b"": encoded.delta(None)})
     with pytest.raises(InvalidTensorError, match=r"policy 1 has digest .* once it is decoded"):
         list(client.subscribe_policy(assembler=PolicyAssembler(encodings=DELTA)))
-    assert caplog.text.count("without a base") == 3
+    assert len(learner.source.subscribed) == 4
 
 
 def test_unrounded_policies_come_through_every_encoding(learner, client):

@@ -55,6 +55,17 @@ def test_deltas_to_versions_of_one_number_but_of_different_learners_are_told_apa
     assert newest.delta(here.as_base()) != newest.delta(elsewhere.as_base())
 
 
+def test_deltas_to_versions_of_the_same_bytes_name_the_version_that_the_subscriber_has():
+    """As after updates that change nothing: a delta to the other version would be refused."""
+    kept, one, same, newest = KeptPolicies(), version(1), version(2, WEIGHTS - np.float32(1e-4)), version(3)
+    assert one.digest == same.digest
+    for held in (one, same):
+        kept.hold(held.as_base())
+    for held in (one, same):
+        with PolicyEncoder(kept, [PolicyEncoding.DELTA], held.version, held.digest) as encoder:
+            assert sent(encoder, newest)[:2] == (DELTA, held.version)
+
+
 def test_who_comes_back_with_a_version_gets_the_difference_to_it_and_others_a_whole_one():
     kept = KeptPolicies()
     one, two = version(1), version(2)
