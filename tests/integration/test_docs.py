@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # The commands that a test below types, by how they begin.
 TYPED = {
     "readme": (
-        "PYTHONPATH=. rollcast train --env-id examples.own_environment:make",
-        "PYTHONPATH=. rollcast train --network examples.own_network",
+        "rollcast train --env-id examples.own_environment:make",
+        "rollcast train --network examples.own_network",
     ),
     "learner": (
         "rollcast learner --address 0.0.0.0:50051 --insecure",
@@ -49,7 +49,7 @@ TYPED = {
         "rollcast record --env-id CartPole-v1 --policy runs/expert",
         "rollcast train --env-id CartPole-v1 --algorithm dqn",
         "rollcast train --env-id rollcast.actor.environments.action_mask:make",
-        "PYTHONPATH=. rollcast train --algorithm examples.own_algorithm",
+        "rollcast train --algorithm examples.own_algorithm",
     ),
     "recipes": (
         "rollcast train --recipe ppo-cartpole --run-dir runs/cartpole0",
@@ -159,7 +159,7 @@ def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
     with Shell(tmp_path, is_warm=scenario != "readme") as shell:
         for command in shown(scenario):
             printed = shell.run(command)
-        (look,) = re.findall(r"^look at it     ((?:PYTHONPATH=\. )?rollcast evaluate runs/.*)", printed, re.MULTILINE)
+        (look,) = re.findall(r"^look at it     (rollcast evaluate runs/.*)", printed, re.MULTILINE)
         assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
 

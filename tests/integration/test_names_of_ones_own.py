@@ -1,4 +1,4 @@
-"""A user's folder may hold files of any name, ours included: `PYTHONPATH=.` finds the user's, and rollcast its own."""
+"""A user's folder may hold files of any name, ours included: commands find the user's there, and rollcast its own."""
 
 import json
 import subprocess
@@ -61,12 +61,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(folder: Path, *command: object) -> subprocess.Popen[str]:
-    """Starts a command in the folder, as `PYTHONPATH=. COMMAND` does there."""
+def started(folder: Path, *command: object, path: str = ".") -> subprocess.Popen[str]:
+    """Starts a command in the folder, as `PYTHONPATH=. COMMAND` does there, or without a path."""
     return subprocess.Popen(
         list(map(str, command)),
         cwd=folder,
-        env=bare_environment() | {"PYTHONPATH": "."},
+        env=bare_environment() | ({"PYTHONPATH": path} if path else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,14 +84,15 @@ def finish(process: subprocess.Popen[str]) -> str:
     return printed
 
 
-def run(folder: Path, *command: object) -> str:
-    return finish(started(folder, *command))
+def run(folder: Path, *command: object, path: str = ".") -> str:
+    return finish(started(folder, *command, path=path))
 
 
-def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path):
+@pytest.mark.parametrize("path", [".", ""], ids=["PYTHONPATH", "no path"])
+def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path, path: str):
     options = ("--vectorization", "subprocess", "--total-steps", 400)
-    run(folder, ROLLCAST, "train", "--env-id", "myenv:make", *SMALL, *options, "--run-dir", "run")
-    run(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json")
+    run(folder, ROLLCAST, "train", "--env-id", "myenv:make", *SMALL, *options, "--run-dir", "run", path=path)
+    run(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json", path=path)
     assert json.loads((folder / "figures.json").read_text())["mean"] > 0
 
 

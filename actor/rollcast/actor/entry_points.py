@@ -1,7 +1,10 @@
 """Imports a user's factories by name: `package.module:name`."""
 
 import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rollcast.services.errors import ConfigurationError
@@ -28,6 +31,32 @@ def split_entry_point(entry_point: str) -> tuple[str, str]:
     return module_name, attribute
 
 
+def import_module(module_name: str) -> ModuleType:
+    """Imports a module of the user's: that of the current folder if there is one, as `python -m` does.
+
+    The current folder is only searched for a name that stands in it, so files beside a run shadow nothing.
+
+    Args:
+        module_name: Its name, as in an import statement.
+
+    Raises:
+        Exception: What the import raises.
+    """
+    top = module_name.partition(".")[0]
+    stands_here = top.isidentifier() and (Path(f"{top}.py").is_file() or Path(top).is_dir())
+    if stands_here and top not in sys.modules and not sys.flags.safe_path and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(module_name)
+
+
+def missing_module_advice(module: str) -> str:
+    """Returns advice for a module of the user's that is not found; it names no package, which may be a stranger's."""
+    return (
+        f"there is no {module}.py in this folder: if it is your own, go to its folder or add that to PYTHONPATH, else "
+        "install the package that has it"
+    )
+
+
 def load_entry_point(entry_point: str) -> Callable[..., Any]:
     """Imports the callable that an entry point names.
 
@@ -43,11 +72,11 @@ def load_entry_point(entry_point: str) -> Callable[..., Any]:
     """
     module_name, attribute = split_entry_point(entry_point)
     try:
-        value: Any = importlib.import_module(module_name)
+        value: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the entry point {entry_point!r} cannot be loaded: there is no module {error.name!r}; expected an "
-            "importable module; install its package, or add its folder to PYTHONPATH"
+            f"importable module; {missing_module_advice(str(error.name).partition('.')[0])}"
         ) from error
     for name in attribute.split("."):
         if not hasattr(value, name):

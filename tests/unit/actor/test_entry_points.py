@@ -1,4 +1,6 @@
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,24 @@ def test_malformed(name):
 def test_module_missing():
     with pytest.raises(ConfigurationError, match=r"no module 'nowhere'.*PYTHONPATH"):
         load_entry_point("nowhere.at_all:name")
+
+
+def test_module_of_the_current_folder_comes_before_an_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    installed, mine = tmp_path / "installed", tmp_path / "mine"
+    for folder in (installed, mine):
+        folder.mkdir()
+        (folder / "thermostat_of_test.py").write_text(f"def make(): return {folder.name!r}\n")
+    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    monkeypatch.chdir(mine)
+    assert load_entry_point("thermostat_of_test:make")() == "mine"
+
+
+def test_current_folder_is_not_searched_for_a_module_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"there is no nowhere.py in this folder"):
+        load_entry_point("nowhere:make")
+    assert str(tmp_path) not in sys.path
 
 
 def test_attribute_missing_lists_what_there_is():

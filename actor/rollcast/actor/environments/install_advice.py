@@ -7,6 +7,7 @@ from typing import Final
 from gymnasium import registry
 from gymnasium.error import DependencyNotInstalled
 
+from rollcast.actor.entry_points import missing_module_advice
 from rollcast.services.process.installation import extra_with, install_extra, typed
 from rollcast.services.settings.suggestions import did_you_mean
 
@@ -16,8 +17,7 @@ _REGISTERED_BY: Final = {
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
 }
-# Packages whose name differs from their module's.
-_PACKAGES: Final = {module: package for module, package in _REGISTERED_BY.values() if module != package}
+_PACKAGES: Final = dict(_REGISTERED_BY.values())
 
 
 def for_unknown_id(env_id: str) -> str:
@@ -43,9 +43,9 @@ def for_missing_module(error: BaseException) -> str:
         return f"correct the name: {module} is installed and has no {error.name}"
     if (extra := extra_with(module)) is not None:
         return f"install it: {install_extra(extra)}"
-    package = _PACKAGES.get(module, module.replace("_", "-"))
-    own = "if it is your own, add its folder to PYTHONPATH"
-    return f"install its package: {typed('pip')} install {package}; {own}"
+    if module in _PACKAGES:
+        return f"install its package: {typed('pip')} install {_PACKAGES[module]}"
+    return missing_module_advice(module)
 
 
 def for_failure(error: BaseException) -> str:

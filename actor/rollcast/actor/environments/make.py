@@ -1,6 +1,5 @@
 """Makes environments by gymnasium id or by the name of a factory, one at a time."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -9,7 +8,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.vector import VectorEnv
 
-from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.entry_points import import_module, load_entry_point
 from rollcast.actor.environments import install_advice
 from rollcast.actor.environments.atari import check_atari, make_atari
 from rollcast.actor.environments.one_of_vector import OneOfVector
@@ -173,7 +172,7 @@ class EnvironmentFactory:
             return None
         # Needed for gymnasium's ids, too: importing the module registers the id.
         try:
-            module = importlib.import_module(module_name)
+            module = import_module(module_name)
         except (ImportError, ValueError, TypeError, SystemExit) as error:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} cannot be loaded: {message_of(error)}; expected an importable module before "

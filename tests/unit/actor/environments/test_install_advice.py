@@ -37,7 +37,8 @@ def no_ale_py(monkeypatch: pytest.MonkeyPatch):
             "minigrid registers it: pip install minigrid, and write 'minigrid:MiniGrid-Empty-5x5-v0'",
         ),
         ("ale_py:ALE/Pong-v5", "pip install -e '.[atari]'"),
-        ("nowhere_3.game:make", "install its package: pip install nowhere-3; if it is your own, add its folder to"),
+        ("nowhere_3.game:make", "there is no nowhere_3.py in this folder: if it is your own, go to its folder or add"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "install its package: pip install minigrid"),
         ("mpe2.no_such_game:make", "correct the name: mpe2 is installed and has no mpe2.no_such_game"),
         ("cartpole-V1", "did you mean CartPole-v1?"),
         ("Qqq-v0", "if a package registers it, install that and write 'module:id'"),
@@ -77,7 +78,7 @@ def _takes_none() -> gymnasium.Env:
     ("factory", "env_kwargs", "advice"),
     [
         ("_needs_more", {}, 'install what it needs: pip install swig && pip install "gymnasium[box2d]"'),
-        ("_needs_module", {}, "install its package: pip install no-such-engine"),
+        ("_needs_module", {}, "else install the package that has it"),
         ("_takes_none", {"gravity": 9.8}, "correct env_kwargs, or install what it needs"),
     ],
 )
