@@ -1,6 +1,7 @@
 """Every limit that an operator may set, met over a real connection: a detail names it, and others are served on."""
 
 import contextlib
+import gc
 import socket
 import threading
 
@@ -136,6 +137,26 @@ def test_max_streams_per_connection():
             wait_until(lambda: answers(client), "an answer on a connection with room again")
             for watch in watches:
                 watch.close()
+
+
+@pytest.fixture
+def _uncollected():
+    """Without the garbage collector: what is only freed by it is freed late, if there is much else in memory."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_uncollected")
+@pytest.mark.parametrize("end", ["says goodbye", "is lost"])
+def test_an_actor_that_has_gone_takes_no_place_on_its_connection(end):
+    with serve_intake(Limits(max_streams_per_connection=3)) as (client, registry):
+        for i in range(10):
+            agreement = client.join(offer(f"a{i}"))
+            uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+            next(uplink.responses())
+            uplink.close() if end == "says goodbye" else uplink.cancel()
+            wait_until(lambda: registry.n_taken() == 0 and answers(client), "the actor's place is free")
 
 
 def answers(client):

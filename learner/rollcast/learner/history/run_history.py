@@ -136,29 +136,35 @@ class RunHistory:
                 )
             )
 
-    def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> None:
+    def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> Callable[[], None]:
         """Begins the lane of an actor that has opened a stream, or goes on with it.
 
         Args:
             actor_id: The actor.
             held_since: Returns since when the learner makes the actor wait for credit and reads nothing from it, by the
                 clock of this history; None: it does not. Called with the lock held.
+
+        Returns:
+            Ends the lane, and forgets `held_since`; does nothing once the actor has opened a newer stream.
         """
+        times = ActivityTimes()
 
         def since() -> float | None:
             held = held_since()
             return None if held is None else held - self._began
 
         with self._lock:
-            self._times[actor_id] = ActivityTimes()
+            self._times[actor_id] = times
             self._actors.open(actor_id, since)
 
-    def disconnected(self, actor_id: str) -> None:
-        """Ends the lane of an actor without a stream, until it opens one again."""
-        with self._lock:
-            self._times.pop(actor_id, None)
-            self._applied.pop(actor_id, None)
-            self._actors.close(actor_id)
+        def disconnect() -> None:
+            with self._lock:
+                if self._times.get(actor_id) is times:
+                    del self._times[actor_id]
+                    self._applied.pop(actor_id, None)
+                    self._actors.close(actor_id)
+
+        return disconnect
 
     def acted(self, actor_id: str, activity: ActorActivity) -> None:
         """Takes an actor's report of its time."""

@@ -294,6 +294,10 @@ class RolloutIntake:
                 "took over; expected it to give up; join again with backoff"
             )
         try:
+            if not registry.is_current(record, cancel):
+                raise NotReadyError(
+                    f"actor {actor_id!r} has opened another stream meanwhile; expected one at a time; go on with that"
+                )
             return IntakeStream(self._parts, record, cancel)
         finally:
             record.accepting.release()

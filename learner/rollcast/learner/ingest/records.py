@@ -22,6 +22,10 @@ _OF_RECORD: Final = same_fields(
 )
 
 
+def _awaits_nothing() -> float:
+    return 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class ActorRecord:
     """The learner's record of one actor. Guarded by the registry's lock, except `accepting` and `awaiting_s`.
@@ -51,7 +55,7 @@ class ActorRecord:
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
     # returns for how many seconds its stream has been waiting for the next message; any thread may call it
-    awaiting_s: Callable[[], float] = lambda: 0.0
+    awaiting_s: Callable[[], float] = _awaits_nothing
     # the name is new and has never opened a stream: the record is dropped when its lease ends
     is_provisional: bool = False
     # the streams that it has opened
@@ -64,6 +68,10 @@ class ActorRecord:
     def is_alive(self) -> bool:
         """True while the actor streams, or is about to."""
         return self.state in (ActorState.JOINED, ActorState.STREAMING)
+
+    def drop_stream(self) -> None:
+        """Forgets the stream, which has ended: whoever holds anything of it holds its call, too."""
+        self.cancel_stream, self.awaiting_s = None, _awaits_nothing
 
     def info(self) -> ActorInfo:
         """Returns the record as an immutable value, for the status."""

@@ -193,11 +193,11 @@ class ActorRegistry:
             return record.cancel_stream is cancel
 
     def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> bool:
-        """Marks an actor as gone, unless a newer stream has replaced this one; returns whether it is gone."""
+        """Marks an actor as gone, and drops what it has of the stream; returns False if a newer one has replaced it."""
         with self._lock:
             if record.cancel_stream is not cancel:
                 return False
-            record.cancel_stream = None
+            record.drop_stream()
             record.last_seen = time.monotonic()
             was_streaming = record.state is ActorState.STREAMING
             if was_streaming:

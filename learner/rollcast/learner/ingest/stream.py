@@ -153,8 +153,10 @@ class IntakeStream:
         # since when it passes a rollout on, and reads nothing; None: it reads
         self.held_since: float | None = None
         record.awaiting_s = self._awaiting_s
+        # ends the actor's lane; None: nobody remembers what it does
+        self._disconnect: Callable[[], None] | None = None
         if parts.memory is not None:
-            parts.memory.connected(self.actor_id, lambda: self.held_since)
+            self._disconnect = parts.memory.connected(self.actor_id, lambda: self.held_since)
 
     def received(self, serialized: bytes) -> None:
         """Does nothing: a learner passes no message on."""
@@ -302,14 +304,12 @@ class IntakeStream:
         if self._parts.rule.rounds is not None and self._place is not None:
             self._parts.rule.rounds.give_back(self._place)
         is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
-        if not is_gone:
-            return
-        if self._parts.memory is not None:
-            self._parts.memory.disconnected(self.actor_id)
-        if clean or self._parts.ended.is_set():
-            logger.info("actor %s left", self.actor_id)
-        else:
+        if self._disconnect is not None:
+            self._disconnect()
+        if is_gone and not clean and not self._parts.ended.is_set():
             logger.warning("actor %s was lost: its connection broke", self.actor_id)
+        elif is_gone:
+            logger.info("actor %s left", self.actor_id)
 
     def _awaiting_s(self) -> float:
         since = self._awaiting_since

@@ -24,7 +24,7 @@ from rollcast.services.rollouts.bundled_stream import ActorStream, Answer, Bundl
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.join_codec import relay_from_proto
 from rollcast.services.rollouts.service import progress_to_proto
-from rollcast.services.wire.error_status import error_from_status, error_to_status
+from rollcast.services.wire.error_status import error_from_status, error_to_status, let_go
 from rollcast.services.wire.seal import damaged, parse_sealed, seal
 from rollcast.v1 import relay_pb2
 
@@ -154,7 +154,8 @@ class RelayCall:
                 self._await_room()
                 if self._ended:
                     return
-        except grpc.RpcError:
+        except grpc.RpcError as error:
+            let_go(error)
             _log.debug("the stream of relay %s broke", self._relay.relay_id)
         except Exception as error:  # noqa: BLE001  # the thread that answers raises it, for ErrorInterceptor
             with self._changed:

@@ -10,7 +10,7 @@ from grpc_status import rpc_status
 
 from rollcast.services.errors import RollcastError, UnreadableMessageError
 from rollcast.services.limits.refusals import Refusals, host_of
-from rollcast.services.wire.error_status import error_to_status
+from rollcast.services.wire.error_status import error_to_status, let_go
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         def call(request: object, context: grpc.ServicerContext) -> object:
             try:
                 return behaviour(decode(request), context)
+            except grpc.RpcError:  # the caller is gone
+                raise
             except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)
 
@@ -72,14 +74,14 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
         def stream(request: object, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 yield from behaviour(decode(request), context)
+            except grpc.RpcError as error:  # the caller is gone: nobody reads a status
+                let_go(error)
             except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)
 
         return stream
 
     def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
-        if isinstance(error, grpc.RpcError):  # the caller is gone
-            raise error
         code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
         if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
             raise error  # a generated servicer, of a method that it lacks

@@ -185,6 +185,15 @@ def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
     return bare_class(f"the learner at {target} answered {code.name}: {details}")
 
 
+def let_go(error: grpc.RpcError) -> None:
+    """Lets go of an error of a call that was cancelled, and of the call, which counts on its connection while it lives.
+
+    gRPC keeps the error with the call, and its traceback holds the call: a circle that the garbage collector may find
+    late, or never if it is off.
+    """
+    error.__traceback__ = None
+
+
 def parse_response(message_class: type[_Message], serialized: bytes) -> _Message:
     """Parses a server's message in the caller's own thread; in gRPC's thread any error would become INTERNAL.
 

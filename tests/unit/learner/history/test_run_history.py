@@ -105,15 +105,16 @@ def test_the_learners_lane_shows_its_states_until_training_has_ended(history, cl
 
 def test_an_actor_has_a_lane_while_it_is_connected(history, clock):
     history.acted("a", acting(1.0))  # nobody of this name is connected
-    history.connected("a", lambda: None)
+    disconnect = history.connected("a", lambda: None)
     history.acted("a", acting(50.0))
     for second in (1, 2):
         clock.now += 1.0
         history.acted("a", acting(50.0 + second))
-    history.disconnected("a")
+    disconnect()
     clock.now += 1.0
     history.acted("a", acting(53.0))
     history.connected("a", lambda: None)
+    disconnect()  # this stream has been replaced
     history.acted("a", acting(53.0))
     clock.now += 1.0
     history.acted("a", acting(54.0))

@@ -1,13 +1,16 @@
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
 from rollcast.learner.actors.subscribers import Subscribers
+from rollcast.learner.history.points import Sample
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.rounds import Rounds
+from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.errors import (
     DuplicateSequenceError,
     InvalidRolloutError,
@@ -361,6 +364,74 @@ def test_an_actors_comings_and_goings_are_remembered():
         (EventSeverity.INFO, "left", ""),
     ]
     assert {event.who for event in memory.news(None).events} == {"a"}
+
+
+@pytest.mark.parametrize("process_nonce", [1, 2])
+def test_an_actor_keeps_its_lane_if_its_old_stream_ends_after_the_new_one_has_begun(process_nonce: int):
+    now = [100.0]
+    memory = RunHistory(clock=lambda: now[0])
+    intake = Intake(memory=memory)
+    old = intake.join_and_open()
+    new = intake.join_and_open(process_nonce=process_nonce)
+    old.close(clean=False)
+    for _ in range(8):
+        new.acted(ActorActivity(state=ActingState.ACTING, seconds=(0.0, now[0], *[0.0] * 4)), is_alone=True)
+        now[0] += 1.0
+        memory.sample(Sample())
+    assert [lane.shares.any() for lane in memory.news(None).lanes if lane.actor_id == "a"] == [True]
+
+
+@pytest.mark.parametrize("end", ["alone", "refused", "replaced", "replaced by another process"])
+def test_nothing_holds_a_stream_that_has_ended(end: str):
+    """What holds a stream holds its call, and a call that is held counts among those of its connection."""
+    intake = Intake(memory=RunHistory())
+    stream = intake.join_and_open()
+    stream.awaits_message(True)
+    if end == "refused":
+        stream.rejected(InvalidRolloutError("rollout 1 is odd"))
+    elif end != "alone":
+        intake.join_and_open(process_nonce=1 if end == "replaced" else 2)
+    stream.close(clean=end == "alone")
+    held = weakref.ref(stream)
+    del stream
+    assert held() is None
+    assert intake.intake.join(offer(process_nonce=3)).awaiting_s == 0.0
+
+
+def test_a_stream_that_is_replaced_before_it_has_begun_does_not_begin():
+    intake = Intake()
+    entered, replaced, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def put_late(*_rollout: object, **_options: object) -> bool:
+        entered.set()
+        return not goes_on.wait(DEADLINE_S)
+
+    def open_second() -> None:
+        try:
+            intake.join_and_open(goes_on.set)
+        except NotReadyError as error:
+            errors.append(str(error))
+
+    errors: list[str] = []
+    intake.queue.put = put_late
+    first = intake.join_and_open(replaced.set)
+    sending = threading.Thread(target=passes_nothing_on, args=(first,))
+    second = threading.Thread(target=open_second)
+    sending.start()
+    assert entered.wait(DEADLINE_S)
+    second.start()
+    assert replaced.wait(DEADLINE_S)
+    third = intake.join_and_open()
+    for thread in (sending, second):
+        thread.join(DEADLINE_S)
+    assert len(errors) == 1
+    assert "'a' has opened another stream" in errors[0]
+    assert third.progress().credit_sequence
+
+
+def passes_nothing_on(stream: IntakeStream) -> None:
+    with pytest.raises(NotReadyError, match="was not taken"):
+        stream.accept(make_rollout(sequence=1), is_active=always)
 
 
 def test_a_stream_that_waits_for_room_holds_its_actor():
