@@ -1,7 +1,6 @@
 """The behaviour of gymnasium's own vectors, on theirs and on ours."""
 
 import functools
-import multiprocessing
 import threading
 
 import numpy as np
@@ -20,12 +19,6 @@ VECTORS = {
     "sequential": SequentialVectorEnv,
     "subprocess": functools.partial(SubprocVectorEnv, envs_per_process=2),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forkserver():
-    """Imports what the environments need once, not in every process."""
-    multiprocessing.set_forkserver_preload(["rollcast.actor.vector.child", "tests.vector_environments"])
 
 
 @pytest.fixture(params=VECTORS.values(), ids=VECTORS)
