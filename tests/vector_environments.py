@@ -78,7 +78,7 @@ class TellingEnv(NumberedEnv):
 
     def __init__(self, lengths: tuple[int, ...] = (3, 1, 4, 2)) -> None:
         super().__init__(lengths)
-        self.difficulty = 1
+        self.difficulty, self.lock = 1, None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)
@@ -124,11 +124,15 @@ class LargeInfoEnv(NumberedEnv):
 
 
 class UnsendableInfoEnv(NumberedEnv):
-    """Infos that cannot leave their process."""
+    """Infos, and an attribute, that cannot leave their process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        *result, _ = super().step(action)
-        return *result, {"lock": threading.Lock()}
+        *result, info = super().step(action)
+        return *result, {"lock": self.lock, **info}
 
 
 class ClosingEnv(SampledEnv):

@@ -17,7 +17,8 @@ from tests.vector_environments import OneInfoEnv, TellingEnv
 VECTORS = {
     "gymnasium": SyncVectorEnv,
     "sequential": SequentialVectorEnv,
-    "subprocess": functools.partial(SubprocVectorEnv, envs_per_process=2),
+    # Forked, because the tests of processes start a forkserver with modules of their own.
+    "subprocess": functools.partial(SubprocVectorEnv, start_method="fork", envs_per_process=2),
 }
 
 
@@ -64,7 +65,7 @@ def test_a_failed_call_leaves_all_environments_in_step(vector, use, error):
 
 
 def test_an_argument_that_cannot_be_sent_leaves_all_environments_in_step():
-    env = SubprocVectorEnv([TellingEnv] * 2, envs_per_process=1)
+    env = SubprocVectorEnv([TellingEnv] * 2, start_method="fork", envs_per_process=1)
     with pytest.raises(ConfigurationError, match=r"arguments of set_attr .* cannot pickle '_thread\.lock'"):
         env.set_attr("difficulty", [2, threading.Lock()])
     assert env.get_attr("difficulty") == (1, 1)

@@ -269,8 +269,26 @@ class TestFailures:
         self.play([functools.partial(MisbehavingEnv, "raise in close", 99), MisbehavingEnv])
 
     def test_reports_info_that_cannot_be_sent(self):
-        with pytest.raises(EnvironmentFailedError, match=r"TypeError in step\(\): cannot pickle '_thread.lock'"):
-            self.play([UnsendableInfoEnv])
+        message = (
+            r"environment 1 \(seed 8\) returned a wrong value from step\(\): its info cannot be sent .*_thread.lock"
+        )
+        with pytest.raises(EnvironmentFailedError, match=message):
+            self.play([TellingEnv, UnsendableInfoEnv], envs_per_process=2)
+
+    def test_reports_result_that_cannot_be_sent(self):
+        env = SubprocVectorEnv([TellingEnv, UnsendableInfoEnv], envs_per_process=2)
+        env.reset(seed=7)
+        message = r"environment 1 \(seed 8\) returned a wrong value from call\(\): the result cannot be sent"
+        with pytest.raises(EnvironmentFailedError, match=message):
+            env.get_attr("lock")
+        assert env.get_attr("name") == (7, 8)
+        env.close()
+
+    def test_infos_that_nobody_reads_stay_in_their_process(self):
+        env = SubprocVectorEnv([UnsendableInfoEnv] * 2, info_keys=["name"])
+        env.reset(seed=7)
+        assert env.step(np.zeros(2, int))[4]["name"].tolist() == [7, 8]
+        env.close()
 
     def test_reports_missing_attribute(self):
         env = SubprocVectorEnv([NumberedEnv])

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -16,9 +16,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
+from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
 from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
-from rollcast.actor.vector.environment_group import EnvironmentGroup
+from rollcast.actor.vector.environment_group import EnvironmentGroup, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.process.stop_signals import ignore_terminal
 
@@ -38,6 +39,7 @@ class ChildPlan:
         env_factories: Each makes one of its environments; wrapped, so that closures can be sent.
         first_index: Index of its first environment in the vector.
         autoreset_mode: When environments are reset, as in gymnasium.
+        info_keys: The keys of infos that leave the process; None: all.
         child: Number of this child.
         parent_pid: The parent's process number; the child ends when the parent does.
     """
@@ -45,6 +47,7 @@ class ChildPlan:
     env_factories: CloudpickleWrapper
     first_index: int
     autoreset_mode: AutoresetMode
+    info_keys: Collection[str] | None
     child: int
     parent_pid: int
 
@@ -104,7 +107,7 @@ def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
 def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
     try:
         env_factories: Any = plan.env_factories.fn
-        group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode)
+        group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode, plan.info_keys)
     except EnvironmentFailedError as error:
         messages.send_bytes(error.report.to_json())
         return
@@ -149,14 +152,14 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
         try:
             told = handlers[operation]()
             if told:
-                message = ForkingPickler.dumps(told)
+                message = _pickled(told, group, Operation(operation).name.lower())
                 result = Result.MESSAGE
         except EnvironmentFailedError as error:
             message = error.report.to_json()
             result = Result.FAILED
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
-        except Exception as error:  # noqa: BLE001 - an attribute that cannot be set, an info that cannot be sent
+        except Exception as error:  # noqa: BLE001 - an argument that cannot be read here
             report = FailureReport.of(error, doing=Operation(operation).name.lower(), env_index=None, env_seed=None)
             message = report.to_json()
             result = Result.FAILED
@@ -165,6 +168,29 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
         bell.tell(done)
         if message is not None:
             messages.send_bytes(message)
+
+
+def _pickled(told: dict[int, Any] | list[Any], group: EnvironmentGroup, doing: str) -> memoryview:
+    """Pickles an answer, which has a part for each environment; an error names the one whose part cannot be."""
+    try:
+        return ForkingPickler.dumps(told)
+    except Exception:
+        parts = told.items() if isinstance(told, dict) else enumerate(told, group.first_index)
+        for index, part in parts:
+            with group.naming(index, doing):
+                _check_pickles(part)
+        raise
+
+
+def _check_pickles(part: object) -> None:
+    try:
+        ForkingPickler.dumps(part)
+    except Exception as error:
+        what = "its info" if isinstance(part, EnvironmentInfos) else "the result"
+        raise InvalidValueError(
+            f"{what} cannot be sent to another process: {error}; expected values that can be pickled; leave out what "
+            "cannot, or step the environments one after the other: vectorization 'sync', SequentialVectorEnv"
+        ) from error
 
 
 def _end_with_parent(parent_pid: int) -> None:

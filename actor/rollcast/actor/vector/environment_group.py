@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,14 +65,25 @@ class EnvironmentGroup:
         env_factories: Each makes one environment; called at once.
         first_index: Index of the first environment in the vector.
         autoreset_mode: When environments are reset, as in gymnasium.
+        info_keys: The keys of infos that are returned; None: all.
+
+    Attributes:
+        first_index: Index of the first environment in the vector.
 
     Raises:
         EnvironmentFailedError: If an environment cannot be made; the others are closed again.
     """
 
-    def __init__(self, env_factories: Sequence[EnvFactory], first_index: int, autoreset_mode: AutoresetMode) -> None:
-        self._first = first_index
+    def __init__(
+        self,
+        env_factories: Sequence[EnvFactory],
+        first_index: int,
+        autoreset_mode: AutoresetMode,
+        info_keys: Collection[str] | None,
+    ) -> None:
+        self.first_index = first_index
         self._mode = autoreset_mode
+        self._info_keys = info_keys
         self._envs: list[gymnasium.Env[Any, Any]] = []
         for index, env_factory in enumerate(env_factories, first_index):
             try:
@@ -92,8 +103,8 @@ class EnvironmentGroup:
         """Returns the spaces, metadata and render mode of the environments."""
         first = self._envs[0]
         expected = (first.observation_space, first.action_space)
-        spaces = {self._first: expected}
-        for index, env in enumerate(self._envs, self._first):
+        spaces = {self.first_index: expected}
+        for index, env in enumerate(self._envs, self.first_index):
             if (env.observation_space, env.action_space) != expected:
                 spaces[index] = (env.observation_space, env.action_space)
         return GroupDescription(spaces=spaces, metadata=dict(first.metadata), render_mode=first.render_mode)
@@ -124,9 +135,9 @@ class EnvironmentGroup:
         Raises:
             EnvironmentFailedError: If an environment raised, or returned a value outside its space.
         """
-        infos = {}
+        infos: dict[int, EnvironmentInfos] = {}
         for place in range(len(self._envs)):
-            index = self._first + place
+            index = self.first_index + place
             if self._arrays.resets[index]:
                 self._seeds[place] = iter(seeds[place])
                 info = self._reset_one(place, options)
@@ -134,7 +145,7 @@ class EnvironmentGroup:
                 self._arrays.terminated[index] = False
                 self._arrays.truncated[index] = False
                 if info:
-                    infos[index] = EnvironmentInfos(_copied(info), None)
+                    self._note_info(index, info, None, infos)
         return infos
 
     def step(self) -> dict[int, EnvironmentInfos]:
@@ -151,7 +162,7 @@ class EnvironmentGroup:
         rewards, terminateds, truncateds = arrays.reward, arrays.terminated, arrays.truncated
         needs_reset, returns, n_steps = self._needs_reset, self._returns, self._n_steps
         infos: dict[int, EnvironmentInfos] = {}
-        index = self._first
+        index = self.first_index
         for place, step in enumerate(self._steps):
             progress[progress_index] = index
             if needs_reset[place]:
@@ -159,7 +170,7 @@ class EnvironmentGroup:
                 rewards[index] = 0.0
                 terminateds[index] = truncateds[index] = False
                 if info:
-                    infos[index] = EnvironmentInfos(_copied(info), None)
+                    self._note_info(index, info, None, infos)
             else:
                 try:
                     observation, reward, terminated, truncated, info = checked_step(step(get_action(index)))
@@ -175,7 +186,7 @@ class EnvironmentGroup:
                 if terminated or truncated:
                     self._end_episode(place, observation, info, infos)
                 elif info:
-                    infos[index] = EnvironmentInfos(_copied(info), None)
+                    self._note_info(index, info, None, infos)
             index += 1
         return infos
 
@@ -187,7 +198,7 @@ class EnvironmentGroup:
         """
         results = []
         for place, env in enumerate(self._envs):
-            with self._naming(place, name):
+            with self.naming(self.first_index + place, name):
                 attribute = env.get_wrapper_attr(name)
                 results.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
         return results
@@ -203,25 +214,33 @@ class EnvironmentGroup:
             EnvironmentFailedError: If an environment raised.
         """
         for place, (env, value) in enumerate(zip(self._envs, values, strict=True)):
-            with self._naming(place, "set_attr"):
+            with self.naming(self.first_index + place, "set_attr"):
                 env.set_wrapper_attr(name, value)
+
+    @contextmanager
+    def naming(self, index: int, doing: str) -> Iterator[None]:
+        """Makes an error that names an environment and its seed from whatever is raised in the body.
+
+        Args:
+            index: The environment's index in the vector.
+            doing: As in `FailureReport`.
+
+        Raises:
+            EnvironmentFailedError: If the body raised.
+        """
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            raise _failed(error, doing, index, self._current_seeds[index - self.first_index]) from error
 
     def close(self) -> None:
         """Closes every environment; logs those that raise. Idempotent."""
         envs, self._envs = self._envs, []
-        for index, env in enumerate(envs, self._first):
+        for index, env in enumerate(envs, self.first_index):
             try:
                 env.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 - environments raise anything
                 logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, error)
-
-    @contextmanager
-    def _naming(self, place: int, doing: str) -> Iterator[None]:
-        """Makes an error that names the environment and its seed from whatever it raises."""
-        try:
-            yield
-        except (Exception, SystemExit) as error:
-            raise _failed(error, doing, self._first + place, self._current_seeds[place]) from error
 
     def _end_episode(
         self,
@@ -230,22 +249,36 @@ class EnvironmentGroup:
         info: dict[str, Any],
         infos: dict[int, EnvironmentInfos],
     ) -> None:
-        index = self._first + place
+        index = self.first_index + place
         self._arrays.episode_return[index] = self._returns[place]
         self._arrays.episode_length[index] = self._n_steps[place]
         if self._mode is AutoresetMode.SAME_STEP:
             self._arrays.final_observation.put(index, observation)
-            final_info = _copied(info)
-            reset_info = _copied(self._reset_one(place, None))
-            if reset_info or final_info:
-                infos[index] = EnvironmentInfos(reset_info, final_info)
+            # Kept before the reset, which may fill the same dictionary.
+            final_info = self._kept(info)
+            self._note_info(index, self._reset_one(place, None), final_info, infos)
             return
         self._needs_reset[place] = self._mode is AutoresetMode.NEXT_STEP
-        if info:
-            infos[index] = EnvironmentInfos(_copied(info), None)
+        self._note_info(index, info, None, infos)
+
+    def _note_info(
+        self,
+        index: int,
+        info: dict[str, Any],
+        final_info: dict[str, Any] | None,
+        infos: dict[int, EnvironmentInfos],
+    ) -> None:
+        kept = self._kept(info)
+        if kept or final_info:
+            infos[index] = EnvironmentInfos(kept, final_info)
+
+    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
+        if self._info_keys is None:
+            return _copied(info)
+        return _copied({key: info[key] for key in self._info_keys if key in info})
 
     def _reset_one(self, place: int, options: dict[str, Any] | None) -> dict[str, Any]:
-        index = self._first + place
+        index = self.first_index + place
         self._progress[self._progress_index] = index
         seed = next(self._seeds[place], None)
         if seed is not None:

@@ -1,14 +1,16 @@
 """Makes vector environments."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar, cast
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory, Environment, EnvironmentFactory
+from rollcast.actor.environments.recovering import FAILURE_KEY
 from rollcast.actor.environments.structured import StructuredEnv
+from rollcast.actor.statistics.wrapper import EVENTS_KEY
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
@@ -21,11 +23,19 @@ from rollcast.services.spaces.spaces import (
 )
 
 Environments = VectorEnv | StructuredVectorEnv
+
+# What a rollout worker reads of infos. The rest may be large, or of a kind that cannot be sent between processes.
+WORKER_INFO_KEYS: Final = frozenset({EVENTS_KEY, FAILURE_KEY})
+
 _Kind = TypeVar("_Kind", bound=Environment)
 
 
 def make_vector_env(
-    env_factory: EnvFactory, n_envs: int, *, step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    env_factory: EnvFactory,
+    n_envs: int,
+    *,
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+    info_keys: Collection[str] | None = None,
 ) -> Environments:
     """Makes a vector environment; a `StructuredVectorEnv` if the environments are structured.
 
@@ -36,6 +46,7 @@ def make_vector_env(
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
         n_envs: Number of environments, at least 1.
         step_timeout_s: Longest time to make, reset or step environments in processes, in seconds.
+        info_keys: The keys of infos that are returned; None: all. A registered vector returns what it returns.
 
     Returns:
         The vector environment; the caller closes it.
@@ -53,7 +64,9 @@ def make_vector_env(
     if vectorization in {"subprocess", "measure"}:
         # A structured environment is refused in its process.
         flat_factory = cast(Callable[[], gymnasium.Env[Any, Any]], env_factory)
-        return _with_supported_spaces(_make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s))
+        return _with_supported_spaces(
+            _make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s, info_keys)
+        )
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
@@ -68,7 +81,7 @@ def make_vector_env(
         drops = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
         factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
         return StructuredVectorEnv(factories, drops_episodes=drops)
-    return _with_supported_spaces(_make_sync(first, env_factory, n_envs))
+    return _with_supported_spaces(_make_sync(first, env_factory, n_envs, info_keys))
 
 
 def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
@@ -112,7 +125,9 @@ def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> Environmen
     return spaces
 
 
-def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int) -> VectorEnv:
+def _make_sync(
+    first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: int, info_keys: Collection[str] | None
+) -> VectorEnv:
     envs = [first]
     try:
         for index in range(1, n_envs):
@@ -121,7 +136,10 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
         # Not gymnasium's SyncVectorEnv: it does not copy final observations, and a reset overwrites those of an
         # environment that reuses one buffer. The factories return the environments made above.
         return SequentialVectorEnv(
-            [functools.partial(_same, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+            [functools.partial(_same, env) for env in envs],
+            copy=False,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            info_keys=info_keys,
         )
     except BaseException:
         for env in envs:
@@ -130,17 +148,22 @@ def _make_sync(first: gymnasium.Env[Any, Any], env_factory: EnvFactory, n_envs: 
 
 
 def _make_with_processes(
-    env_factory: Callable[[], gymnasium.Env[Any, Any]], n_envs: int, vectorization: str, timeout_s: float
+    env_factory: Callable[[], gymnasium.Env[Any, Any]],
+    n_envs: int,
+    vectorization: str,
+    timeout_s: float,
+    info_keys: Collection[str] | None,
 ) -> VectorEnv:
     # Imported here, so that an actor without processes starts faster.
-    factories, mode = [env_factory] * n_envs, AutoresetMode.SAME_STEP
+    factories = [env_factory] * n_envs
+    options: dict[str, Any] = {"copy": False, "info_keys": info_keys, "timeout_s": timeout_s}
     if vectorization == "measure":
         from rollcast.actor.vector.measure import make_fastest_vector_env
 
-        return make_fastest_vector_env(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
+        return make_fastest_vector_env(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
     from rollcast.actor.vector.subproc import SubprocVectorEnv
 
-    return SubprocVectorEnv(factories, autoreset_mode=mode, copy=False, timeout_s=timeout_s)
+    return SubprocVectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
 
 
 def _same(env: _Kind) -> _Kind:

@@ -3,16 +3,18 @@
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
+from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
 from rollcast.actor.vector.base import LockstepVectorEnv
 from rollcast.actor.vector.environment_group import EnvFactory
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv, usable_cores
+from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +37,16 @@ def make_fastest_vector_env(
     *,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,
+    info_keys: Collection[str] | None = None,
     timeout_s: float | None = 300.0,
     measure_s: float = 0.5,
 ) -> LockstepVectorEnv:
     """Makes the faster of a `SequentialVectorEnv` and a `SubprocVectorEnv` for these environments.
 
     First it steps one environment with random actions. If that does not decide, it steps both vectors in turns and
-    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. The environments of the chosen
-    vector have played some episodes. After a `reset` with seeds, both vectors give the same values.
+    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. It does not choose processes, and
+    logs a warning, if the environments fail in them only. The environments of the chosen vector have played some
+    episodes. After a `reset` with seeds, both vectors give the same values.
 
     Args:
         env_factories: Each makes one environment.
@@ -50,6 +54,7 @@ def make_fastest_vector_env(
         start_method: A start method of multiprocessing; None: forkserver if available, else spawn.
         autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
         copy: Whether observations are copies.
+        info_keys: The keys of infos that are returned; None: all.
         timeout_s: As for `SubprocVectorEnv`.
         measure_s: Shortest time to measure, in seconds.
 
@@ -58,26 +63,30 @@ def make_fastest_vector_env(
 
     Raises:
         ConfigurationError: As for `SubprocVectorEnv`.
-        EnvironmentFailedError: As for `SubprocVectorEnv`.
-        EnvironmentLostError: As for `SubprocVectorEnv`.
+        EnvironmentFailedError: If an environment raised in this process.
         InvalidSpaceError: As for `SubprocVectorEnv`.
     """
-    shared: dict[str, Any] = {"autoreset_mode": autoreset_mode, "copy": copy}
+    shared: dict[str, Any] = {"autoreset_mode": autoreset_mode, "copy": copy, "info_keys": info_keys}
     n_envs = len(env_factories)
     step_s = _step_cost(env_factories[0], measure_s / 5) if n_envs > 1 and usable_cores() > 1 else 0.0
     if n_envs * step_s < _HOPELESS_S:
         return SequentialVectorEnv(env_factories, logging_prefix, **shared)
-    subprocess = SubprocVectorEnv(env_factories, logging_prefix, start_method, timeout_s=timeout_s, **shared)
-    if step_s > _CERTAIN_S:
-        return subprocess
-    candidates: list[LockstepVectorEnv] = [subprocess]
+    candidates: list[LockstepVectorEnv] = []
     try:
+        candidates.append(SubprocVectorEnv(env_factories, logging_prefix, start_method, timeout_s=timeout_s, **shared))
+        if step_s > _CERTAIN_S:
+            candidates[0].reset()
+            candidates[0].step(candidates[0].action_space.sample())
+            return candidates[0]
         candidates.append(SequentialVectorEnv(env_factories, logging_prefix, **shared))
         costs = _costs(candidates, measure_s)
-    except BaseException:
+    except BaseException as error:
         for candidate in candidates:
             candidate.close()
-        raise
+        if not _is_of_processes(error):
+            raise
+        logger.warning("environments are stepped one after the other, because they fail in processes: %s", error)
+        return SequentialVectorEnv(env_factories, logging_prefix, **shared)
     fastest = candidates[0 if processes_are_clearly_faster(*costs) else 1]
     logger.info(
         "%d environments: %.0f us a step in processes, %.0f us one after the other; chosen: %s",
@@ -104,6 +113,13 @@ def processes_are_clearly_faster(in_processes: Sequence[float], one_after_anothe
     """
     ratios = sorted(slow / fast for slow, fast in zip(one_after_another, in_processes, strict=True))
     return median(ratios) > _MARGIN and ratios[len(ratios) // 4] > 1.0
+
+
+def _is_of_processes(error: BaseException) -> bool:
+    """Returns True if an error comes from an environment's process, or from the attempt to start one."""
+    if isinstance(error, EnvironmentFailedError):
+        return error.__cause__ is None
+    return isinstance(error, EnvironmentLostError | ConfigurationError)
 
 
 def _step_cost(env_factory: EnvFactory, measure_s: float) -> float:

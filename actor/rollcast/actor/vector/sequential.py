@@ -1,6 +1,6 @@
 """Steps environments one after the other, in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
@@ -23,6 +23,7 @@ class SequentialVectorEnv(LockstepVectorEnv):
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
+        info_keys: Collection[str] | None = None,
     ) -> None:
         """Makes the environments.
 
@@ -31,6 +32,7 @@ class SequentialVectorEnv(LockstepVectorEnv):
             logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
             autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
             copy: Whether observations are copies. False: they are views that the next step overwrites.
+            info_keys: The keys of infos that are returned; None: all.
 
         Raises:
             ConfigurationError: If there is no factory.
@@ -38,7 +40,7 @@ class SequentialVectorEnv(LockstepVectorEnv):
             InvalidSpaceError: If spaces differ or are not supported.
         """
         super().__init__(env_factories, logging_prefix, autoreset_mode=autoreset_mode, copy=copy)
-        self._group = EnvironmentGroup(env_factories, 0, self.autoreset_mode)
+        self._group = EnvironmentGroup(env_factories, 0, self.autoreset_mode, info_keys)
         try:
             self._take_description([self._group.describe()])
         except BaseException:

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -68,6 +68,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         envs_per_process: int | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
+        info_keys: Collection[str] | None = None,
         timeout_s: float | None = 300.0,
     ) -> None:
         """Starts the processes, and waits until the environments are made.
@@ -79,6 +80,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
             envs_per_process: Environments in each process; None: enough for one process a core.
             autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
             copy: Whether observations are copies. False: they are views that the next step overwrites.
+            info_keys: The keys of infos that are returned, and so pickled; None: all.
             timeout_s: Longest time for a process to make, reset or step its environments, in seconds; None: no limit.
 
         Raises:
@@ -107,6 +109,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
                     env_factories=CloudpickleWrapper(factories),
                     first_index=first,
                     autoreset_mode=self.autoreset_mode,
+                    info_keys=info_keys,
                     child=len(self._workers),
                     parent_pid=os.getpid(),
                 )

@@ -3,7 +3,7 @@
 from typing import Self
 
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
-from rollcast.actor.vector.make import Environments, environment_spaces, make_vector_env
+from rollcast.actor.vector.make import WORKER_INFO_KEYS, Environments, environment_spaces, make_vector_env
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
@@ -65,4 +65,6 @@ class EnvironmentSupply:
         self._vector_env.close()
 
     def _make(self, n_envs: int) -> Environments:
-        return make_vector_env(self._env_factory, n_envs, step_timeout_s=self._step_timeout_s)
+        return make_vector_env(
+            self._env_factory, n_envs, step_timeout_s=self._step_timeout_s, info_keys=WORKER_INFO_KEYS
+        )

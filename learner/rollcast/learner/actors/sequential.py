@@ -12,7 +12,7 @@ from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.vector.make import WORKER_INFO_KEYS, make_vector_env
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
 from rollcast.learner.actors.base import DistributedActors
@@ -132,7 +132,7 @@ class SequentialDistributedActors(DistributedActors):
                 slot=slot,
             )
             worker = make_worker(
-                make_vector_env(self._env_factory, self._envs_per_actor),
+                make_vector_env(self._env_factory, self._envs_per_actor, info_keys=WORKER_INFO_KEYS),
                 policy,
                 self.n_rollout_steps,
                 actor_id=_name(slot),

@@ -16,7 +16,7 @@ from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import derive_seed
 from rollcast.actor.threads import limit_threads
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.make import WORKER_INFO_KEYS, environment_spaces, make_vector_env
 from rollcast.actor.workers.make import make_worker
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
@@ -74,7 +74,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
     """
     player = _player(settings)
     limit_threads(1)
-    vector_env = make_vector_env(player.env_factory, settings.envs_per_actor)
+    vector_env = make_vector_env(player.env_factory, settings.envs_per_actor, info_keys=WORKER_INFO_KEYS)
     with contextlib.closing(vector_env), stop_on_signals(lambda: None) as received:
         spaces = environment_spaces(vector_env)
         worker = make_worker(

@@ -1,4 +1,5 @@
 import functools
+import os
 
 import pytest
 
@@ -10,7 +11,7 @@ from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import StatisticsError
 from tests.unit.actor.sample_environments import NumberedEnv
-from tests.vector_environments import MisbehavingEnv
+from tests.vector_environments import MisbehavingEnv, UnsendableInfoEnv
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +87,32 @@ def test_measures(mode, monkeypatch):
     with pytest.raises(StatisticsError, match="no episode has ended"):
         env.statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
     env.reset(seed=0)
+    env.close()
+
+
+def only_here(pid):
+    if os.getpid() != pid:
+        raise OSError("no display")
+    return NumberedEnv()
+
+
+@pytest.mark.parametrize(
+    ("factory", "step_s", "why"),
+    [
+        (functools.partial(only_here, os.getpid()), 1e-4, "no display"),
+        (functools.partial(only_here, os.getpid()), 5e-3, "no display"),
+        (UnsendableInfoEnv, 1e-4, "cannot pickle '_thread.lock'"),
+        (UnsendableInfoEnv, 5e-3, "cannot pickle '_thread.lock'"),
+    ],
+)
+def test_environments_that_fail_in_processes_only_are_stepped_here(factory, step_s, why, monkeypatch, caplog):
+    monkeypatch.setattr(measure, "_step_cost", lambda env_factory, measure_s: step_s)
+    monkeypatch.setattr(measure, "usable_cores", lambda: 2)
+    env = make_fastest_vector_env([factory] * 2, measure_s=0.01)
+    assert type(env) is SequentialVectorEnv
+    assert env.reset(seed=4)[0][:, 0].tolist() == [4, 5]
+    assert "one after the other, because they fail in processes" in caplog.text
+    assert why in caplog.text
     env.close()
 
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
@@ -39,6 +40,15 @@ def test_one_is_shown_before_it_is_agreed_how_many(agreed: int, made: list[Vecto
         assert supply.spaces == spaces
         assert shown.closed == (agreed != 1)
     assert taken.closed
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
+def test_infos_are_those_that_workers_read(vectorization: str):
+    factory = EnvironmentFactory("tests.vector_environments:UnsendableInfoEnv", vectorization=vectorization)
+    with EnvironmentSupply(factory, 2) as supply:
+        vector = supply.take(2)
+        vector.reset(seed=1)
+        assert vector.step(np.zeros(2, int))[4] == {}
 
 
 def test_what_cannot_be_made_is_refused_before_anybody_is_told():
