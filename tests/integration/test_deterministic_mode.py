@@ -42,6 +42,19 @@ OPTIONS = {
         # All that a rollout may bring, and moments that change with every update.
         "--recurrence gru --recurrent-size 8 --frame-stack 2 --normalize-observations"
     ),
+    # The rollout after an episode's end is its reset row alone, in a batch beside others and in one of its own.
+    "impala of one step": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 1 --total-steps 800 "
+        "--normalize-observations --impala.normalize-rewards"
+    ),
+    "ppo of one step": (
+        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 800 "
+        "--ppo.minibatch-steps 1 --ppo.n-epochs 1"
+    ),
+    "appo of one step": (
+        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 800 "
+        "--appo.minibatch-steps 2 --appo.n-epochs 1 --recurrence gru --recurrent-size 8 --frame-stack 2"
+    ),
     "dqn": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 16 --n-rollout-steps 4 --total-steps 544 "
         "--replay.capacity 500 --replay.min-size 96 --replay.samples-per-insert 2"

@@ -61,6 +61,8 @@ class DistributedActors(ABC):
         n_actors: The number of actors to run; 0 if they dial in by themselves.
         batch_size: B, the trajectories in a batch.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
+        deterministic: True: actors play one rollout for each batch, so what they play has its place in it, transitions
+            or none.
 
     Raises:
         ConfigurationError: A number is out of its range.
@@ -77,6 +79,7 @@ class DistributedActors(ABC):
         batch_size: int,
         *,
         collect_timeout_s: float = 600.0,
+        deterministic: bool = False,
     ) -> None:
         for name, value, least in (
             ("n_rollout_steps", n_rollout_steps, 1),
@@ -91,6 +94,7 @@ class DistributedActors(ABC):
         self.n_actors = n_actors
         self.batch_size = batch_size
         self.collect_timeout_s = collect_timeout_s
+        self._deterministic = deterministic
         self.waiting = WaitMonitor()
         # When `next_slice` gives up with a NotReadyError. Only a rank among several has such a time.
         self.wait_until = math.inf
@@ -337,6 +341,8 @@ class DistributedActors(ABC):
             state_size=self.policy.spec.state_size,
             frame_stack=self.policy.spec.frame_stack,
             n_slots=n_slots,
+            # An actor that has played its rollout plays no other before the next policy.
+            keeps_idle=self._deterministic,
         )
 
     def _fill(self, assembly: Assembly) -> AssembledBatch:

@@ -55,6 +55,7 @@ class SequentialDistributedActors(DistributedActors):
         seed: The seed from which all seeds derive that are not given.
         evaluation: The episodes that are played with each policy that is to be evaluated, in this thread, too; None:
             no policy is evaluated.
+        deterministic: True: the same bits as those of other kinds of deterministic actors.
 
     Raises:
         ConfigurationError: A number or the seeds cannot be right.
@@ -75,8 +76,9 @@ class SequentialDistributedActors(DistributedActors):
         envs_per_actor: int = 1,
         seed: int = 0,
         evaluation: EvaluationPlan | None = None,
+        deterministic: bool = False,
     ) -> None:
-        super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size)
+        super().__init__(env_factory, policy, n_rollout_steps, n_actors, batch_size, deterministic=deterministic)
         self._env_factory = env_factory
         self._envs_per_actor = envs_per_actor
         self._seeds = ActorSeeds.for_actors(seed, n_actors, env_seeds=actor_env_seeds, agent_seeds=actor_agent_seeds)

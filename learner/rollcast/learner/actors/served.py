@@ -80,7 +80,13 @@ class ServedDistributedActors(DistributedActors):
         actor_names: Sequence[str] = (),
     ) -> None:
         super().__init__(
-            env_factory, policy, n_rollout_steps, n_actors, batch_size, collect_timeout_s=serving.collect_timeout_s
+            env_factory,
+            policy,
+            n_rollout_steps,
+            n_actors,
+            batch_size,
+            collect_timeout_s=serving.collect_timeout_s,
+            deterministic=serving.deterministic,
         )
         if not 1 <= envs_per_actor <= MAX_ENVS_PER_ACTOR:
             raise ConfigurationError(f"envs_per_actor is {envs_per_actor}; expected 1 to {MAX_ENVS_PER_ACTOR}")

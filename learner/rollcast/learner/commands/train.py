@@ -83,6 +83,7 @@ def _train(
                 envs_per_actor=settings.envs_per_actor,
                 seed=settings.seed,
                 evaluation=None if serving.evaluations is None else serving.evaluations.plan,
+                deterministic=settings.deterministic,
             )
         return SubprocDistributedActors(
             env_factory,

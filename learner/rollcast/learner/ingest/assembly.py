@@ -48,6 +48,7 @@ class Assembly:
         state_size: Likewise.
         frame_stack: Likewise.
         n_slots: Likewise.
+        keeps_idle: Likewise.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Assembly:
         state_size: int,
         frame_stack: int,
         n_slots: int = N_SLOTS,
+        keeps_idle: bool = False,
     ) -> None:
         self._fillings = {
             key: _Filling(
@@ -71,6 +73,7 @@ class Assembly:
                     state_size=state_size,
                     frame_stack=frame_stack,
                     n_slots=n_slots,
+                    keeps_idle=keeps_idle,
                 ),
                 [],
                 [],

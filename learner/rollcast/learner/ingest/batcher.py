@@ -171,8 +171,10 @@ class Batcher:
     for them before the slot is filled again. On the CPU a batch's tensors are views of its slot. Either way they stay
     valid until `n_slots - 1` further batches have been finished, and the next one is begun.
 
-    Trajectories without any transition are left out. The rows before a trajectory's first transition may hold anything,
-    so they are overwritten with that transition: they have no weight, but networks see only what an environment showed.
+    Trajectories without any transition are left out, unless they keep their places. The rows before a trajectory's
+    first transition may hold anything, so they are overwritten with that transition: they have no weight, but networks
+    see only what an environment showed. Trajectories that keep their places without a transition are overwritten with
+    one of another trajectory, if there is one in the batch.
 
     Args:
         spaces: The spaces of the one substep that the rollouts hold.
@@ -182,6 +184,7 @@ class Batcher:
         state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
         frame_stack: K, the frames that the policy sees at once; the rollouts have the K - 1 before them.
         n_slots: The slots of the ring, at least 2.
+        keeps_idle: True: trajectories without any transition have their places in the batch, and no weight.
     """
 
     def __init__(
@@ -194,8 +197,10 @@ class Batcher:
         state_size: int = 0,
         frame_stack: int = 1,
         n_slots: int = N_SLOTS,
+        keeps_idle: bool = False,
     ) -> None:
         self._batch_size = batch_size
+        self._keeps_idle = keeps_idle
         layout = _layout(spaces, n_rollout_steps, batch_size, state_size=state_size, frame_stack=frame_stack)
         self._slots = [_Slot(layout, copier) for _ in range(n_slots)]
         self._current = 0
@@ -218,9 +223,9 @@ class Batcher:
         rollout, n_given = piece.rollout, piece.n_trajectories
         n_trajectories = n_given
         source: slice | NDArray[np.int64] = slice(piece.start, piece.stop)
-        # which of the rollout's trajectories have transitions; None if all do
+        # which of the rollout's trajectories have transitions; None if all are taken
         acting: NDArray[np.bool_] | None = None
-        if rollout.valid is not None:
+        if rollout.valid is not None and not self._keeps_idle:
             acts = rollout.valid[:, source].any(axis=0)
             if not acts.all():
                 acting = np.zeros(rollout.n_envs, np.bool_)
@@ -266,6 +271,8 @@ class Batcher:
     def finish(self) -> FinishedBatch:
         """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
+        if self._keeps_idle:
+            _fill_idle(self._slots[self._current].columns)
         finished = self._slots[self._current].send()
         self._current = (self._current + 1) % len(self._slots)
         self._filled = 0
@@ -340,3 +347,20 @@ def _fill_before_first(columns: _Columns[NDArray[Any]], valid: NDArray[np.bool_]
         arrays += [*substep.observation.values(), substep.action, substep.log_prob]
     for array in arrays:
         array[t, b] = array[first, b]
+
+
+def _fill_idle(columns: _Columns[NDArray[Any]]) -> None:
+    """Copies the first transition of a trajectory into those that have none; where no trajectory has one, nothing."""
+    acts = columns.valid.any(axis=0)
+    if acts.all() or not acts.any():
+        return
+    idle, b = ~acts, acts.argmax()
+    t = columns.valid[:, b].argmax()
+    for array in (columns.reward, columns.terminated, columns.truncated):
+        array[:, idle] = array[t, b]
+    for substep in columns.substeps.values():
+        for array in (*substep.observation.values(), substep.action, substep.log_prob):
+            array[:, idle] = array[t, b]
+        states = () if substep.initial_state is None else (substep.initial_state,)
+        for array in (*substep.last_observation.values(), *substep.previous_observation.values(), *states):
+            array[idle] = array[b]

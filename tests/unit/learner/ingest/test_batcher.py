@@ -18,8 +18,9 @@ from tests.front_padding import pad_front
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 
-def make_batcher(batch_size: int, copier: Copier | None = None) -> Batcher:
-    return Batcher(CARTPOLE_LIKE, n_rollout_steps=3, batch_size=batch_size, copier=copier or make_copier("cpu"))
+def make_batcher(batch_size: int, copier: Copier | None = None, *, keeps_idle: bool = False) -> Batcher:
+    copier = copier or make_copier("cpu")
+    return Batcher(CARTPOLE_LIKE, n_rollout_steps=3, batch_size=batch_size, copier=copier, keeps_idle=keeps_idle)
 
 
 def test_rollouts_are_put_side_by_side_and_cut_where_a_batch_is_full():
@@ -129,6 +130,28 @@ def test_trajectories_without_a_transition_are_left_out():
     assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [9.0, 9.0, 8.0]
     assert batch.policy_version.tolist() == [1, 1, 1]
     assert batch.n_env_steps == 8
+
+
+def test_trajectories_without_a_transition_may_keep_their_places():
+    batcher = make_batcher(4, keeps_idle=True)
+    assert batcher.add(RolloutSlice(padded([3, 1, 3], sequence=1, final_index=[(1, 0), (2, 1)]), 0, 3)) == 0
+    assert batcher.add(RolloutSlice(padded([0], sequence=2), 0, 1)) == 0
+    batch = batcher.finish().ready()
+    assert batch.valid.sum(dim=0).tolist() == [0, 2, 0, 3]
+    assert batch.n_env_steps == 5
+    columns, shown = batch.substeps[FLAT_SUBSTEP], make_rollout(sequence=1, n_envs=3)
+    first = float(shown.reward[1, 1])
+    assert batch.reward[:, [0, 2]].eq(first).all(), "networks see the first transition of another"
+    assert columns.observation[""][:, [0, 2], 0].eq(first).all()
+    assert columns.last_observation[""][[0, 2]].eq(columns.last_observation[""][1]).all()
+    assert batch.final_index.tolist() == [[2, 1]]
+
+
+def test_batch_without_a_transition_is_one_of_no_weight():
+    batcher = make_batcher(2, keeps_idle=True)
+    batcher.add(RolloutSlice(padded([3, 3]), 0, 2))
+    batch = batcher.finish().ready()
+    assert (batch.n_env_steps, batch.valid.any().item()) == (0, False)
 
 
 def test_episodes_of_those_who_never_acted_are_told_all_the_same():
