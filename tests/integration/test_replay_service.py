@@ -253,6 +253,29 @@ class TestReaders:
             wait_until(has_stopped, "the silent stream to be held up")
             silent.cancel()
 
+    def test_reader_of_large_batches_gets_them_beside_one_of_small_batches(self):
+        buffer = filled_buffer(n_rollouts=0, batch_size=64, samples_per_insert=1.0)
+        n_read = {1: 0, 64: 0}
+
+        def read(batch_size: int, call: Iterator[replay_pb2.SampleResponse]) -> None:
+            with contextlib.suppress(grpc.RpcError):  # cancelled
+                for _ in call:
+                    n_read[batch_size] += 1
+
+        with serving(buffer) as client, contextlib.ExitStack() as stack:
+            stub = raw_stub(client, stack)
+            for batch_size in n_read:
+                call = stub.Sample(replay_pb2.SampleRequest(batch_size=batch_size, timeout_s=60.0))
+                reader = threading.Thread(target=read, args=(batch_size, call))
+                reader.start()
+                stack.callback(reader.join)
+                stack.callback(call.cancel)
+            for rollout in play(20):
+                # they have drawn what they may, and wait for entries
+                wait_until(lambda: len(client.info().waiting) == 2, "both to wait")
+                buffer.insert(rollout)
+        assert n_read[64] >= 5, "as many samples as entries were to be drawn, and there were 640"
+
     def test_server_stops_despite_a_silent_reader(self):
         buffer = filled_buffer()
         with contextlib.ExitStack() as stack:

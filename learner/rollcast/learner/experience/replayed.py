@@ -176,7 +176,12 @@ class ReplayedExperience(ExperienceSource):
         self._take_in()
         batch = self._draw(learner_device)
         if batch is None:
-            batch = self._await_batch(learner_device)
+            try:
+                batch = self._await_batch(learner_device)
+            except BaseException:
+                for buffer in self.buffers.values():
+                    buffer.stop_waiting(TRAINER)  # others that draw from it are not to wait for our turn
+                raise
         self._unfilled -= batch.substeps.keys()
         self._policy.set_uniform_exploration(bool(self._unfilled))
         if self._unfilled:

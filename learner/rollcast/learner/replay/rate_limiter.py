@@ -3,6 +3,7 @@
 Cassirer et al. 2021, "Reverb: A Framework For Experience Replay", section 3.3, https://arxiv.org/abs/2102.04736.
 """
 
+import itertools
 import math
 import threading
 import time
@@ -55,6 +56,9 @@ class RateLimiter:
 
         error_buffer >= max(samples_per_insert * max_insert, max_sample).
 
+    Insertions pass in the order in which they came, and so do samples: else small samples would use up, one by one,
+    what a large one waits for, and it would wait for ever.
+
     Any thread may call. `changed` guards everything; the buffer uses the same lock. A caller that was let in counts its
     entries with `inserted` or `sampled` before it releases the lock.
 
@@ -100,7 +104,9 @@ class RateLimiter:
             self._min_diff = samples_per_insert * min_size - error_buffer
             self._max_diff = samples_per_insert * min_size + error_buffer
             self.max_insert, self.max_sample = max_insert, max_sample
-        self._waiting: dict[object, _Wait] = {}
+        # Those that wait, in the order in which they came.
+        self._inserters: dict[object, _Wait] = {}
+        self._samplers: dict[object, _Wait] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -158,16 +164,17 @@ class RateLimiter:
             n: Number of entries.
             timeout_s: Longest wait, in seconds.
             is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
-            who: A unique name for a caller that asks again after each refusal: `info` lists it from its first refusal
-                until it is let in or gives up. Empty: the wait ends when this method returns.
+            who: A unique name for a caller that asks again after each refusal: it keeps its place, and `info` lists it,
+                from its first refusal until it is let in, gives up, or `stop_waiting` is called. Empty: the wait ends
+                when this method returns.
 
         Returns:
             True if the entries may be inserted.
         """
-        if not self._waiting and self.can_insert(n):
+        if not self._inserters and self.can_insert(n):
             return True  # preparing a wait would take a tenth of the time of a small sample
         wait = _Wait(lambda: self.can_insert(n), lambda: self.why_no_insert(n), time.monotonic(), who)
-        return self._wait(wait, timeout_s, is_active)
+        return self._wait(self._inserters, wait, timeout_s, is_active)
 
     def await_sample(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
         """Waits until n entries may be sampled. The caller holds the lock, and samples before it releases it.
@@ -181,20 +188,24 @@ class RateLimiter:
         Returns:
             True if the entries may be sampled.
         """
-        if not self._waiting and self.can_sample(n):
+        if not self._samplers and self.can_sample(n):
             return True
         wait = _Wait(lambda: self.can_sample(n), lambda: self.why_no_sample(n), time.monotonic(), who)
-        return self._wait(wait, timeout_s, is_active)
+        return self._wait(self._samplers, wait, timeout_s, is_active)
 
     def stop_waiting(self, who: str) -> None:
         """Removes a caller that asked again after each refusal from those that wait; see `await_insert`."""
         with self._changed:
-            self._waiting.pop(who, None)
+            self._inserters.pop(who, None)
+            self._samplers.pop(who, None)
+            self._tell()
 
     def why_no_insert(self, n: int) -> str:
         """Describes what an insertion of n entries waits for."""
         with self._changed:
-            excess = max(self._difference(n) - self._max_diff, 0.0)
+            if self.can_insert(n):
+                return f"an insertion of {n} waits for its turn behind others"
+            excess = self._difference(n) - self._max_diff
             return (
                 f"an insertion of {n} waits for {excess:g} samples: ({self._inserts} inserted + {n}) * "
                 f"{self._samples_per_insert:g} - {self._samples} sampled may not exceed {self._max_diff:g}"
@@ -205,6 +216,8 @@ class RateLimiter:
         with self._changed:
             if self._size < self._enough:
                 return f"a sample of {n} waits for {self._enough - self._size} entries: {self._size} of {self._enough}"
+            if self.can_sample(n):
+                return f"a sample of {n} waits for its turn behind others"
             return (
                 f"a sample of {n} waits for insertions: {self._inserts} inserted * {self._samples_per_insert:g} - "
                 f"{self._samples} sampled - {n} may not be below {self._min_diff:g}"
@@ -225,8 +238,7 @@ class RateLimiter:
                 max_diff=self._max_diff,
                 waiting=tuple(
                     ReplayWaiting(reason=wait.why(), seconds=now - wait.since, who=wait.who)
-                    for wait in sorted(self._waiting.values(), key=lambda wait: wait.since)
-                    if not wait.may()
+                    for wait in sorted(self._held_up(), key=lambda wait: wait.since)
                 ),
             )
 
@@ -241,8 +253,16 @@ class RateLimiter:
         self._tell()
 
     def _tell(self) -> None:
-        if self._waiting:
+        if self._inserters or self._samplers:
             self._changed.notify_all()
+
+    def _held_up(self) -> list[_Wait]:
+        """Returns those that wait, without the first ones of each side that may go on."""
+        return [
+            wait
+            for side in (self._inserters, self._samplers)
+            for wait in itertools.dropwhile(lambda wait: wait.may(), side.values())
+        ]
 
     def _difference(self, n_more: int = 0) -> float:
         return (self._inserts + n_more) * self._samples_per_insert - self._samples
@@ -251,27 +271,26 @@ class RateLimiter:
         """Returns the error allowed for floats, so that no side waits for ever for the last bit of the difference."""
         return 1e-9 + 1e-14 * (self._inserts + n_more) * self._samples_per_insert
 
-    def _wait(self, wait: _Wait, timeout_s: float, is_active: Callable[[], bool]) -> bool:
+    def _wait(self, side: dict[object, _Wait], wait: _Wait, timeout_s: float, is_active: Callable[[], bool]) -> bool:
         with self._changed:
             key = wait.who or wait
-            earlier = self._waiting.pop(key, wait)
-            if wait.may():
-                return True
             # a caller that asks again has waited since its first refusal
-            self._waiting[key] = replace(wait, since=earlier.since)
+            side[key] = replace(wait, since=side[key].since) if key in side else wait
+            asks_again = False
             try:
-                while not wait.may():
+                while next(iter(side), key) != key or not wait.may():
                     if not is_active():
-                        self._waiting.pop(key, None)  # it will not ask again
                         return False
                     left = wait.since + timeout_s - time.monotonic()
                     if left <= 0:
+                        asks_again = bool(wait.who)
                         return False
                     self._changed.wait(min(left, _CHECK_S))
                 return True
             finally:
-                if not wait.who or wait.may():
-                    self._waiting.pop(key, None)
+                if not asks_again:
+                    side.pop(key, None)
+                    self._tell()
 
 
 def _checked_error_buffer(

@@ -240,6 +240,7 @@ def test_a_stop_ends_the_wait():
         source.actors.interrupt()
         with pytest.raises(CollectInterruptedError):
             source.next("cpu")
+        assert source.replay_status().waiting == (), "others that draw from the buffer do not wait behind it"
 
 
 def test_every_inserted_step_enters_the_moments_once(monkeypatch):

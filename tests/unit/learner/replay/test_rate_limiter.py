@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rollcast.learner.replay.rate_limiter import RateLimiter
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
+from tests.processes import wait_until
 
 
 def always() -> bool:
@@ -259,15 +260,72 @@ def test_retrying_caller_counts_as_waiting_since_its_first_refusal(monkeypatch: 
     assert (b.who, b.seconds, a.who, a.seconds) == ("b", 3.0, "a", 0.0)
     assert b.reason == limiter.why_no_insert(2)
     limiter.sampled(1)
-    assert [wait.who for wait in limiter.info().waiting] == ["b"], "the other may go on"
-    assert "(4 inserted + 2) * 1 - 1 sampled" in limiter.info().waiting[0].reason, "the numbers as they are now"
-    assert limiter.await_insert(1, 0, always, who="a")
+    b, a = limiter.info().waiting
+    assert "(4 inserted + 2) * 1 - 1 sampled" in b.reason, "the numbers as they are now"
+    assert a.reason == "an insertion of 1 waits for its turn behind others"
+    assert not limiter.await_insert(1, 0, always, who="a")
     limiter.sampled(1)
+    assert limiter.info().waiting == (), "both may go on"
     assert limiter.await_insert(2, 0, always, who="b")
     limiter.inserted(2)
-    assert limiter.info().waiting == (), "who was let in does not wait"
+    (a,) = limiter.info().waiting
+    assert a.who == "a", "who was let in does not wait"
     assert not limiter.await_insert(2, 0, always, who="b")
-    assert limiter.info().waiting[0].seconds == 0.0
+    assert limiter.info().waiting[1].seconds == 0.0
+    limiter.stop_waiting("a")
+    assert [wait.who for wait in limiter.info().waiting] == ["b"]
+
+
+def test_a_large_sample_is_drawn_before_small_ones_that_came_later():
+    limiter = RateLimiter(1.0, min_size=4, max_insert=1, max_sample=4)
+    for _ in range(4):
+        limiter.inserted(1)
+    assert limiter.await_sample(4, 0, always)
+    limiter.sampled(4)
+    assert not limiter.await_sample(4, 0, always, who="large")
+    for _ in range(3):
+        limiter.inserted(1)
+        assert not limiter.await_sample(4, 0, always, who="large")
+        assert not limiter.await_sample(1, 0, always), "it would take what the large one waits for"
+        assert limiter.await_insert(1, 0, always), "who inserts does not wait behind it"
+    limiter.inserted(1)
+    assert not limiter.await_sample(1, 0, always, who="small")
+    assert [wait.who for wait in limiter.info().waiting] == [], "the first may go on, and the second after it"
+    assert limiter.await_sample(4, 0, always, who="large")
+    limiter.sampled(4)
+    assert "a sample of 1 waits for insertions" in limiter.info().waiting[0].reason
+    limiter.inserted(1)
+    assert limiter.await_sample(1, 0, always, who="small")
+
+
+def test_those_behind_one_that_leaves_go_on():
+    changed = threading.Condition()
+    limiter = RateLimiter(1.0, min_size=2, max_sample=8, changed=changed)
+    for _ in range(2):
+        limiter.inserted(1)
+    while limiter.can_sample(2):
+        limiter.sampled(1)
+    drawn = []
+
+    def sample() -> None:
+        with changed:
+            drawn.append(limiter.await_sample(1, 60, always))
+
+    for leave in (
+        lambda: limiter.await_sample(4, 60, lambda: False, who="first"),
+        lambda: limiter.stop_waiting("first"),
+    ):
+        drawn.clear()
+        assert not limiter.await_sample(4, 0, always, who="first")
+        thread = threading.Thread(target=sample)
+        thread.start()
+        wait_until(lambda: len(limiter.info().waiting) == 2, "the second to wait behind the first")
+        with changed:
+            assert not limiter.await_sample(4, 0.01, always, who="first"), "it keeps its place"
+        assert len(limiter.info().waiting) == 2
+        leave()
+        thread.join(10)
+        assert drawn == [True]
 
 
 def test_wait_ends_at_its_deadline_or_when_caller_is_gone():
