@@ -1,5 +1,8 @@
 """Policies whose messages are what a test wants."""
 
+import json
+
+import safetensors.numpy
 import xxhash
 
 from rollcast.services.policies.codec import EncodedPolicy, PolicyBase
@@ -46,3 +49,11 @@ class SpoiltPolicy(EncodedPolicy):
     def delta(self, base: PolicyBase | None) -> tuple[bytes, ...]:
         digest = b"" if base is None else base.digest
         return self._deltas[digest] if digest in self._deltas else super().delta(base)
+
+
+def without_digest(content: bytes) -> bytes:
+    """Returns a policy file as versions before the digest wrote it."""
+    n_header = int.from_bytes(content[:8], "little")
+    ((key, described),) = json.loads(content[8 : 8 + n_header])["__metadata__"].items()
+    old = {name: value for name, value in json.loads(described).items() if name != "xxh3_128"}
+    return safetensors.numpy.save(safetensors.numpy.load(content), {key: json.dumps(old)})

@@ -1,6 +1,10 @@
-"""Reads and encodes the policy files of a run: weights as safetensors, everything else in the file's metadata."""
+"""Reads and encodes the policy files of a run: weights as safetensors, everything else in the file's metadata.
+
+The metadata has one entry, JSON, whose `xxh3_128` is the digest of the whole file without the 32 digits of the digest.
+"""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -8,13 +12,23 @@ from typing import Any, Final
 
 import safetensors
 import safetensors.numpy
+import xxhash
 
 from rollcast.services.errors import ConfigurationError, InvalidInputError
 from rollcast.services.policies.policies import PolicyName, PolicySpec, SavedPolicy
 from rollcast.services.spaces.codec import environment_spaces_from_json, environment_spaces_to_json
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
+logger = logging.getLogger(__name__)
+
 _METADATA_KEY: Final = "rollcast.policy.v1"
+_DIGEST_KEY: Final = "xxh3_128"
+# The place of the digest.
+_NO_DIGEST: Final = "0" * 32
+# What files without a digest hold; any other name among these is a damaged one.
+_OLD_KEYS: Final = frozenset({"spec", "policy_version", "env_steps", "mean_return", "spaces"})
+# safetensors' own limit.
+_MAX_HEADER_BYTES: Final = 100_000_000
 # safetensors writes at most 100 MB of metadata. Only a Box with millions of different bounds comes near this.
 _MAX_SPACES_CHARACTERS: Final = 1 << 24
 
@@ -27,6 +41,7 @@ def saved_policy_path(run: Path, name: PolicyName) -> Path:
 def encode_saved_policy(policy: SavedPolicy) -> bytes:
     """Returns the content of a policy file; equal policies give equal bytes."""
     described = {
+        _DIGEST_KEY: _NO_DIGEST,  # first: nothing before it looks like it
         "spec": asdict(policy.spec),
         "policy_version": policy.policy_version,
         "env_steps": policy.env_steps,
@@ -36,27 +51,32 @@ def encode_saved_policy(policy: SavedPolicy) -> bytes:
     if spaces is not None:
         described["spaces"] = spaces
     # one entry: safetensors writes several in a different order each time
-    return safetensors.numpy.save(dict(policy.state), {_METADATA_KEY: json.dumps(described)})
+    content = safetensors.numpy.save(dict(policy.state), {_METADATA_KEY: json.dumps(described)})
+    before, after = _around(content, _NO_DIGEST)
+    return b"".join((before, _digest(before, after).encode(), after))
 
 
 def read_saved_policy(path: Path) -> SavedPolicy:
-    """Reads a policy file.
+    """Reads a policy file. One without a digest, which older versions wrote, is read with a warning.
 
     Args:
         path: The file, as `encode_saved_policy` made it.
 
     Raises:
-        ConfigurationError: The file does not exist, or holds anything else.
+        ConfigurationError: The file does not exist, is damaged, or holds anything else.
     """
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-        described = json.loads(metadata[_METADATA_KEY])
+        with path.open("rb") as file:
+            start = file.read(8)
+            # Of another kind of file no more is read than that.
+            header = file.read(min(int.from_bytes(start, "little"), _MAX_HEADER_BYTES))
+            described = json.loads(json.loads(header)["__metadata__"][_METADATA_KEY])
+            content = b"".join((start, header, file.read()))
         spec = described["spec"]
+        _check_digest(described, content, path)
         return SavedPolicy(
             spec=PolicySpec(**{**spec, "hidden_sizes": tuple(spec["hidden_sizes"])}),
-            state=state,
+            state=safetensors.numpy.load(content),
             policy_version=int(described["policy_version"]),
             env_steps=int(described["env_steps"]),
             mean_return=described["mean_return"],
@@ -72,8 +92,8 @@ def read_saved_policy(path: Path) -> SavedPolicy:
         ValueError,
     ) as error:
         raise ConfigurationError(
-            f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote. "
-            "Choose the other policy of the run, or a checkpoint."
+            f"{path} is not a saved policy: {type(error).__name__}: {error}; expected a file that a run wrote, whole. "
+            "Copy it again, or choose the other policy of the run, or a checkpoint."
         ) from error
 
 
@@ -106,3 +126,46 @@ def _decode_spaces(spaces: object) -> EnvironmentSpaces | None:
     if not isinstance(spaces, list):
         raise TypeError(f"its spaces are {spaces!r:.80}; expected a list")
     return environment_spaces_from_json(spaces)
+
+
+def _check_digest(described: Mapping[str, Any], content: bytes, path: Path) -> None:
+    """Compares a file with its digest.
+
+    Args:
+        described: Its metadata.
+        content: All of it.
+        path: Its path, for messages.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    expected = described.get(_DIGEST_KEY)
+    if expected is None:
+        if unknown := described.keys() - _OLD_KEYS:
+            raise ValueError(f"it is damaged: it has {sorted(unknown)[:8]}, and no {_DIGEST_KEY!r}; expected a digest")
+        logger.warning(
+            "%s has no digest: an earlier version of rollcast wrote it, and damage to its weights would not be noticed",
+            path,
+        )
+        return
+    found = _digest(*_around(content, str(expected)))
+    if found != expected:
+        raise ValueError(
+            f"it is damaged: the digest of its {len(content)} bytes is {found}; expected {str(expected)[:32]}, as it "
+            "says"
+        )
+
+
+def _around(content: bytes, digest: str) -> tuple[memoryview, memoryview]:
+    """Returns what comes before the digest in a file, and what comes after it."""
+    start = content.find(digest.encode())
+    if start < 0:
+        raise ValueError("it is damaged: its digest is not written as such; expected 32 hexadecimal digits")
+    view = memoryview(content)
+    return view[:start], view[start + len(digest) :]
+
+
+def _digest(before: memoryview, after: memoryview) -> str:
+    digest = xxhash.xxh3_128(before)
+    digest.update(after)
+    return digest.hexdigest()

@@ -1,6 +1,7 @@
 """Policy files: what is written comes back, and anything else is refused by name."""
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
 from rollcast.services import ConfigurationError, PolicySpec, SavedPolicy, SubstepSpaces
 from rollcast.services.policies.saved import encode_saved_policy, read_run_policy, read_saved_policy
+from tests.policies import without_digest
 
 SPACES = {
     "pick": SubstepSpaces(
@@ -96,10 +98,38 @@ def test_rejects_file_with_damaged_spaces(tmp_path: Path, spaces: object, proble
 def test_rejects_file_that_is_cut_or_of_somebody_else(tmp_path: Path):
     path = write(tmp_path / "policy.safetensors", saved_policy())
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ConfigurationError, match="is not a saved policy: SafetensorError"):
+    with pytest.raises(ConfigurationError, match="is not a saved policy: ValueError: it is damaged: the digest of its"):
         read_saved_policy(path)
     safetensors.numpy.save_file({"weight": np.zeros(2)}, path)
     with pytest.raises(ConfigurationError, match="is not a saved policy: KeyError"):
+        read_saved_policy(path)
+
+
+def test_rejects_every_damaged_copy(tmp_path: Path):
+    path = write(tmp_path / "policy.safetensors", saved_policy())
+    content, rng = path.read_bytes(), random.Random(0)
+    for _ in range(600):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= rng.randrange(1, 256)
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigurationError, match=r"policy.safetensors is not a saved policy: .* Copy it again"):
+            read_saved_policy(path)
+
+
+def test_file_without_a_digest_is_read_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = write(tmp_path / "new.safetensors", saved_policy())
+    read_saved_policy(path)
+    assert not caplog.records
+    (tmp_path / "old.safetensors").write_bytes(without_digest(path.read_bytes()))
+    policy = read_saved_policy(tmp_path / "old.safetensors")
+    assert (policy.policy_version, policy.spaces) == (12, SPACES)
+    assert "old.safetensors has no digest" in caplog.text
+
+
+def test_file_whose_digest_has_lost_its_name_is_not_taken_for_an_old_one(tmp_path: Path):
+    path = write(tmp_path / "policy.safetensors", saved_policy())
+    path.write_bytes(path.read_bytes().replace(b"xxh3_128", b"xxh3_129"))
+    with pytest.raises(ConfigurationError, match=r"damaged: it has \['xxh3_129'\], and no 'xxh3_128'"):
         read_saved_policy(path)
 
 
