@@ -55,7 +55,7 @@ $(VENV)/.torch: $(VENV)/.made constraints.txt
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
-	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner]'
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,dashboard,plot,video]'
 	@touch $@
 
 # `--group` came with pip 25.1, and a new environment has the pip that its Python shipped with.

@@ -24,6 +24,13 @@ def wheel(tmp_path_factory):
         yield archive
 
 
+def test_make_train_installs_what_a_newcomer_tries_next():
+    (installed,) = re.findall(
+        r"^\$\(VENV\)/\.runtime:.*\n.*'\.\[(.*)\]'", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert {"learner", "dashboard", "plot", "video"} <= set(installed.split(","))
+
+
 class TestWheel:
     def test_one_namespace_and_nothing_else(self, wheel):
         top = {name.split("/")[0] for name in wheel.namelist()}

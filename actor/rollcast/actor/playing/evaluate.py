@@ -20,7 +20,7 @@ from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.process.installation import install_extra
+from rollcast.services.process.installation import require_extra
 from rollcast.services.spaces.spaces import Observation
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, where the series below is off by over 1e-3.
@@ -218,6 +218,8 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
         raise ConfigurationError(
             f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Wrap the environment's id in one."
         )
+    # the renderer, too: an environment that lacks it would fail in its first reset
+    require_extra("video", "a video")
     played = make_single_env(env_factory)
     played.close()
     if isinstance(played, OneOfVector):
@@ -228,22 +230,13 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
         )
     from gymnasium.wrappers import RecordVideo  # an evaluator needs none of the wrappers
 
-    env: gymnasium.Env[Any, Any] | StructuredEnv | None = None
-    try:
-        env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
-        if isinstance(env, StructuredEnv):
-            raise ConfigurationError(
-                f"A video of {env_factory.env_id!r} cannot be recorded: it is a structured environment; expected a "
-                "gymnasium.Env. Evaluate it without a video."
-            )
-        with warnings.catch_warnings():
-            # it warns that videos are overwritten, which is meant
-            warnings.filterwarnings("ignore", message=".*Overwriting existing videos")
-            return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        if env is not None:
-            env.close()
+    env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
+    if isinstance(env, StructuredEnv):
         raise ConfigurationError(
-            f"A video cannot be recorded: {error}; expected moviepy and the environment's renderer. "
-            f"Install both: {install_extra('video')}"
-        ) from error
+            f"A video of {env_factory.env_id!r} cannot be recorded: it is a structured environment; expected a "
+            "gymnasium.Env. Evaluate it without a video."
+        )
+    with warnings.catch_warnings():
+        # it warns that videos are overwritten, which is meant
+        warnings.filterwarnings("ignore", message=".*Overwriting existing videos")
+        return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
