@@ -80,7 +80,7 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 def whole(machine: Machine) -> Machine:
     """A machine of root's that has everything."""
-    for program in ("docker", "docker-compose", "sinfo", "kubectl", "chromium", "node", "npm"):
+    for program in ("docker", "docker-compose", "sinfo", "kubectl", "chromium", "promtool", "node", "npm"):
         machine.has(program)
     machine.has("id", "echo 0")
     return machine
@@ -90,12 +90,13 @@ def test_alone_a_machine_without_anything_runs_the_tests_and_names_what_it_lacks
     machine.has("id", "echo 1000")
     done = machine.ci()
     assert done.returncode == 0
-    assert "make test: lacks docker slurm kubectl chromium node npm, CI=true" in done.stdout
+    assert "make test: lacks docker slurm kubectl chromium promtool node npm, CI=true" in done.stdout
     for name, reason in {
         "docker": "docker: command not found",
         "slurm": "a test kills nodes of the cluster, which needs root",
         "kubectl": "pip could not download it",
         "chromium": "apt-get could not install it",
+        "promtool": "apt-get could not download it",
         "node": "it is not installed",
     }.items():
         (line,) = (line for line in done.stderr.splitlines() if line.startswith(f".ci/run: no {name},"))

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from rollcast.learner.writers.exported_names import exported_name
 from rollcast.learner.writers.metric_names import ALGORITHM_METRICS, EVENT_METRICS, METRICS
 from rollcast.learner.writers.prometheus import PrometheusWriter
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from tests.needs import lacks
 from tests.processes import ROOT
 
 FOLDER = ROOT / "deploy" / "monitoring"
@@ -70,3 +73,15 @@ def test_every_file_that_compose_mounts_is_there():
     files = [Path(path) for path in mounted if path.startswith("./")]
     assert len(files) == 5
     assert all((ROOT / path).is_file() for path in files)
+
+
+def test_alerts_fire_when_they_should_and_no_longer(tmp_path: Path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        lacks("promtool", "promtool is not installed (apt-get install prometheus)")
+    shutil.copy(FOLDER / "alerts.yml", tmp_path)
+    shutil.copy(ROOT / "tests" / "unit" / "alerts_test.yml", tmp_path)
+    done = subprocess.run(
+        [promtool, "test", "rules", "alerts_test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -40,6 +40,9 @@ class ActorRecord:
     process_nonce: int
     offer: JoinOffer
     state: ActorState = ActorState.JOINED
+    state_since: float = field(default_factory=time.monotonic)
+    # the actors with an open stream before this one was lost, it included
+    n_streaming_before: int = 0
     acknowledged_sequence: int = 0
     # the last rollout that a checkpoint taken now would have
     taken_sequence: int = 0

@@ -1,6 +1,7 @@
 """Keeps the list of actors: their names, slots and incarnations, and the state of each."""
 
 import itertools
+import math
 import secrets
 import threading
 import time
@@ -41,6 +42,11 @@ _LINES_BURST_S: Final = 5.0
 # time, and checkpoints and the log of a durable learner keep all of them.
 _MAX_REPLACED: Final = 64
 
+# An actor that lives comes back within the first, unless its machine is cut off; after the second nobody waits for it.
+_COMES_BACK_S: Final = 60.0
+_GONE_FOR_GOOD_S: Final = 3600.0
+_MAY_COME_BACK: Final = (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED)
+
 
 class ActorRegistry:
     """The list of all actors, with a slot for each. Any thread may call.
@@ -48,6 +54,10 @@ class ActorRegistry:
     A name keeps its slot once it has opened a stream. An actor that joins and opens no stream within the lease is
     forgotten if its name is new, and lost otherwise; it no longer counts towards `max_actors`. A process that joins
     under a known name with another nonce is a new incarnation of that name, and replaces the process before.
+
+    A process that is killed and started again may have another name, such as one with its process id. So an actor that
+    was lost a minute ago counts as one that has left, if a new name has come since and as many stream as before; and so
+    does one that has been away for an hour, whatever the reason.
 
     Args:
         max_actors: The actors that may be alive at once. There may be more slots, since dead actors are remembered.
@@ -73,10 +83,12 @@ class ActorRegistry:
         self._join_lease_s = join_lease_s
         self._reserved_slots = {name: self._slot(i) for i, name in enumerate(reserved_names)}
         self._told = TokenBuckets(_LINES_PER_S, _LINES_PER_S_EACH, burst_s=_LINES_BURST_S)
-        self._lock = threading.Lock()  # guards the records, and the two below
+        self._lock = threading.Lock()  # guards the records, and all below
         self._records: dict[str, ActorRecord] = {}
         # The names of those in `_records` that have an open stream.
         self._streaming: set[str] = set()
+        # the time at which a new name has opened its first stream last
+        self._newcomer_at = -math.inf
         self._n_rollouts = 0
         # The actors of the checkpoint from which the run was resumed that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
@@ -180,7 +192,8 @@ class ActorRegistry:
             before, record.cancel_stream = record.cancel_stream, cancel
             self._set_state(record, ActorState.STREAMING)
             record.last_seen = time.monotonic()
-            record.is_provisional = False
+            if record.is_provisional:
+                record.is_provisional, self._newcomer_at = False, record.last_seen
             record.n_streams += 1
         self._note(EventSeverity.INFO, _arrival(record), who=actor_id)
         if before is not None:
@@ -302,6 +315,7 @@ class ActorRegistry:
     def infos(self) -> list[ActorInfo]:
         """Returns every actor that has ever joined, by slot."""
         with self._lock:
+            self._end_absences()
             return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
 
     def n_alive(self) -> int:
@@ -328,13 +342,31 @@ class ActorRegistry:
 
     def _set_state(self, record: ActorRecord, state: ActorState) -> None:
         """Sets the state of an actor. Called with the lock held."""
-        record.state = state
+        record.state, record.state_since = state, time.monotonic()
+        if state is ActorState.LOST:
+            record.n_streaming_before = len(self._streaming)
         if self._records.get(record.actor_id) is not record:
             return  # another process has its name now
         if state is ActorState.STREAMING:
             self._streaming.add(record.actor_id)
         else:
             self._streaming.discard(record.actor_id)
+
+    def _end_absences(self) -> None:
+        """Notes that actors which will not come back have left. Called with the lock held."""
+        now = time.monotonic()
+        for record in self._records.values():
+            if record.state not in _MAY_COME_BACK:
+                continue
+            away_s = now - record.state_since
+            is_replaced = (
+                record.state is ActorState.LOST
+                and away_s > _COMES_BACK_S
+                and record.state_since < self._newcomer_at
+                and record.n_streaming_before <= len(self._streaming)
+            )
+            if is_replaced or away_s > _GONE_FOR_GOOD_S:
+                self._set_state(record, ActorState.LEFT)
 
     def _end_leases(self) -> None:
         """Ends the leases of actors that joined and opened no stream in time. Called with the lock held."""
@@ -345,7 +377,7 @@ class ActorRegistry:
             if record.is_provisional:
                 del self._records[name]
             else:
-                record.state = ActorState.LOST
+                self._set_state(record, ActorState.LOST)
                 record.last_error = f"joined and opened no stream within {self._join_lease_s:g} s"
 
     def _forget_too_many(self) -> None:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -318,3 +319,76 @@ def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_com
     assert registry.missing(30.0) == []
     states = {info.actor_id: info.state for info in registry.infos()}
     assert (states["lost"], states["streams"]) == (ActorState.LEFT, ActorState.STREAMING)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("rollcast.learner.ingest.registry.time", clock)
+    return clock
+
+
+def streaming(registry: ActorRegistry, name: str, nonce: int) -> Callable[[], None]:
+    """Joins and opens a stream; returns what loses it."""
+    record = registry.join(offer(name, nonce))
+    registry.open_stream(name, record.incarnation, cancel := lambda: None)
+    return lambda: registry.close_stream(record, cancel, clean=False)
+
+
+def states(registry: ActorRegistry) -> dict[str, str]:
+    return {info.actor_id: info.state.name for info in registry.infos()}
+
+
+def test_an_actor_that_was_killed_and_started_again_under_another_name_is_not_lost_for_ever(clock: Clock):
+    registry = make_registry()
+    lose_first, lose_second = streaming(registry, "host-11", 1), streaming(registry, "host-12", 2)
+    lose_first()
+    lose_second()
+    clock.now += 1.0
+    streaming(registry, "host-13", 3)
+    clock.now += 50.0
+    assert states(registry) == {"host-11": "LOST", "host-12": "LOST", "host-13": "STREAMING"}, "they may come back"
+    clock.now += 10.0
+    assert states(registry) == {"host-11": "LOST", "host-12": "LEFT", "host-13": "STREAMING"}, "one is missing"
+    streaming(registry, "host-14", 4)
+    assert states(registry)["host-11"] == "LEFT"
+
+
+def test_an_actor_that_comes_back_under_its_name_replaces_nobody(clock: Clock):
+    registry = make_registry()
+    lose_left, lose_right = streaming(registry, "left-arm", 1), streaming(registry, "right-arm", 2)
+    lose_left()
+    lose_right()
+    clock.now += 61.0
+    streaming(registry, "left-arm", 1)
+    assert states(registry) == {"left-arm": "STREAMING", "right-arm": "LOST"}
+    streaming(registry, "right-arm", 3)
+    assert states(registry) == {"left-arm": "STREAMING", "right-arm": "STREAMING"}
+
+
+@pytest.mark.parametrize("how", ["lost", "failed", "refused", "opened no stream"])
+def test_nobody_waits_for_an_actor_that_has_been_away_for_an_hour(clock: Clock, how: str):
+    registry = make_registry()
+    record = registry.join(offer("a", 1))
+    registry.open_stream("a", 1, cancel := lambda: None)
+    if how == "failed":
+        registry.failed(record, ActorFailure(exception_type="E", message="", traceback="", env_seed=0))
+    elif how == "refused":
+        registry.rejected(record, cancel, UnknownActorError("?"))
+    registry.close_stream(record, cancel, clean=False)
+    if how == "opened no stream":
+        registry.join(offer("a", 2))
+        clock.now += 3600.0
+        registry.join(offer("b", 3))
+    clock.now += 3600.0
+    assert states(registry)["a"] in ("LOST", "FAILED", "REFUSED")
+    clock.now += 1.0
+    assert states(registry)["a"] == "LEFT"

@@ -383,7 +383,7 @@ def test_an_actor_keeps_its_lane_if_its_old_stream_ends_after_the_new_one_has_be
 
 @pytest.mark.parametrize("end", ["alone", "refused", "replaced", "replaced by another process"])
 def test_nothing_holds_a_stream_that_has_ended(end: str):
-    """What holds a stream holds its call, and a call that is held counts among those of its connection."""
+    """A stream that is held holds its call, which counts among those of its connection."""
     intake = Intake(memory=RunHistory())
     stream = intake.join_and_open()
     stream.awaits_message(True)
