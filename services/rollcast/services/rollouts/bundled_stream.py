@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.limits.bytes_in_flight import StreamBytes
@@ -93,6 +93,16 @@ class Bundles(Protocol):
         """Returns whether the call is open; for who is about to wait."""
 
 
+class _Memory(NamedTuple):
+    """The memory of one rollout: an account of its own, which is given back when the rollout is answered."""
+
+    account: AbstractContextManager[StreamBytes]
+    in_flight: StreamBytes
+
+    def give_back(self) -> None:
+        self.account.__exit__(None, None, None)
+
+
 class ActorStream:
     """An actor's stream on a relay's call. The thread that reads uses it; any thread may `answer` and `end` it.
 
@@ -106,19 +116,21 @@ class ActorStream:
         self.number = number
         self.who = who
         self._bundles = bundles
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the four below
         self._ended = False
         self._stream: BundledStream | None = None
         # The rollouts that are not answered yet, with the memory that they hold.
-        self._held: deque[tuple[int, AbstractContextManager[StreamBytes]]] = deque()
+        self._held: deque[tuple[int, _Memory]] = deque()
+        # The memory of a rollout that has come in part, between two of its messages.
+        self._half_sent: _Memory | None = None
+        # Used by the thread that reads only: that memory while a message is read.
         self._receiver: RolloutReceiver | None = None
-        self._account: AbstractContextManager[StreamBytes] | None = None
-        self._in_flight: StreamBytes | None = None
+        self._memory: _Memory | None = None
 
     @property
     def is_half_sent(self) -> bool:
         """True while a rollout has come in part."""
-        return self._account is not None
+        return self._half_sent is not None
 
     def opened(self, stream: BundledStream) -> None:
         """Takes the learner's end of the stream, which ends at once if this has been ended meanwhile."""
@@ -138,19 +150,16 @@ class ActorStream:
         if receiver is None or stream is None or self._ended:
             return
         try:
+            self._memory = self._take_half_sent()
             rollout = receiver.receive(message)
+            self._keep_memory(rollout)
             if receiver.has_failed:
-                self.drop_half_sent()
                 self.end(clean=True)
-            if rollout is None:
-                return
-            account, self._account, self._in_flight = self._account, None, None
-            if account is not None:
-                with self._lock:
-                    self._held.append((rollout.sequence, account))
-            stream.submit(rollout, is_active=lambda: not self._ended and self._bundles.is_active())
+            elif rollout is not None:
+                stream.submit(rollout, is_active=lambda: not self._ended and self._bundles.is_active())
         except RollcastError as error:
-            self.drop_half_sent()
+            if self._memory is not None:
+                self._memory.give_back()
             self.answer(error)
 
     def answer(self, answer: Answer) -> None:
@@ -160,7 +169,7 @@ class ActorStream:
         progress = None if isinstance(answer, RollcastError) else answer
         with self._lock:
             while progress is not None and self._held and self._held[0][0] <= progress.acknowledged_sequence:
-                self._held.popleft()[1].__exit__(None, None, None)
+                self._held.popleft()[1].give_back()
             # An actor that was given no credit has nothing to send.
             has_credit = progress is None or progress.credit_sequence > progress.acknowledged_sequence
             awaits_message = not self._held and has_credit
@@ -189,23 +198,48 @@ class ActorStream:
             if self._ended:
                 return
             self._ended, stream = True, self._stream
-            held = [account for _, account in self._held]
+            held = [memory for _, memory in self._held]
             self._held.clear()
         self._bundles.forget(self.number)
         if stream is not None:
             stream.close(clean=clean)
-        for account in held:
-            account.__exit__(None, None, None)
+        for memory in held:
+            memory.give_back()
+        self.drop_half_sent()
 
     def drop_half_sent(self) -> None:
-        """Gives back the memory of a rollout that has come in part. Called by the thread that reads."""
-        account, self._account, self._in_flight = self._account, None, None
-        if account is not None:
-            account.__exit__(None, None, None)
+        """Gives back the memory of a rollout that has come in part."""
+        memory = self._take_half_sent()
+        if memory is not None:
+            memory.give_back()
+
+    def _take_half_sent(self) -> _Memory | None:
+        if self._half_sent is None:
+            return None
+        with self._lock:
+            memory, self._half_sent = self._half_sent, None
+            return memory
+
+    def _keep_memory(self, rollout: Rollout | None) -> None:
+        """Keeps the memory of what was read until the rollout goes on, or is answered; not if the stream has ended.
+
+        Args:
+            rollout: The rollout, if it has come whole.
+        """
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        with self._lock:
+            ended = self._ended
+            if rollout is None and not ended:
+                self._half_sent = memory
+            elif rollout is not None and not ended:
+                self._held.append((rollout.sequence, memory))
+        if ended:
+            memory.give_back()
 
     def _hold(self, n_bytes: int, /, *, completes: bool) -> None:
-        if self._in_flight is None:
-            # One account for each rollout: it is given back when that rollout is answered.
-            self._account = self._bundles.account(self.who, lambda: not self._ended)
-            self._in_flight = self._account.__enter__()
-        self._in_flight.hold(n_bytes, completes=completes)
+        if self._memory is None:
+            account = self._bundles.account(self.who, lambda: not self._ended)
+            self._memory = _Memory(account, account.__enter__())
+        self._memory.in_flight.hold(n_bytes, completes=completes)
