@@ -1,13 +1,26 @@
-"""Room is charged for what comes, not for what is declared: hollow actors hold nobody back."""
+"""Room is charged for what comes, and all that it costs, not for what is declared: hollow actors hold nobody back."""
 
 import contextlib
+import tracemalloc
+
+import psutil
+import pytest
 
 from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR, Limits
+from rollcast.services.limits.limits import (
+    MAX_ENVS_PER_ACTOR,
+    MAX_EVENT_STATISTICS,
+    MAX_GROUPING,
+    MAX_VALUES_PER_EPISODE,
+    Limits,
+)
+from rollcast.services.rollouts.assembler import RolloutAssembler
+from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
+from rollcast.v1 import rollout_pb2
 from tests.attacks.hostile_clients import HollowActor
 from tests.attacks.limited_calls import throttled
 from tests.attacks.served_intake import serve_intake
-from tests.integration.learner_fakes import offer
+from tests.integration.learner_fakes import SPACES, offer
 from tests.rollouts import make_rollout
 
 DEADLINE_S = 20.0
@@ -38,3 +51,65 @@ def test_forty_hollow_actors_hold_no_honest_one_back():
             assert next(responses).acknowledged_sequence == sequence
             assert queue.get(2, DEADLINE_S).rollout.actor_id == "honest"
         assert throttled(client) == set()
+
+
+def episodes(n_events: int = 0) -> list[rollout_pb2.EpisodeStatistics]:
+    group = [f"{number}" for number in range(MAX_GROUPING)]
+    events = [rollout_pb2.EventValue(statistic=0, value=1.5, group=group)] * n_events
+    return [rollout_pb2.EpisodeStatistics(env_index=1, episode_return=0.5, n_steps=300, events=events)] * 6
+
+
+def statistics(n_statistics: int, n_epochs: int) -> list[rollout_pb2.EventStatistic]:
+    declared = rollout_pb2.EventStatistic(event="e", epoch=[rollout_pb2.EpochStatistic()] * n_epochs)
+    return [declared] * n_statistics
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"episodes": episodes()},
+        {"episodes": episodes(n_events=MAX_VALUES_PER_EPISODE), "event_statistics": statistics(1, 1)},
+        {
+            "event_statistics": statistics(MAX_EVENT_STATISTICS, MAX_EVENT_STATISTICS),
+            "events": [rollout_pb2.EventValue(statistic=number) for number in range(MAX_EVENT_STATISTICS)],
+        },
+    ],
+    ids=["plain", "episodes", "events", "statistics"],
+)
+def test_what_a_rollout_costs_is_charged_and_not_only_its_tensors(changes):
+    held = []
+    assembler = RolloutAssembler(
+        SPACES, 3, 2, actor_id="a", incarnation=1, hold=lambda n_bytes, *, completes: held.append(n_bytes)
+    )
+    header = rollout_to_proto(make_rollout(1, env_seeds=(2**60, 2**60 + 1)))
+    header.MergeFrom(rollout_pb2.Rollout(**changes))
+    rollouts = []
+    assembler.add(rollout_pb2.StreamRolloutsRequest(rollout=header))  # it also remembers where the columns lie
+    held.clear()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        rollouts += [assembler.add(rollout_pb2.StreamRolloutsRequest(rollout=header)) for _ in range(3)]
+        n_bytes = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert all(rollouts)
+    assert n_bytes <= sum(held) < 40 * n_bytes
+
+
+def test_a_stream_remembers_where_columns_lie_and_not_the_episodes_beside_them():
+    """Sixty-four headers of 1.5 MB were 100 MB for each stream, and more when they were parsed."""
+    n_steps, n_envs = 40, 2
+    assembler = RolloutAssembler(SPACES, n_steps, n_envs, actor_id="a", incarnation=1)
+    before = psutil.Process().memory_info().rss
+    for n_final in range(64):
+        places = [divmod(number, n_envs) for number in range(n_final)]
+        rollout = make_rollout(1, n_steps=n_steps, n_envs=n_envs, final_index=places)
+        head, arrays = RolloutEncoder().pieces(rollout)
+        header = rollout_pb2.Rollout.FromString(head)
+        header.MergeFrom(
+            rollout_pb2.Rollout(episodes=episodes(MAX_VALUES_PER_EPISODE), event_statistics=statistics(1, 1))
+        )
+        assert assembler.assemble(header.SerializeToString(), memoryview(b"".join(map(bytes, arrays))))
+    assert psutil.Process().memory_info().rss - before < 64 << 20

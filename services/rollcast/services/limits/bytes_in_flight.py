@@ -204,10 +204,10 @@ class StreamBytes:
         self._n_unnoted = 0
 
     def hold(self, n_bytes: int, *, completes: bool) -> None:
-        """Waits until there is room for the tensor bytes of one message.
+        """Waits until there is room for one message.
 
         Args:
-            n_bytes: Tensor bytes in the message.
+            n_bytes: The bytes that it costs: its tensors, and with the first message the objects of the rollout.
             completes: Whether they complete the rollout; then the stream waits for the learner, not for the actor.
 
         Raises:

@@ -25,15 +25,22 @@ from rollcast.v1 import rollout_pb2
 _NO_BODY: Final = memoryview(b"")
 _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
+# Bytes of a rollout's objects without its tensors, of an episode, and of the seed of an environment.
+_ROLLOUT_BYTES: Final = 2048
+_EPISODE_BYTES: Final = 256
+_SEED_BYTES: Final = 40
+# Statistics and values of events are objects, each of a few bytes in the header.
+_EVENT_FACTOR: Final = 32
+
 
 class Hold(Protocol):
-    """Makes room for the tensor bytes of a message."""
+    """Makes room for what a message brings."""
 
     def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
         """Waits until there is room.
 
         Args:
-            n_bytes: Tensor bytes in the message.
+            n_bytes: Tensor bytes in the message, and about what the rollout's objects take, with its first message.
             completes: Whether they complete the rollout.
         """
 
@@ -81,6 +88,7 @@ class RolloutAssembler:
         hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
+        self._max_rollout_bytes = max_rollout_bytes
         self._header_check = HeaderCheck(
             spaces,
             n_rollout_steps,
@@ -155,7 +163,12 @@ class RolloutAssembler:
         n_deferred = layout.n_deferred_bytes
         _check_body(header, body, 0, n_deferred)
         is_whole = len(body) == n_deferred
-        self._hold(layout.n_bytes - n_deferred + len(body), completes=is_whole)
+        n_inline = layout.n_bytes - n_deferred
+        n_object_bytes = _object_bytes(header, n_inline)
+        if self._max_rollout_bytes is not None:
+            # There is room for one rollout of that size, whatever it consists of.
+            n_object_bytes = min(n_object_bytes, self._max_rollout_bytes - layout.n_bytes)
+        self._hold(n_object_bytes + n_inline + len(body), completes=is_whole)
         if is_whole:
             return _finish(header, check, layout, body)
         # The kernel provides memory only for the parts that are written.
@@ -189,6 +202,14 @@ class RolloutAssembler:
             return None
         self._pending = None
         return _finish(pending.header, pending.check, pending.layout, pending.deferred.data)
+
+
+def _object_bytes(header: rollout_pb2.Rollout, n_inline: int) -> int:
+    """Returns about what a rollout takes beside its tensors, of which `n_inline` bytes are in the header."""
+    n_bytes = _ROLLOUT_BYTES + _EPISODE_BYTES * len(header.episodes) + _SEED_BYTES * len(header.env_seeds)
+    if header.event_statistics:
+        n_bytes += _EVENT_FACTOR * (header.ByteSize() - n_inline)
+    return n_bytes
 
 
 def _finish(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
-from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.errors import DuplicateSequenceError, LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.limits.bytes_in_flight import StreamBytes
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.receiver import RolloutReceiver, RolloutStream
@@ -116,14 +116,17 @@ class ActorStream:
         self.number = number
         self.who = who
         self._bundles = bundles
-        self._lock = threading.Lock()  # guards the four below
+        self._lock = threading.Lock()  # guards the five below
         self._ended = False
         self._stream: BundledStream | None = None
         # The rollouts that are not answered yet, with the memory that they hold.
         self._held: deque[tuple[int, _Memory]] = deque()
         # The memory of a rollout that has come in part, between two of its messages.
         self._half_sent: _Memory | None = None
-        # Used by the thread that reads only: that memory while a message is read.
+        # The last rollout that may come.
+        self._credit = 0
+        # Used by the thread that reads only: the last rollout that has come, and that memory while a message is read.
+        self._last_sequence = 0
         self._receiver: RolloutReceiver | None = None
         self._memory: _Memory | None = None
 
@@ -152,6 +155,8 @@ class ActorStream:
         try:
             self._memory = self._take_half_sent()
             rollout = receiver.receive(message)
+            if rollout is not None:
+                self._check_order(rollout.sequence, stream)
             self._keep_memory(rollout)
             if receiver.has_failed:
                 self.end(clean=True)
@@ -168,6 +173,8 @@ class ActorStream:
             return
         progress = None if isinstance(answer, RollcastError) else answer
         with self._lock:
+            if progress is not None:
+                self._credit = max(self._credit, progress.credit_sequence)
             while progress is not None and self._held and self._held[0][0] <= progress.acknowledged_sequence:
                 self._held.popleft()[1].give_back()
             # An actor that was given no credit has nothing to send.
@@ -237,6 +244,22 @@ class ActorStream:
                 self._held.append((rollout.sequence, memory))
         if ended:
             memory.give_back()
+
+    def _check_order(self, sequence: int, stream: BundledStream) -> None:
+        """Refuses a rollout that came before, or for which the actor has no credit: it is not even kept."""
+        last, self._last_sequence = self._last_sequence, max(sequence, self._last_sequence)
+        if sequence <= last:
+            raise DuplicateSequenceError(
+                f"{self.who} sent rollout {sequence} after {last} on one stream; expected each rollout once on a "
+                "stream, in order; join again"
+            )
+        if sequence > self._credit:
+            error = LimitExceededError(
+                f"{self.who} sent rollout {sequence} and was credited up to {self._credit}; expected no more than "
+                "that; wait for credit"
+            )
+            stream.rejected(error)
+            raise error
 
     def _hold(self, n_bytes: int, /, *, completes: bool) -> None:
         if self._memory is None:

@@ -141,7 +141,9 @@ class SubstepHeaderCheck:
         if layout.is_reusable:
             if len(self._known) == _MAX_KNOWN:
                 self._known.clear()
-            self._known[n_final] = header, layout
+            # Without episodes and events, which may be large: a part of a message keeps all of it in memory.
+            kept = _tensors_of(header)
+            self._known[n_final] = kept, self._check_columns(kept)
         return layout
 
     def _check_columns(self, header: rollout_pb2.Rollout) -> RolloutLayout:
@@ -216,6 +218,15 @@ class SubstepHeaderCheck:
             "--limits.max-rollout-bytes of the learner",
             limit="max_rollout_bytes",
         )
+
+
+def _tensors_of(header: rollout_pb2.Rollout) -> rollout_pb2.Rollout:
+    """Returns a copy of what `_has_same_tensors` compares."""
+    fields = ("reward", "terminated", "truncated", "valid", "final_index")
+    present = {name: getattr(header, name) for name in fields if header.HasField(name)}
+    kept = rollout_pb2.Rollout(substeps=header.substeps, **present)
+    kept.DiscardUnknownFields()
+    return kept
 
 
 def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import (
     DamagedMessageError,
+    DuplicateSequenceError,
     InvalidInputError,
     InvalidRolloutError,
     InvalidTensorError,
@@ -32,7 +34,7 @@ from rollcast.services.wire.seal import seal
 from rollcast.v1 import relay_pb2, rollout_pb2
 from tests.integration.learner_fakes import DEADLINE_S, offer
 from tests.processes import wait_until
-from tests.relays import Learner, serve_learner
+from tests.relays import Learner, relaying, serve_learner
 from tests.rollouts import make_rollout
 
 RELAY = Relay("rack", 77)
@@ -262,6 +264,41 @@ def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
         assert learner.registry.n_alive() == 2
     wait_until(lambda: learner.registry.n_alive() == 0, "both to be lost")
     assert {info.state for info in learner.registry.infos()} == {ActorState.LOST}
+
+
+def test_rollouts_without_credit_are_refused_before_they_are_kept():
+    with serve_learner(queue=RolloutQueue(2)) as learner, connected(learner, "a", "b") as raw:
+        raw.send(*(part for sequence in range(1, 50) for part in rollout_parts(1, "a", sequence)))
+        raw.send(*rollout_parts(2, "b", 1))
+        answers = [raw.part() for _ in range(2)]
+        assert answers[0].progress.acknowledged_sequence == 1
+        error = error_from_status(answers[1].status, learner.address)
+        assert isinstance(error, LimitExceededError)
+        assert "was credited up to" in str(error)
+        assert learner.info("a").state is ActorState.REFUSED
+        assert learner.take(1)
+        assert learner.take(1)[0].actor_id == "b", "its own stream alone has ended"
+
+
+def test_a_rollout_that_comes_again_and_again_is_refused_before_it_is_kept():
+    with serve_learner(queue=RolloutQueue(2)) as learner, connected(learner, "a") as raw:
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+        raw.send(*rollout_parts(1, "a", 2) * 50)
+        assert isinstance(raw.error(), DuplicateSequenceError)
+
+
+def test_a_relay_passes_on_no_rollout_without_credit():
+    with serve_learner(queue=RolloutQueue(2)) as learner, relaying(learner.address) as relay:
+        with RelayClient(relay.address) as client, RawRelay(relay.address, OPEN.SerializeToString()) as raw:
+            client.join(offer("a", via=(RELAY,)))
+            raw.send(opening(1, "a"))
+            credit = raw.part().progress.credit_sequence
+            raw.send(*(part for sequence in range(1, 50) for part in rollout_parts(1, "a", sequence)))
+            while not (part := raw.part()).HasField("status"):
+                assert part.progress.acknowledged_sequence == 1
+            assert isinstance(error_from_status(part.status, relay.address), LimitExceededError)
+            assert relay.intake.n_rollouts <= credit + 1
 
 
 def test_a_failure_ends_its_stream_alone(learner: Learner, caplog: pytest.LogCaptureFixture):
