@@ -69,6 +69,7 @@ class CheckpointStore:
     def stage(self, n_updates: int) -> Path:
         """Makes an empty folder for the files of a checkpoint; end it with `commit` or `abandon`."""
         staged = self._path / f".{n_updates:08d}.tmp"
+        _clear(staged)
         staged.mkdir()
         return staged
 
@@ -101,6 +102,7 @@ class CheckpointStore:
             for path in (*staged.rglob("*"), staged):
                 sync(path)
             if final.exists():
+                _clear(replaced)
                 final.rename(replaced)
             staged.rename(final)
         finally:
@@ -146,5 +148,12 @@ def _mean_return(checkpoint: Path) -> tuple[float, int]:
 def _remove(checkpoint: Path) -> None:
     # renamed first, because a half removed folder is no checkpoint
     leftover = checkpoint.with_name(f".{checkpoint.name}.tmp")
+    _clear(leftover)
     checkpoint.rename(leftover)
     shutil.rmtree(leftover)
+
+
+def _clear(path: Path) -> None:
+    """Removes a folder that could not be removed when it was done with, for want of a free descriptor, say."""
+    if path.exists():
+        shutil.rmtree(path)

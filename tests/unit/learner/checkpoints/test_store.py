@@ -71,6 +71,19 @@ def test_the_last_ones_are_kept_and_the_best(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == set(names(store)), "nothing is left of the others"
 
 
+@pytest.mark.parametrize("left", [".00000005.tmp", ".00000005.replaced", ".00000004.tmp"])
+def test_folders_that_could_not_be_removed_before_are_replaced(tmp_path, left: str):
+    store = make_store(tmp_path, keep=1)
+    for n_updates in (4, 5):
+        write(store, info(n_updates))
+        # as a process without free descriptors leaves them
+        (tmp_path / left).mkdir(exist_ok=True)
+        (tmp_path / left / "file").touch()
+    assert write(store, info(5, 1.0)) == tmp_path / "00000005"
+    assert store.newest() == (tmp_path / "00000005", info(5, 1.0))
+    assert names(store) == ["00000005"]
+
+
 def test_one_of_as_many_updates_is_replaced(tmp_path):
     store = make_store(tmp_path)
     write(store, info(5))
