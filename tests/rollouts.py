@@ -14,6 +14,7 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, Subs
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
 from rollcast.v1 import recording_pb2
+from tests.fuzz.messages import join_pieces, split_pieces
 
 CARTPOLE_LIKE: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(observation=spaces.Box(-10, 10, (4,), np.float32), action=spaces.Discrete(2))
@@ -219,3 +220,8 @@ def header_of(path: Path) -> RecordingHeader:
     """The header of a file of rollouts."""
     with path.open("rb") as file:
         return recording_header_from_proto(parse_length_prefixed(recording_pb2.RecordingHeader, file))
+
+
+def without_digests(recording: bytes) -> bytes:
+    """Returns a file of rollouts as versions before the digests wrote it."""
+    return join_pieces(message[:-9] for message in split_pieces(recording))

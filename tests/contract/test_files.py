@@ -7,7 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from rollcast.services.policies.saved import read_saved_policy
+from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.contract.golden_messages import rollout
+from tests.rollouts import assert_same_rollout
 
 FOLDER = Path(__file__).parent / "files"
 
@@ -28,3 +31,11 @@ def test_policy_is_read(name, tmp_path, caplog):
     np.testing.assert_array_equal(policy.state["networks.0.layers.0.weight"], np.array([[0, 1], [2, 3]], np.float32))
     np.testing.assert_array_equal(policy.state["networks.0.layers.0.bias"], np.array([0.5, -0.5], np.float32))
     assert ("has no digest" in caplog.text) == (name == "policy_without_digest")
+
+
+@pytest.mark.parametrize("name", ["recording", "recording_without_digests"])
+def test_recording_is_read(name, tmp_path, caplog):
+    read = list(read_rollouts(written(tmp_path, name)))
+    assert len(read) == 1
+    assert_same_rollout(read[0], rollout(2, 2))
+    assert ("has no digests" in caplog.text) == (name == "recording_without_digests")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollcast/v1/recording.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\"\xf8\x01\n\x0fRecordingHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12,\n\x08substeps\x18\x04 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x17\n\x0fn_rollout_steps\x18\x05 \x01(\r\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x0e\n\x06\x65nv_id\x18\x07 \x01(\t\x12\x11\n\tplayed_by\x18\x08 \x01(\t\x12\x12\n\nstate_size\x18\t \x01(\r\x12\x13\n\x0b\x66rame_stack\x18\n \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollcast/v1/recording.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\"\x88\x02\n\x0fRecordingHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x18\n\x10software_version\x18\x03 \x01(\t\x12,\n\x08substeps\x18\x04 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x17\n\x0fn_rollout_steps\x18\x05 \x01(\r\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x0e\n\x06\x65nv_id\x18\x07 \x01(\t\x12\x11\n\tplayed_by\x18\x08 \x01(\t\x12\x12\n\nstate_size\x18\t \x01(\r\x12\x13\n\x0b\x66rame_stack\x18\n \x01(\r\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.recording_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RECORDINGHEADER']._serialized_start=70
-  _globals['_RECORDINGHEADER']._serialized_end=318
+  _globals['_RECORDINGHEADER']._serialized_end=334
 # @@protoc_insertion_point(module_scope)

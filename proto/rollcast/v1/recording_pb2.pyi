@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RecordingHeader(_message.Message):
-    __slots__ = ("format", "protocol_version", "software_version", "substeps", "n_rollout_steps", "n_envs", "env_id", "played_by", "state_size", "frame_stack")
+    __slots__ = ("format", "protocol_version", "software_version", "substeps", "n_rollout_steps", "n_envs", "env_id", "played_by", "state_size", "frame_stack", "digest")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class RecordingHeader(_message.Message):
     PLAYED_BY_FIELD_NUMBER: _ClassVar[int]
     STATE_SIZE_FIELD_NUMBER: _ClassVar[int]
     FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     format: str
     protocol_version: int
     software_version: str
@@ -29,4 +30,5 @@ class RecordingHeader(_message.Message):
     played_by: str
     state_size: int
     frame_stack: int
-    def __init__(self, format: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_rollout_steps: _Optional[int] = ..., n_envs: _Optional[int] = ..., env_id: _Optional[str] = ..., played_by: _Optional[str] = ..., state_size: _Optional[int] = ..., frame_stack: _Optional[int] = ...) -> None: ...
+    digest: int
+    def __init__(self, format: _Optional[str] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_rollout_steps: _Optional[int] = ..., n_envs: _Optional[int] = ..., env_id: _Optional[str] = ..., played_by: _Optional[str] = ..., state_size: _Optional[int] = ..., frame_stack: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...

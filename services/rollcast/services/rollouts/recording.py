@@ -1,6 +1,9 @@
-"""Writes rollouts to a file and reads them: a header, then rollouts, each message after its length as a varint."""
+"""Writes rollouts to a file and reads them: a header, then rollouts, each message after its length as a varint.
 
-import io
+Every message ends with its digest, see `rollcast.services.wire.seal`. In files of versions before that none does.
+"""
+
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -8,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 from google.protobuf.message import DecodeError, EncodeError, Message
-from google.protobuf.proto import serialize_length_prefixed
 
 from rollcast.services.errors import ConfigurationError, InvalidInputError, MismatchError, RecordingError, RollcastError
 from rollcast.services.rollouts.assembler import RolloutAssembler
@@ -22,7 +24,11 @@ from rollcast.services.rollouts.recording_codec import (
 )
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match
+from rollcast.services.wire.message_body import varint
+from rollcast.services.wire.seal import ends_with_seal, seal
 from rollcast.v1 import recording_pb2, rollout_pb2
+
+logger = logging.getLogger(__name__)
 
 # The bytes of a length below 2**35.
 _MAX_VARINT_BYTES: Final = 5
@@ -122,19 +128,19 @@ class RolloutWriter:
             )
 
     def _write(self, message: Message) -> None:
-        framed = io.BytesIO()
         try:
-            serialize_length_prefixed(message, framed)
+            sealed = _sealed(message)
         except EncodeError as error:
             raise RecordingError(
                 f"rollout {self.n_rollouts + 1} is above {MAX_MESSAGE_BYTES} bytes, the most that one message takes; "
                 "expected less; lower n_rollout_steps or n_envs"
             ) from error
-        left = framed.getbuffer()
-        n_bytes = len(left)
+        length = varint(len(sealed))
+        n_bytes = len(length) + len(sealed)
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            for left in (memoryview(length), memoryview(sealed)):
+                while left:
+                    left = left[self._file.write(left) :]  # noqa: PLW2901 - what is left of it
         except BaseException as error:
             self._file.truncate(self.n_bytes)
             self._file.seek(self.n_bytes)
@@ -151,8 +157,8 @@ def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterat
     """Reads a file of rollouts, one after the other; the file is not trusted.
 
     Memory for a message is allocated only if the file has its bytes and T steps of B environments can need them. Every
-    rollout is checked like one from the wire: order and shape of columns, dtypes, values. A flipped bit is noticed if
-    it breaks one of these, and not if it turns a number into another allowed one.
+    rollout is checked like one from the wire: order and shape of columns, dtypes, values; and against its digest. A
+    file without digests, which older versions wrote, is read with a warning.
 
     If the last message was cut off, the whole rollouts are yielded before the file is refused; the message says how
     many there are, and how to keep them.
@@ -166,8 +172,8 @@ def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterat
 
     Raises:
         ConfigurationError: The file cannot be opened.
-        RecordingError: The file is not a recording or incomplete, or a rollout does not fit the header; the message
-            names file, rollout and offset.
+        RecordingError: The file is not a recording, incomplete or damaged, or a rollout does not fit the header; the
+            message names file, rollout and offset.
         SpacesMismatchError: It was recorded with other spaces; the message has the path inside the space and both
             sides.
         ProtocolMismatchError: The file has another version of the protocol.
@@ -200,6 +206,12 @@ class _Reader:
             raise type(error)(f"{path}: {error}") from error
         except (RecordingError, InvalidInputError) as error:
             raise RecordingError(f"{path}: {error}") from error
+        if not self._has_digests:
+            logger.warning(
+                "%s has no digests: an earlier version of rollcast wrote it, or another program, and damage to its "
+                "numbers would not be noticed",
+                path,
+            )
         self._max_rollout_bytes = self.header.max_rollout_bytes
         self._assembler = _assembler(self.header, self._n_bytes)
 
@@ -209,9 +221,13 @@ class _Reader:
             payload = self._next_message(self._max_rollout_bytes)
             if payload is None:
                 return None
+            if self._has_digests:
+                _check_seal(payload)
             request = rollout_pb2.StreamRolloutsRequest()
             request.rollout.SetInParent()
             request.rollout.ParseFromString(payload)
+            if request.rollout.digest and not self._has_digests:
+                raise RecordingError("it has a digest; expected none, as the header has none; copy the file again")
             rollout = self._assembler.add(request)
             if rollout is None:
                 raise RecordingError("its tensors are deferred; expected their bytes: only a stream may defer them")
@@ -228,7 +244,11 @@ class _Reader:
         payload = self._next_message(MAX_HEADER_BYTES)
         if payload is None:
             raise RecordingError("it is empty; expected a recording; give a file that `rollcast record` wrote")
-        return recording_header_from_proto(recording_pb2.RecordingHeader.FromString(payload))
+        proto = recording_pb2.RecordingHeader.FromString(payload)
+        self._has_digests = proto.digest != 0
+        if self._has_digests:
+            _check_seal(payload)
+        return recording_header_from_proto(proto)
 
     def _next_message(self, max_bytes: int) -> bytes | None:
         """Returns the bytes of the next message; None at the end of the file."""
@@ -266,6 +286,25 @@ class _Reader:
         raise RecordingError(
             f"a length of more than {_MAX_VARINT_BYTES} bytes; expected that of a message below 2 GiB; the file is "
             "damaged or not a recording: record it again"
+        )
+
+
+def _sealed(message: Message) -> bytes:
+    """Returns a message with its digest.
+
+    Raises:
+        EncodeError: It is above `MAX_MESSAGE_BYTES`.
+    """
+    sealed = seal(message.SerializeToString())
+    if len(sealed) > MAX_MESSAGE_BYTES:
+        raise EncodeError
+    return sealed
+
+
+def _check_seal(payload: bytes) -> None:
+    if not ends_with_seal(payload):
+        raise RecordingError(
+            f"its {len(payload)} bytes do not match its digest; expected what was written; it is damaged: copy it again"
         )
 
 

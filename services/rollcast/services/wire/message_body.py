@@ -54,7 +54,7 @@ def open_field(head: bytes, number: int, n_bytes: int) -> bytes:
         number: The number of the field, of type `bytes` or a message, at most 15.
         n_bytes: The bytes of its value.
     """
-    return b"".join((head, bytes((number << 3 | _LENGTH_DELIMITED,)), _varint(n_bytes)))
+    return b"".join((head, bytes((number << 3 | _LENGTH_DELIMITED,)), varint(n_bytes)))
 
 
 def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
@@ -94,7 +94,8 @@ def skip_field(serialized: bytes, tag: int, position: int) -> int:
     return position + {FIXED64: 8, _FIXED32: 4}.get(wire_type, len(serialized))
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Returns a number of at least 0 as protobuf writes it."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

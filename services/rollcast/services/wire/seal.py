@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import DamagedMessageError
 from rollcast.services.wire.message_body import FIXED64, MAX_FIELDS, NO_BODY, skip_field
-from rollcast.v1 import policy_pb2, relay_pb2, rollout_pb2
+from rollcast.v1 import policy_pb2, recording_pb2, relay_pb2, rollout_pb2
 
 _DIGEST_NUMBER: Final = 14
 # Below field 16 a tag is one byte.
@@ -27,6 +27,8 @@ for _sealed in (
     relay_pb2.StreamBundlesResponse,
     policy_pb2.GetPolicyResponse,
     policy_pb2.SubscribePolicyResponse,
+    recording_pb2.RecordingHeader,
+    rollout_pb2.Rollout,
 ):
     assert _sealed.DESCRIPTOR.fields_by_number[_DIGEST_NUMBER].name == "digest"
 
@@ -96,6 +98,12 @@ def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
     digest = xxhash.xxh3_64(memoryview(head)[:n_sealed])
     digest.update(body)
     return digest.intdigest() == int.from_bytes(head[n_sealed + 1 :], "little")
+
+
+def ends_with_seal(serialized: bytes) -> bool:
+    """Returns whether a message without a body ends with its digest, and is the one that its writer sealed."""
+    n_sealed = len(serialized) - _N_DIGEST_BYTES
+    return n_sealed >= 0 and serialized[n_sealed] == _DIGEST_TAG and matches_seal(serialized, NO_BODY, n_sealed)
 
 
 def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:

@@ -1,12 +1,11 @@
 import dataclasses
 import errno
-import io
+import random
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from google.protobuf.proto import serialize_length_prefixed
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,15 +23,24 @@ from rollcast.services.rollouts.codec import rollout_to_proto
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, recording_header_to_proto
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollouts import CARTPOLE_LIKE, NESTED, assert_same_rollout, header_of, make_rollout, random_rollout
+from rollcast.services.wire.message_body import varint
+from rollcast.services.wire.seal import seal
+from tests.rollouts import (
+    CARTPOLE_LIKE,
+    NESTED,
+    assert_same_rollout,
+    header_of,
+    make_rollout,
+    random_rollout,
+    without_digests,
+)
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2, env_id="CartPole-v1", played_by="random")
 
 
 def framed(message) -> bytes:
-    out = io.BytesIO()
-    serialize_length_prefixed(message, out)
-    return out.getvalue()
+    sealed = seal(message.SerializeToString())
+    return varint(len(sealed)) + sealed
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +205,37 @@ class TestFilesThatAreNotWhole:
         finally:
             tracemalloc.stop()
 
+    def test_rejects_every_damaged_copy(self, tmp_path, whole):
+        path, rng = tmp_path / "demo", random.Random(0)
+        for _ in range(600):
+            damaged = bytearray(whole)
+            place = rng.randrange(len(whole))
+            damaged[place] ^= rng.randrange(1, 256)
+            path.write_bytes(damaged)
+            n_read, error = read_until_error(path)
+            assert n_read == max(sum(border <= place for border in starts(whole)) - 2, 0), place
+            assert isinstance(error, RecordingError | ProtocolMismatchError)
+            assert str(path) in str(error)
+
+    def test_file_without_digests_is_read_with_a_warning(self, tmp_path, whole, caplog):
+        (tmp_path / "new").write_bytes(whole)
+        new = list(read_rollouts(tmp_path / "new"))
+        assert not caplog.records
+        (tmp_path / "old").write_bytes(without_digests(whole))
+        for mine, theirs in zip(read_rollouts(tmp_path / "old"), new, strict=True):
+            assert_same_rollout(mine, theirs)
+        assert "old has no digests" in caplog.text
+
     @pytest.mark.slow
     @given(data=st.data())
     @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_flipped_bits_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(self, tmp_path, whole, data):
-        content = bytearray(whole)
+    def test_flipped_bits_without_digests_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(
+        self, tmp_path, whole, data
+    ):
+        old = without_digests(whole)
+        content = bytearray(old)
         for _ in range(data.draw(st.integers(1, 4))):
-            content[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+            content[data.draw(st.integers(0, len(old) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         path = tmp_path / "demo"
         path.write_bytes(content)
         n_read, error = read_until_error(path)
