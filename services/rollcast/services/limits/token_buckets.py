@@ -12,7 +12,7 @@ _MAX_NAMES: Final = 4096
 
 
 class Lack(enum.Enum):
-    """Whose token is missing."""
+    """The bucket without a token."""
 
     OF_NAME = 1
     OF_ALL = 2

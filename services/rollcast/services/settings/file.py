@@ -3,7 +3,7 @@
 Reading costs no more than in proportion to the file's length.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,12 @@ def encode_settings(settings: Mapping[str, Any]) -> bytes:
     Raises:
         ConfigurationError: `read_settings` would refuse them.
     """
+    for name, text in _texts(settings):
+        if not _is_utf8(text):
+            raise ConfigurationError(
+                f"{name} is {text!a}, which is not UTF-8; expected UTF-8, because the run's settings are kept in a "
+                "YAML file; choose another name or path"
+            )
     content = yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False).encode()
     try:
         _checked(content)
@@ -95,6 +101,23 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
         what = "a name that is not text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
         raise _unreadable(path, f" holds {what}, not a mapping of names to values", expected, advice)
     return settings
+
+
+def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yields every text in settings, with its name: `env_kwargs.maps.0`."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple):
+        for key, member in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _texts(member, f"{name}.{key}".removeprefix("."))
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unreadable(path: Path, problem: str, expected: str, advice: str) -> ConfigurationError:

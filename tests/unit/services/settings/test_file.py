@@ -1,9 +1,12 @@
 """Files of settings."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.file import encode_settings, read_settings
 from tests.unit.services.settings.example_settings import Network, read, refused
 
 
@@ -71,3 +74,21 @@ class TestFile:
     def test_holds_whole_numbers_as_people_write_them(self, config: Path, number: str):
         config.write_text(f"n_actors: {number}\n")
         assert read("--config", str(config)).n_actors == 10**6
+
+    @pytest.mark.parametrize(
+        ("settings", "name", "value"),
+        [
+            ({"run_dir": os.fsdecode(b"runs/\xff")}, "run_dir", "runs/\\udcff"),
+            ({"env_kwargs": {"maps": ["a", "b\ud800"]}}, "env_kwargs.maps.1", "b\\ud800"),
+        ],
+    )
+    def test_text_that_is_not_utf8_is_refused_by_the_name_of_its_setting(self, settings, name: str, value: str):
+        with pytest.raises(ConfigurationError) as error:
+            encode_settings({"seed": 1, **settings})
+        assert str(error.value).startswith(f"{name} is '{value}', which is not UTF-8")
+        assert "choose another" in str(error.value)
+
+    def test_text_of_every_kind_comes_back(self, config: Path):
+        settings = {"run_dir": "Zürich/東京 \U0001f600", "other": "010", "text": "1:30", "more": ["\x07", "a: b", "\n"]}
+        config.write_bytes(encode_settings(settings))
+        assert read_settings(config, expected="", advice="") == settings
