@@ -263,6 +263,7 @@ CASES: Mapping[str, Case] = {
         spec=_normalized(),
         settings={"normalize_rewards": True, "clip_range_value": 0.2},
     ),
+    "ppo: a smaller last minibatch": Case(kind="ppo", settings={"minibatch_steps": 10}),
     "ppo: memory": Case(kind="ppo", spec=_lstm()),
     "ppo: images": Case(kind="ppo", observation=PIXELS, spec=_stacked(), settings={"share_torso": True}),
     "ppo: masks": Case(kind="ppo", observation=_masked(2)),

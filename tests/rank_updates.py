@@ -94,6 +94,10 @@ def _impala() -> Impala:
 CASES: Final[dict[str, Case]] = {
     "impala": Case(_impala, _trajectories),
     "ppo": Case(lambda: Ppo(SPACES, SPEC, PpoSettings(**OF_PPO), seed=1), _trajectories),
+    # The last minibatch of a rank has one step.
+    "ppo_rest": Case(
+        lambda: Ppo(SPACES, SPEC, PpoSettings(**{**OF_PPO, "minibatch_steps": 19}), seed=1), _trajectories
+    ),
     # The passes end early, by the KL of both ranks.
     "ppo_kl": Case(
         lambda: Ppo(SPACES, SPEC, PpoSettings(**{**OF_PPO, "learning_rate": 3e-3, "target_kl": 1e-4}), seed=1),
@@ -200,15 +204,16 @@ def alone(case: Case) -> OnePolicy[Any]:
         other.join_ranks(AsRank(rank))
     if isinstance(algorithm, Ppo | Appo):
 
-        def minibatches(n_items: int, steps_of_item: int = 1) -> Iterator[torch.Tensor]:
-            own = [other._minibatches(n_items // W, steps_of_item) for other in ranks]  # type: ignore[attr-defined]
+        def minibatches(n_items: int, size: int) -> Iterator[torch.Tensor]:
+            own = [other._minibatches(n_items // W, size // W) for other in ranks]  # type: ignore[attr-defined]
             for indices in zip(*own, strict=True):
                 yield torch.cat(
                     [index // N_ENVS * W * N_ENVS + r * N_ENVS + index % N_ENVS for r, index in enumerate(indices)]
                 )
 
         algorithm._minibatches = minibatches  # type: ignore[method-assign]
-        algorithm._settings = algorithm._settings.model_copy(update={"minibatch_steps": W * OF_PPO["minibatch_steps"]})
+        size = W * algorithm._settings.minibatch_steps
+        algorithm._settings = algorithm._settings.model_copy(update={"minibatch_steps": size})
     if isinstance(algorithm, Sac):
         actions: Any = algorithm._actions
 

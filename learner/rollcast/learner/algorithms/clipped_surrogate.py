@@ -94,19 +94,21 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         target_kl = self._settings.target_kl
         steps, of_estimates = self._prepare(batch, numbers["n_env_steps"])
         total: Tensor | float = 0.0
-        n_minibatches = n_epochs = 0
+        n_epochs = 0
+        n_items = steps.n_items
+        size = items_in_minibatch(self._settings.minibatch_steps, len(steps.valid) // n_items, algorithm=self.name)
+        n_minibatches = n_items / size  # of a pass; a smaller last one counts by its share
         while n_epochs < self._settings.n_epochs:
-            of_pass = [
-                self._step(steps.at(index), numbers)
-                for index in self._minibatches(steps.n_items, len(steps.valid) // steps.n_items)
-            ]
+            of_pass = [self._step(steps.at(index), numbers) for index in self._minibatches(n_items, size)]
+            if n_items % size:
+                of_pass[-1] = of_pass[-1] * (n_items % size / size)
             sums = torch.stack(of_pass).sum(dim=0)
-            total, n_minibatches, n_epochs = total + sums, n_minibatches + len(of_pass), n_epochs + 1
+            total, n_epochs = total + sums, n_epochs + 1
             # waits for the device, so only if it is asked for
-            if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * len(of_pass):
+            if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * n_minibatches:
                 break
         assert isinstance(total, Tensor)  # there is at least one pass
-        *terms, approx_kl, clip_fraction = (total / n_minibatches).unbind()
+        *terms, approx_kl, clip_fraction = (total / (n_epochs * n_minibatches)).unbind()
         return {
             **LossTerms(*terms)._asdict(),
             "reward_factor": self._reward_factor(),
@@ -145,16 +147,15 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         )
         return steps, estimates.metrics
 
-    def _minibatches(self, n_items: int, steps_of_item: int = 1) -> Iterator[Tensor]:
-        """Yields the indices of the minibatches of one pass; the last is as large as the others, or left out.
+    def _minibatches(self, n_items: int, size: int) -> Iterator[Tensor]:
+        """Yields the indices of the minibatches of one pass; the last has what is left.
 
         Args:
             n_items: The steps of the batch, or its trajectories.
-            steps_of_item: 1, or the steps of a trajectory.
+            size: Those of a minibatch.
         """
-        size = items_in_minibatch(self._settings.minibatch_steps, steps_of_item, algorithm=self.name)
         order = torch.randperm(n_items, generator=self._generator, device=self._device)
-        for start in range(0, n_items - size + 1, size):
+        for start in range(0, n_items, size):
             yield order[start : start + size]
 
     def _step(self, steps: Steps, numbers: Numbers) -> Tensor:

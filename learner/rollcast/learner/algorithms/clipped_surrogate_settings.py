@@ -23,8 +23,8 @@ class ClippedSurrogateSettings(ActorCriticSettings):
     n_epochs: AtLeastOne = setting(10, "Passes over each batch; at least 1.", LEARNING)
     minibatch_steps: AtLeastOne = setting(
         64,
-        "Steps in a minibatch; a batch has batch_size * n_rollout_steps steps. With --recurrence the default is 256, "
-        "and it must be a multiple of n_rollout_steps.",
+        "Steps in a minibatch; a batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass those "
+        "that are left. With --recurrence the default is 256, and it must be a multiple of n_rollout_steps.",
         LEARNING,
     )
     clip_range: PositiveFloat = setting(

@@ -149,12 +149,16 @@ def normalized(
 ) -> Tensor:
     """Scales `[N]` to mean 0 and standard deviation 1 under weights that sum to 1, over all ranks.
 
+    A single advantage stays as it is, as in Stable-Baselines3: its distance from its own mean would always be 0.
+
     Args:
         advantage: float32 `[N]`.
         weight: float32 `[N]`.
         count: The number of values with a weight; several ranks need it.
         reduction: The ranks.
     """
+    if reduction is ALONE and advantage.shape[0] == 1:
+        return advantage
     mean, variance = reduction.mean_and_variance(advantage, weight, count)
     return (advantage - mean).div_(variance.sqrt_().add_(1e-8))
 

@@ -33,6 +33,7 @@ OPERATIONS = {
     "impala: residual network": 336,
     "ppo": 727,
     "ppo: box, all normalised": 1015,
+    "ppo: a smaller last minibatch": 1056,
     "ppo: memory": 1465,
     "ppo: images": 741,
     "ppo: masks": 768,

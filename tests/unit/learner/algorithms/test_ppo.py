@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -8,14 +10,17 @@ from tests.learnt import learnt, same, teach
 
 
 def test_every_step_is_in_one_minibatch_of_each_pass():
-    """A mean over minibatches is that of the batch, if the policy stays and every step counts once."""
+    """A mean over minibatches is that of the batch, if the policy stays and every step counts once.
+
+    The last minibatch is smaller if the steps are no multiple, and counts by its share.
+    """
     found = {}
-    for size in (5, 20):
+    for size in (5, 20, 8, 19):
         ppo = make_ppo(minibatch_steps=size, learning_rate=1e-12, n_epochs=2)
         metrics = ppo.update(on_policy_batch(ppo), progress=0.0)
         found[size] = float(metrics["value_loss"])
-        assert learnt(ppo, "optimizer")["state.0.step"] == 2 * 20 / size
-    assert found[5] == pytest.approx(found[20], rel=1e-5)
+        assert learnt(ppo, "optimizer")["state.0.step"] == 2 * math.ceil(20 / size)
+    assert list(found.values()) == pytest.approx([found[20]] * 4, rel=1e-5)
 
 
 def test_minibatches_are_drawn_anew_for_each_pass():
@@ -31,10 +36,16 @@ def test_minibatches_are_drawn_anew_for_each_pass():
     assert not same(first, second), "other minibatches than those of the pass before"
 
 
-def test_rest_that_makes_no_whole_minibatch_waits_for_the_next_pass():
-    ppo = make_ppo(minibatch_steps=6, n_epochs=2)
-    ppo.update(make_batch(), progress=0.0)
-    assert learnt(ppo, "optimizer")["state.0.step"] == 2 * 3
+def test_a_minibatch_of_one_step_has_its_advantage_as_it_is():
+    """As in Stable-Baselines3; normalised, it would be 0, and the policy would not move."""
+    moved = []
+    for normalize_advantages in (True, False):
+        ppo = make_ppo(minibatch_steps=1, n_epochs=1, normalize_advantages=normalize_advantages)
+        before = learnt(ppo, "policy")
+        ppo.update(on_policy_batch(ppo), progress=0.0)
+        moved.append({name: array - before[name] for name, array in learnt(ppo, "policy").items()})
+    assert all(torch.equal(array, moved[1][name]) for name, array in moved[0].items())
+    assert any(array.any() for array in moved[0].values())
 
 
 def test_clip_range_bounds_how_far_the_policy_moves():

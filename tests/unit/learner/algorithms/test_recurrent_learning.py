@@ -72,9 +72,10 @@ def test_minibatches_are_whole_trajectories():
 
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
 def test_a_minibatch_has_as_many_trajectories_as_make_its_steps(kind: str):
-    algorithm = made(kind)
-    algorithm.update(recurrent_batch(), progress=0.0)
-    assert learnt(algorithm, "optimizer")["state.0.step"] == 2 * 2
+    for minibatch_steps, n_minibatches in ((10, 2), (15, 2), (20, 1)):
+        algorithm = made(kind, minibatch_steps=minibatch_steps)
+        algorithm.update(recurrent_batch(), progress=0.0)
+        assert learnt(algorithm, "optimizer")["state.0.step"] == 2 * n_minibatches, "of 4 trajectories of 5 steps"
 
 
 @pytest.mark.parametrize("kind", ["ppo", "appo"])
