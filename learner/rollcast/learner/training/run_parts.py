@@ -143,7 +143,8 @@ def make_replay_buffers(
         settings: The settings of the run.
         spaces: The environment's spaces.
         device: The learner's device.
-        announce: Called with the size of the buffers before they are allocated.
+        announce: Called with the size of the buffers before they are allocated, and with the number of updates to a
+            step if there are several.
 
     Raises:
         ConfigurationError: The settings exclude each other, or the machine or the device has too little memory.
@@ -160,6 +161,7 @@ def make_replay_buffers(
                 f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
                 f"{entry}; expected {entry!r}; leave --replay.entry out"
             )
+    _announce_many_updates(settings, announce)
     return make_buffers(
         settings.replay,
         spaces,
@@ -173,6 +175,20 @@ def make_replay_buffers(
         frame_stack=settings.frame_stack,
         announce=announce,
     )
+
+
+def _announce_many_updates(settings: LearnerSettings, announce: Callable[[str], None]) -> None:
+    replay, batch_size = settings.replay, settings.batch_size
+    if replay.samples_per_insert is None:
+        return
+    steps_of_entry = settings.n_rollout_steps if replay.entry == "rollouts" else 1
+    n_updates = replay.samples_per_insert / (batch_size * steps_of_entry)
+    if n_updates > 1.0:
+        announce(
+            f"{n_updates:g} updates to each step of an environment, because --replay.samples-per-insert is "
+            f"{replay.samples_per_insert:g} with --batch-size {batch_size}; "
+            f"--replay.samples-per-insert {batch_size * steps_of_entry} makes one"
+        )
 
 
 def load_initial_data(

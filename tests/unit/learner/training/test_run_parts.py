@@ -23,6 +23,30 @@ def test_algorithm_of_ones_own_may_learn_from_whole_rollouts():
 OWN = ("--env-id", "CartPole-v1", "--algorithm", "examples.own_algorithm:ActorCritic", "--replay.capacity", "100")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["sac", "--batch-size", "8"], ["32 updates to each step", "--replay.samples-per-insert 8 makes one"]),
+        (["sac", "--replay.samples-per-insert", "5120"], ["20 updates to each step", "5120 with --batch-size 256"]),
+        (
+            ["r2d2", "--batch-size", "1", "--replay.samples-per-insert", "60"],
+            ["1.5 updates to each step", "--replay.samples-per-insert 40 makes one"],
+        ),
+        (["sac"], []),
+        (["dqn", "--batch-size", "32"], []),
+        (["r2d2"], []),
+    ],
+)
+def test_several_updates_to_a_step_are_told_at_the_start(arguments: list[str], expected: list[str]):
+    given = ["--env-id", "CartPole-v1", "--replay.capacity", "2000", "--algorithm", *arguments]
+    settings = TrainSettings.from_command_line("rollcast train", given)
+    lines: list[str] = []
+    make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=lines.append)
+    told = [line for line in lines if "updates to each step" in line]
+    assert len(told) == bool(expected)
+    assert all(text in told[0] for text in expected)
+
+
 def test_buffer_of_a_recurrent_policy_keeps_its_states():
     arguments = [*OWN, "--replay.entry", "rollouts", "--recurrence", "lstm", "--recurrent-size", "5"]
     settings = TrainSettings.from_command_line("rollcast train", arguments)
