@@ -43,7 +43,8 @@ LOCAL_PROCESS_LAUNCHER = {
 
 SAFE_YAML = {
     *("safe_load", "safe_load_all", "safe_dump", "dump", "YAMLError", "MarkedYAMLError", "SafeLoader", "SafeDumper"),
-    *("Event", "ScalarEvent", "CollectionStartEvent", "CollectionEndEvent", "ScalarNode"),
+    *("Event", "ScalarEvent", "CollectionStartEvent", "CollectionEndEvent"),
+    *("Node", "ScalarNode", "MappingNode", "SequenceNode"),
 }
 
 # Nothing pickles without one of these. Other files are not read token by token, which takes seconds.

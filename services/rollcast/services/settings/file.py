@@ -3,6 +3,7 @@
 Reading costs no more than in proportion to the file's length.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ _MAX_DEPTH: Final = 32
 # Parsing a number takes time that grows with the square of its length.
 _MAX_NUMBER_CHARACTERS: Final = 400
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+# Numbers that YAML 1.1 takes for octal or sexagesimal ones.
+_UNLIKELY_NUMBER: Final = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 
 # yaml's wheels contain libyaml; a build from source without it has the same loader in Python.
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -79,7 +82,8 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
             content = file.read(MAX_SETTINGS_BYTES + 1)
         loader = _Loader(_checked(content))
         try:
-            settings = loader.get_single_data()
+            node = loader.get_single_node()
+            settings = None if node is None else loader.construct_document(_checked_node(node, loader))
         finally:
             loader.dispose()
     except UnicodeDecodeError as error:
@@ -165,3 +169,30 @@ def _checked(content: bytes) -> str:
 
 def _is_long(event: yaml.Event) -> bool:
     return isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_NUMBER_CHARACTERS
+
+
+def _checked_node(node: yaml.Node, loader: Any) -> yaml.Node:  # noqa: ANN401 - one of yaml's loaders
+    """Returns the node, in which nothing is likely to mean something else than what yaml would take it for.
+
+    Raises:
+        _NotPlainError: A mapping has a name twice, or a number is octal or sexagesimal.
+    """
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[object, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    raise _NotPlainError(f"line {line} has {key.value!r:.80} again, after line {lines[key.value]}")
+                lines[key.value] = line
+            _checked_node(value, loader)
+    elif isinstance(node, yaml.SequenceNode):
+        for member in node.value:
+            _checked_node(member, loader)
+    elif node.tag in _NUMBERS and _UNLIKELY_NUMBER.fullmatch(node.value):
+        number = loader.construct_object(node)
+        raise _NotPlainError(
+            f"line {node.start_mark.line + 1} has the number {node.value}, which YAML reads as {number}; write "
+            f"{number} or {node.value!r}"
+        )
+    return node

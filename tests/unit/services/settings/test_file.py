@@ -40,6 +40,22 @@ class TestFile:
             (b"- seed\n", " holds a list, not a mapping of names to values"),
             (b"1: 2\n", " holds a name that is not text, not a mapping"),
             (b"seed: 2026-13-01\n", "month must be in 1..12"),
+            (b"seed: 1\nn_actors: 2\nseed: 3\n", ", line 3 has 'seed' again, after line 1"),
+            (b"seed: 1\n'seed': 1\n", ", line 2 has 'seed' again, after line 1"),
+            (
+                b"network: {learning_rate: 1.0, learning_rate: 2.0}\n",
+                ", line 1 has 'learning_rate' again, after line 1",
+            ),
+            (b"seed: 1\nn_actors: 010\n", ", line 2 has the number 010, which YAML reads as 8; write 8 or '010'"),
+            (
+                b"sizes: [64,\n  -0_17]\n",
+                ", line 2 has the number -0_17, which YAML reads as -15; write -15 or '-0_17'",
+            ),
+            (b"seed: 1:30\n", ", line 1 has the number 1:30, which YAML reads as 90; write 90 or '1:30'"),
+            (
+                b"network: {learning_rate: 1:30.5}\n",
+                ", line 1 has the number 1:30.5, which YAML reads as 90.5; write 90.5",
+            ),
         ],
     )
     def test_that_is_not_plain_yaml_is_refused_with_its_line(self, config: Path, content: bytes, problem: str):
@@ -49,6 +65,12 @@ class TestFile:
         assert problem in message
         assert "expected a YAML file of settings for --config; correct the file" in message
         assert "\n" not in message
+
+    @pytest.mark.parametrize("number", ["0", "-7", "0x1f", "0b11", "1_000", "+3"])
+    def test_may_hold_every_other_number(self, config: Path, number: str):
+        config.write_text(f"text: '010'\nnumber: {number}\nrate: 0.5\nlow: 00.5\n")
+        expected = {"text": "010", "number": int(number, 0), "rate": 0.5, "low": 0.5}
+        assert read_settings(config, expected="", advice="") == expected
 
     def test_that_cannot_be_read_is_refused_with_the_reason(self, tmp_path: Path):
         assert "cannot be read: Is a directory" in refused("--config", str(tmp_path))
