@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from rollcast.learner.dashboard.figures import actor_row
@@ -290,6 +291,16 @@ def code_of(request):
 
 
 class TestTheProcess:
+    def test_pages_that_no_browser_opens_do_not_add_up(self, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, process):
+
+            def asked(n):
+                assert {code_of(urllib.request.Request(url)) for _ in range(n)} == {200}
+                return psutil.Process(process.pid).memory_info().rss
+
+            before = asked(50)
+            assert asked(150) - before < 60e6, "a page has 0.9 MB"
+
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
     def test_it_ends_with_an_open_page(self, browser, first, number, code):
         with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, process):

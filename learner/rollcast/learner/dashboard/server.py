@@ -10,7 +10,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
-from nicegui import ui
+from nicegui import Client, ui
 
 from rollcast.learner.dashboard.doors import Doors
 from rollcast.learner.dashboard.page import Page
@@ -23,6 +23,8 @@ from rollcast.services.errors import AddressInUseError, ConfigurationError
 _ASK_ROLE_S: Final = 5.0
 # Browsers with an open page have so many seconds when the server ends.
 _GRACE_S: Final = 1
+# Pages that were asked for and that no browser has opened: each has 0.9 MB, and NiceGUI keeps it for a minute.
+_MAX_UNOPENED: Final = 16
 _ICON: Final = Path(__file__).with_name("icon.svg")
 
 
@@ -97,6 +99,10 @@ class DashboardServer:
         if not (index.isascii() and index.isdecimal() and int(index) < len(self._learners)):
             Text(f"There is no page {index!r}; expected /0 to /{len(self._learners) - 1}.")
             return
+        unopened = [client for client in Client.instances.values() if not client.has_socket_connection]
+        # This page's client is the last of them.
+        for client in unopened[:-_MAX_UNOPENED]:
+            client.delete()
         Page(self._learners[int(index)], self._learners)
 
 
