@@ -27,6 +27,8 @@ _ANSWER_S: Final = 5.0
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
 _MAX_ERROR: Final = 300
+# What a rank says of itself is cut to so many.
+_MAX_WORD: Final = 1000
 # A text that is waited for is looked for so often.
 _LOOK_S: Final = 0.05
 
@@ -343,12 +345,16 @@ class RankGroup:
         )
 
     def _last_word(self, rank: int) -> _Word | None:
-        """Returns the last word of a rank; None: it has never said any."""
-        text = self._read(f"beat/{rank}")
-        return None if text is None else _Word(*json.loads(text))
+        """Returns the last word of a rank; None: it has never said any that can be read."""
+        try:
+            n_operations, doing, beat, ended = json.loads(self._read(f"beat/{rank}") or "")
+            return _Word(int(n_operations), str(doing)[:_MAX_WORD], int(beat), str(ended)[:_MAX_WORD])
+        except (ValueError, TypeError, RecursionError):
+            # Nothing, or not a rank's: anybody writes there who reaches the store.
+            return None
 
     def _read(self, key: str) -> str | None:
-        return self._store.get(key).decode() if self._store.check([key]) else None
+        return self._store.get(key).decode(errors="replace") if self._store.check([key]) else None
 
     def _beat(self, store: Store) -> None:
         """Tells the other ranks, again and again, where this one is, and at last why it ends."""

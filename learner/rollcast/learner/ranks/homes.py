@@ -19,7 +19,10 @@ _AGAIN: Final = "try again with backoff"
 
 
 class Board(Protocol):
-    """A board on which the ranks note their addresses and actors; see `group.RankGroup`. Any thread may call."""
+    """A board on which the ranks note their actors, and strangers who reach it what they like; see `group.RankGroup`.
+
+    Any thread may call.
+    """
 
     @property
     def rank(self) -> int:
@@ -46,7 +49,8 @@ class RankHomes:
 
     A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
     rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is
-    divided like a new one. Evaluators are rank 0's.
+    divided like a new one. Evaluators are rank 0's. Nothing that the board says sends an actor to another address than
+    those of `serve_at`.
 
     Args:
         board: What the ranks know of each other.
@@ -54,6 +58,8 @@ class RankHomes:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        # Where actors reach each rank; empty: some do not serve yet.
+        self._addresses: Sequence[str] = ()
         self._lock = threading.Lock()  # guards the actors of each rank: those it has told, and those sent there since
         self._told = [0] * board.n_ranks
         self._sent = [0] * board.n_ranks
@@ -69,9 +75,9 @@ class RankHomes:
         """W."""
         return self._board.n_ranks
 
-    def serve_at(self, address: str) -> None:
-        """Tells the other ranks where actors reach this one."""
-        self._board.note(f"address/{self.rank}", address)
+    def serve_at(self, addresses: Sequence[str]) -> None:
+        """Notes where actors reach each rank, once all of them serve."""
+        self._addresses = tuple(addresses)
 
     def note_loads(self, n_actors: Sequence[int]) -> None:
         """Notes how many actors each rank has now."""
@@ -99,28 +105,27 @@ class RankHomes:
         """
         try:
             home = self._home(offer, n_taken)
-            if home == self.rank:
-                return None
-            address = self._board.noted(f"address/{home}")
         except RankLostError as error:
             logger.debug("nobody knows which rank takes %s: %s", offer.actor_id, error)
             return None
-        if address is None:
+        if home == self.rank:
+            return None
+        if not self._addresses:
             with self._lock:
                 self._sent[home] = max(0, self._sent[home] - 1)
             raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; {_AGAIN}")
-        return address
+        return self._addresses[home]
 
     def _home(self, offer: JoinOffer, n_taken: int) -> int:
         if offer.role is ActorRole.EVALUATE:
             return 0
-        if offer.actor_id and (known := self._board.noted(f"home/{offer.actor_id}")) is not None:
-            return int(known)
-        if offer.incarnation:
+        known = self._board.noted(f"home/{offer.actor_id}") if offer.actor_id else None
+        ranks = [str(rank) for rank in range(self.n_ranks)]
+        if known in ranks:
+            return ranks.index(known)
+        if offer.incarnation and not self._addresses:
             # It was here before these ranks were started. A rank notes whom it knows before it serves.
-            for rank in range(self.n_ranks):
-                if self._board.noted(f"address/{rank}") is None:
-                    raise NotReadyError(f"rank {rank} of this run, which may know this actor, is starting; {_AGAIN}")
+            raise NotReadyError(f"ranks of this run, one of which may know this actor, are starting; {_AGAIN}")
         with self._lock:
             loads = [told + sent for told, sent in zip(self._told, self._sent, strict=True)]
             loads[self.rank] = max(loads[self.rank], n_taken)

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -13,6 +14,9 @@ from rollcast.learner.ranks.reduction import RankReduction
 from rollcast.learner.ranks.rounds import RankRounds
 from rollcast.services.address import parse_address
 from rollcast.services.errors import ConfigurationError
+
+# Longer than any name of a host with its port, and than a socket's path.
+_MAX_ADDRESS_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,20 @@ class RunRanks:
             RankLostError: Another rank is gone, or has not come in time.
         """
         self.group.sum(torch.zeros(1, device=self.device), what)
+
+    def serve_at(self, address: str) -> None:
+        """Tells the other ranks where actors reach this one, and waits until all ranks have said so.
+
+        It goes through the ranks' own connections: what stands in the store, anybody may write who reaches it.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not come in time.
+        """
+        own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8, device=self.device)
+        text = address.encode()[:_MAX_ADDRESS_BYTES]
+        own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+        rows = self.group.gather(own, "the addresses of all ranks").tolist()
+        self.homes.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
 
 
 @contextlib.contextmanager

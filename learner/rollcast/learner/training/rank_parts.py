@@ -210,4 +210,4 @@ def _stop(control: TrainingControl, actors: DistributedActors, stops: int) -> No
 def _announce(settings: LearnerSettings, actors: DistributedActors, ranks: RunRanks) -> None:
     """Tells the other ranks where actors reach this one."""
     (*_, address) = actors.addresses
-    ranks.homes.serve_at(advertised_address(address, settings.advertised_host))
+    ranks.serve_at(advertised_address(address, settings.advertised_host))

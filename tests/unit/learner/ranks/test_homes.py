@@ -10,8 +10,8 @@ from tests.unit.learner.ranks.boards import BoardInMemory
 def make_homes(n_ranks: int = 2) -> list[RankHomes]:
     texts: dict[str, str] = {}
     homes = [RankHomes(BoardInMemory(rank, n_ranks, texts)) for rank in range(n_ranks)]
-    for rank, own in enumerate(homes):
-        own.serve_at(f"host:{rank}")
+    for own in homes:
+        own.serve_at([f"host:{rank}" for rank in range(n_ranks)])
     return homes
 
 
@@ -43,11 +43,10 @@ def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
 def test_an_actor_that_comes_back_and_that_no_rank_knows_is_divided_anew_once_all_serve():
     texts: dict[str, str] = {}
     first, second = (RankHomes(BoardInMemory(rank, 2, texts)) for rank in range(2))
-    first.serve_at("host:0")
-    with pytest.raises(NotReadyError, match="rank 1 of this run, which may know this actor, is starting"):
+    with pytest.raises(NotReadyError, match="ranks of this run, one of which may know this actor, are starting"):
         first.elsewhere(offer("known", incarnation=2), 0)
     second.took("known")
-    second.serve_at("host:1")
+    first.serve_at(["host:0", "host:1"])
     assert first.elsewhere(offer("known", incarnation=2), 0) == "host:1"
     assert [first.elsewhere(offer(name, incarnation=1), 0) for name in "abcd"] == [None, "host:1", None, "host:1"]
 
@@ -91,3 +90,21 @@ def test_names_of_a_checkpoint_are_divided_among_another_number_of_ranks():
     ranks = [part_rank(name, 4) for name in names]
     assert ranks == [part_rank(name, 4) for name in names]
     assert set(ranks) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("said", ["999", "2", "-1", "one", "1" * 5000])
+def test_a_home_that_is_no_rank_is_none(said: str):
+    texts = {"home/a": said}
+    homes = RankHomes(BoardInMemory(0, 2, texts))
+    homes.serve_at(["host:0", "host:1"])
+    assert homes.elsewhere(offer("a"), 5) == "host:1", "as a new one"
+
+
+def test_an_actor_is_sent_only_where_the_ranks_said_at_the_start_that_they_are():
+    texts = {"home/a": "1", "address/1": "evil:1"}
+    homes = RankHomes(BoardInMemory(0, 2, texts))
+    with pytest.raises(NotReadyError, match="rank 1 of this run, which takes this actor, is starting"):
+        homes.elsewhere(offer("a"), 0)
+    homes.serve_at(["host:0", "host:1"])
+    texts["address/1"] = "evil:1"
+    assert homes.elsewhere(offer("a"), 0) == "host:1"
