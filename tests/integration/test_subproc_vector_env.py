@@ -351,6 +351,21 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_program_without_a_guard_is_told_so(tmp_path, start_method):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from rollcast.actor import EnvironmentFactory, SubprocVectorEnv\n"
+        f"SubprocVectorEnv([EnvironmentFactory('CartPole-v1')] * 2, start_method={start_method!r})"
+    )
+    ended = subprocess.run(
+        [sys.executable, program], env=environment(), capture_output=True, text=True, check=False, timeout=100
+    )
+    assert ended.stderr.splitlines()[-1].startswith("rollcast.actor.environments.failures.EnvironmentLostError")
+    assert 'put that below `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
+    assert "memory" not in ended.stderr
+
+
 class TestTheParentsEnd:
     @pytest.mark.parametrize(
         ("start_method", "state"),

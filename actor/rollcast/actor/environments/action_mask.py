@@ -1,15 +1,18 @@
-"""Moves the action masks that gymnasium environments give in `info` into observations, where policies read them."""
+"""Moves the action masks that environments give in `info` into observations, where policies read them."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.make import Environment, EnvironmentFactory
+from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_sizes
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.spaces.spaces import NestedObservation
+from rollcast.services.spaces.spaces import NestedObservation, SubstepSpaces
 
 _Info = dict[str, Any]
 
@@ -30,10 +33,8 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
             InvalidSpaceError: If its actions are of another kind.
         """
         super().__init__(env)
-        self._n_actions = sum(action_mask_sizes(env.action_space))
-        self.observation_space = Dict(
-            {"observation": env.observation_space, ACTION_MASK: Box(0, 1, (self._n_actions,), np.int8)}
-        )
+        spaces = _with_mask_space(SubstepSpaces(observation=env.observation_space, action=env.action_space))
+        self.observation_space = spaces.observation
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -44,7 +45,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
             ConfigurationError: If `info` has no mask, or one of a wrong length.
         """
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._with_mask(observation, info, has_ended=False), info
+        return self._masked(observation, info, has_ended=False), info
 
     def step(self, action: Any) -> tuple[NestedObservation, Any, bool, bool, _Info]:  # noqa: ANN401 - gymnasium's
         """Takes a step.
@@ -53,41 +54,99 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
             ConfigurationError: If the episode continues and `info` has no mask, or one of a wrong length.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
-        masked = self._with_mask(observation, info, has_ended=terminated or truncated)
+        masked = self._masked(observation, info, has_ended=terminated or truncated)
         return masked, reward, terminated, truncated, info
 
-    def _with_mask(self, observation: NestedObservation, info: _Info, *, has_ended: bool) -> NestedObservation:
-        if ACTION_MASK not in info and has_ended:
-            mask = np.ones(self._n_actions, np.int8)
-        else:
-            mask = np.asarray(info.get(ACTION_MASK, ()))
-        if mask.shape != (self._n_actions,):
-            found = f"a mask of shape {list(mask.shape)}" if ACTION_MASK in info else f"only {sorted(info)}"
-            raise ConfigurationError(
-                f"info of {self.env} has {found}; expected {ACTION_MASK!r} of shape [{self._n_actions}]; make the "
-                "environment give it in reset and in step, or do not use ActionMaskFromInfo"
-            )
-        return {"observation": observation, ACTION_MASK: mask.astype(np.int8)}
+    def _masked(self, observation: NestedObservation, info: _Info, *, has_ended: bool) -> NestedObservation:
+        return _with_mask(self.observation_space, observation, info, has_ended=has_ended, whose=f"{self.env}")
 
 
-def make(env_id: str, **env_kwargs: Any) -> gymnasium.Env[Any, Any]:  # noqa: ANN401 - the user's --env-kwargs
-    """Makes an environment and wraps it in `ActionMaskFromInfo`; a factory for `--env-id`.
+class StructuredActionMaskFromInfo(StructuredEnv):
+    """The same for agents: adds the mask in each agent's `infos` to what it sees, as newer PettingZoo games give it."""
+
+    def __init__(self, env: StructuredEnv) -> None:
+        """Wraps an environment.
+
+        Args:
+            env: An environment whose agents all have Discrete or MultiDiscrete actions.
+
+        Raises:
+            InvalidSpaceError: If actions are of another kind.
+        """
+        self._env = env
+        self.spaces = {key: _with_mask_space(spaces) for key, spaces in env.spaces.items()}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
+        """Begins an episode.
+
+        Raises:
+            ConfigurationError: If the info of an agent that acts has no mask, or one of a wrong length.
+        """
+        return self._masked(self._env.reset(seed=seed, options=options))
+
+    def step(self, actions: Mapping[ActorId, Any]) -> Turn:
+        """Takes the actions of a turn.
+
+        Raises:
+            ConfigurationError: As for `reset`.
+        """
+        return self._masked(self._env.step(actions))
+
+    def layers(self) -> Iterator[object]:
+        """Yields itself and the environment's layers."""
+        yield self
+        yield from self._env.layers()
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+    def _masked(self, turn: Turn) -> Turn:
+        def add(actor: ActorId, observation: NestedObservation, *, has_ended: bool) -> NestedObservation:
+            space, info = self.spaces[actor.substep_key].observation, turn.infos.get(actor, {})
+            return _with_mask(space, observation, info, has_ended=has_ended, whose=f"{actor}")
+
+        return replace(
+            turn,
+            observations={actor: add(actor, seen, has_ended=False) for actor, seen in turn.observations.items()},
+            ended={
+                actor: Ended(observation=add(actor, end.observation, has_ended=True), truncated=end.truncated)
+                for actor, end in turn.ended.items()
+            },
+        )
+
+
+def _with_mask_space(spaces: SubstepSpaces) -> SubstepSpaces:
+    mask = Box(0, 1, (sum(action_mask_sizes(spaces.action)),), np.int8)
+    return replace(spaces, observation=Dict({"observation": spaces.observation, ACTION_MASK: mask}))
+
+
+def _with_mask(
+    space: gymnasium.Space[Any], observation: NestedObservation, info: Mapping[str, Any], *, has_ended: bool, whose: str
+) -> NestedObservation:
+    shape = space[ACTION_MASK].shape  # type: ignore[index]  # a Dict
+    mask = np.ones(shape, np.int8) if ACTION_MASK not in info and has_ended else np.asarray(info.get(ACTION_MASK, ()))
+    if mask.shape != shape:
+        found = f"a mask of shape {list(mask.shape)}" if ACTION_MASK in info else f"only {sorted(info)}"
+        raise ConfigurationError(
+            f"info of {whose} has {found}; expected {ACTION_MASK!r} of shape {list(shape)}; make the environment give "
+            "it in reset and in step, or do not use ActionMaskFromInfo"
+        )
+    return {"observation": observation, ACTION_MASK: mask.astype(np.int8)}
+
+
+def make(env_id: str, **env_kwargs: Any) -> Environment:  # noqa: ANN401 - the user's --env-kwargs
+    """Makes an environment and moves the masks in its infos into what is seen; a factory for `--env-id`.
 
         rollcast train --env-id rollcast.actor.environments.action_mask:make --env-kwargs '{"env_id": "Taxi-v4"}'
 
     Args:
-        env_id: As for `EnvironmentFactory`.
+        env_id: As for `EnvironmentFactory`; PettingZoo's, too.
         env_kwargs: Keyword arguments of that environment.
 
     Raises:
-        ConfigurationError: If it cannot be made, or is a structured environment.
+        ConfigurationError: If it cannot be made.
         InvalidSpaceError: If its actions cannot be masked.
     """
     env = EnvironmentFactory(env_id, env_kwargs)()
-    if not isinstance(env, gymnasium.Env):
-        env.close()
-        raise ConfigurationError(
-            f"env_id {env_id!r} is a {type(env).__name__}; expected a gymnasium.Env; structured ones have their "
-            "masks in what agents see; name it without rollcast.actor.environments.action_mask"
-        )
-    return ActionMaskFromInfo(env)
+    return ActionMaskFromInfo(env) if isinstance(env, gymnasium.Env) else StructuredActionMaskFromInfo(env)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.actor.environments.structured import ActorId, AdaptedEnv, Ended, StructuredEnv, Turn
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
@@ -75,7 +76,7 @@ class SimultaneousAgentsEnv(AdaptedEnv):
             observations=self._living(observations),
             rewards=self._by_actor(rewards),
             ended={
-                self._actors[name]: Ended(observation=observations[name], truncated=not terminated[name])
+                self._actors[name]: Ended(observation=self._seen_by(name, observations), truncated=not terminated[name])
                 for name in terminated
                 if terminated[name] or truncated[name]
             },
@@ -83,7 +84,15 @@ class SimultaneousAgentsEnv(AdaptedEnv):
         )
 
     def _living(self, observations: Mapping[str, Any]) -> dict[ActorId, Any]:
-        return {self._actors[name]: observations[name] for name in self._env.agents}
+        return {self._actors[name]: self._seen_by(name, observations) for name in self._env.agents}
+
+    def _seen_by(self, name: str, observations: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of any kind
+        if name not in observations:
+            raise InvalidValueError(
+                f"the observations lack {name!r}, they have {sorted(observations)}; expected that of each agent that "
+                "acts, and the last one of each agent that ends in this step; return it, too"
+            )
+        return observations[name]
 
     def _by_actor(self, values: Mapping[str, Any]) -> dict[ActorId, Any]:
         return {self._actors[name]: value for name, value in values.items()}

@@ -231,8 +231,7 @@ class ChildProcess:
         index, seed = self._busy_with()
         return EnvironmentLostError(
             f"was in {doing}() when its process, with environments {_span(self.indices)}, ended "
-            f"{_manner(self._process.exitcode)}; expected it to live until close(); look for what killed it, memory "
-            "perhaps, or for an environment that ends its process",
+            f"{_manner(self._process.exitcode)}; expected it to live until close(); {_advice(self._process.exitcode)}",
             env_index=index,
             env_seed=seed,
         )
@@ -265,6 +264,15 @@ def _manner(exitcode: int | None) -> str:
     if exitcode is None:
         return "or closed its pipe"
     return f"by signal {-exitcode}" if exitcode < 0 else f"with exit code {exitcode}"
+
+
+def _advice(exitcode: int | None) -> str:
+    if exitcode == 1:  # a traceback
+        return (
+            "what it printed says why: perhaps the program makes the vector where every import does; put that below "
+            '`if __name__ == "__main__":`'
+        )
+    return "look for what killed it, memory perhaps, or for an environment that ends its process"
 
 
 def _span(indices: range) -> str:

@@ -117,6 +117,6 @@ def test_masked_environment_raises_for_forbidden_action():
         env.step(int(observation["action_mask"].argmin()))
 
 
-def test_rejects_structured_environments():
-    with pytest.raises(ConfigurationError, match="is a SimultaneousAgentsEnv; expected"):
-        make("mpe2.simple_spread_v3:parallel_env")
+def test_rejects_agents_whose_actions_cannot_be_masked():
+    with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete actions"):
+        make("mpe2.simple_spread_v3:parallel_env", continuous_actions=True)

@@ -5,8 +5,14 @@ from gymnasium import spaces
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3
 from pettingzoo import AECEnv, ParallelEnv
 
+from rollcast.actor.environments import action_mask
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.pettingzoo import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import ConfigurationError
 
 X, O = ActorId("player", 0), ActorId("player", 1)  # noqa: E741
@@ -68,6 +74,73 @@ def test_plays_agents_that_take_turns():
     assert dict(turn.rewards) == {X: 1, O: -1}, "the loser learns of it though it has not acted since"
     assert {actor: ended.truncated for actor, ended in turn.ended.items()} == {X: False, O: False}
     assert list(env.reset().observations) == [X], "again"
+
+
+class Forgetful(ParallelEnv):
+    """Its agent ends in the first step; with an observation and a mask, or without the one or the other."""
+
+    metadata = {"name": "forgetful"}  # noqa: RUF012
+    possible_agents = ["a_0"]  # noqa: RUF012
+
+    def __init__(self, observes_end=True, mask=(1, 0, 1)):
+        self._observes_end, self._infos = observes_end, {"a_0": {} if mask is None else {"action_mask": mask}}
+
+    def observation_space(self, agent):
+        return spaces.Discrete(2)
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a_0"]
+        return {"a_0": 0}, self._infos
+
+    def step(self, actions):
+        self.agents = []
+        return {"a_0": 1} if self._observes_end else {}, {"a_0": 1.0}, {"a_0": False}, {"a_0": True}, {}
+
+
+def forgetful(**kwargs):
+    return Forgetful(**kwargs)
+
+
+def test_names_the_agent_whose_last_observation_is_left_out():
+    env = make_vector_env(EnvironmentFactory(f"{__name__}:forgetful", {"observes_end": False}), 1)
+    env.reset(0, seed=3)
+    with pytest.raises(
+        EnvironmentFailedError,
+        match=r"environment 0 \(seed 3\) returned a wrong value from step\(\): the observations lack 'a_0'",
+    ):
+        env.step(0, {ActorId("a"): 0})
+    env.close()
+
+
+def test_moves_masks_in_infos_to_what_agents_see():
+    env = action_mask.make(f"{__name__}:forgetful")
+    assert set(env.spaces["a"].observation.spaces) == {"observation", "action_mask"}
+    seen = env.reset().observations[ActorId("a")]
+    assert (seen["observation"], seen["action_mask"].tolist()) == (0, [1, 0, 1])
+    end = env.step({ActorId("a"): 2}).ended[ActorId("a")]
+    assert end.truncated
+    assert (end.observation["observation"], end.observation["action_mask"].tolist()) == (1, [1, 1, 1])
+    env.close()
+
+
+@pytest.mark.parametrize(("mask", "found"), [(None, r"only \[\]"), ((1, 1), r"a mask of shape \[2\]")])
+def test_refuses_infos_without_the_right_mask(mask, found):
+    env = action_mask.make(f"{__name__}:forgetful", mask=mask)
+    with pytest.raises(ConfigurationError, match=rf"info of ActorId.*'a'.* has {found}; expected 'action_mask' of"):
+        env.reset()
+
+
+def test_masks_in_infos_are_obeyed_in_rollouts():
+    vector_env = make_vector_env(
+        EnvironmentFactory("rollcast.actor.environments.action_mask:make", {"env_id": f"{__name__}:forgetful"}), 2
+    )
+    policy = RandomPolicy(vector_env.spaces, seed=0)
+    worker = make_worker(vector_env, policy, 50, actor_id="a", incarnation=1, env_seed=0)
+    assert set(np.unique(worker.collect().substeps["a"].action)) == {0, 2}
+    worker.close()
 
 
 def test_returns_none_for_other_objects():
