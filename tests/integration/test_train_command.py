@@ -281,3 +281,10 @@ def test_training_goes_on_when_nothing_can_be_printed(output: str, tmp_path: Pat
     assert "what this command prints is lost from here on, and the command goes on" in warning
     assert json.loads(summary.read_text())["env_steps"] >= 2000
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
+
+
+def test_a_temporary_folder_too_long_for_sockets_is_borne(tmp_path: Path):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    options = ("--n-actors", 1, "--envs-per-actor", 2, "--vectorization", "subprocess", "--total-steps", 500)
+    completed("train", "--env-id", "CartPole-v1", *options, "--run-dir", tmp_path / "run", TMPDIR=str(long))

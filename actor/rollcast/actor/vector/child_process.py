@@ -18,6 +18,7 @@ from rollcast.actor.vector.environment_group import GroupDescription
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.interrupts import interrupts_held_back
+from rollcast.services.process.socket_paths import short_temporary_paths
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +248,7 @@ def _start(process: BaseProcess) -> None:
     if was_daemon:
         current.daemon = False
     try:
-        with interrupts_held_back():
+        with interrupts_held_back(), short_temporary_paths():
             process.start()
     finally:
         if was_daemon:

@@ -3,6 +3,7 @@
 from multiprocessing import forkserver
 
 from rollcast.services.process.interrupts import interrupts_held_back
+from rollcast.services.process.socket_paths import short_temporary_paths
 
 # The modules that it imports once, so that every actor starts in milliseconds. None of these loads torch.
 PRELOAD = (
@@ -16,5 +17,5 @@ PRELOAD = (
 def start_forkserver() -> None:
     """Starts the forkserver now, so that it imports its modules while the learner imports its own. Idempotent."""
     forkserver.set_forkserver_preload(list(PRELOAD))
-    with interrupts_held_back():
+    with interrupts_held_back(), short_temporary_paths():
         forkserver.ensure_running()

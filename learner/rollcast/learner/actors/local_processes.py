@@ -17,6 +17,7 @@ from rollcast.learner.actors.forkserver import start_forkserver
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.interrupts import interrupts_held_back
+from rollcast.services.process.socket_paths import short_temporary_paths
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class _LocalActor:
             target=run_local_actor, args=(self._plan, sender), name=f"rollcast-{self.actor_id}", daemon=True
         )
         try:
-            with interrupts_held_back():
+            with interrupts_held_back(), short_temporary_paths():
                 process.start()
         except (AttributeError, TypeError, ValueError, ImportError) as error:
             receiver.close()

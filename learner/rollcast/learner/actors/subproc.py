@@ -18,6 +18,7 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.errors import ActorFailedError
+from rollcast.services.process.socket_paths import short_temporary_paths
 from rollcast.services.rollouts.join import ActorRole
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ class SubprocDistributedActors(ServedDistributedActors):
         """
         if self._processes is not None:
             return
-        self._socket_dir = Path(tempfile.mkdtemp(prefix="rollcast-"))
+        with short_temporary_paths():
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="rollcast-"))
         address = f"unix:{self._socket_dir / 'learner.sock'}"
         try:
             self._processes = LocalProcesses(

@@ -22,6 +22,7 @@ from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.installation import require_extra
+from rollcast.services.process.socket_paths import short_temporary_paths
 
 
 def train(settings: TrainSettings, console: Console) -> int:
@@ -34,7 +35,9 @@ def train(settings: TrainSettings, console: Console) -> int:
     settings.server_security()
     if not settings.dashboard:
         return _train(settings, console)
-    with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
+    with short_temporary_paths():
+        sockets = tempfile.TemporaryDirectory(prefix="rollcast-")
+    with sockets as folder:
         plan = _dashboard_plan(settings, f"unix:{folder}/learner.sock")
         # It starts on another core while this process makes the environment and the policy.
         with LocalDashboard(plan) as dashboard:
