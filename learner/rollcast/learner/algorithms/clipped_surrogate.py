@@ -108,11 +108,12 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * n_minibatches:
                 break
         assert isinstance(total, Tensor)  # there is at least one pass
-        *terms, approx_kl, clip_fraction = (total / (n_epochs * n_minibatches)).unbind()
+        *terms, _, clip_fraction = (total / (n_epochs * n_minibatches)).unbind()
         return {
             **LossTerms(*terms)._asdict(),
             "reward_factor": self._reward_factor(),
-            "approx_kl": approx_kl,
+            # of the last pass, as Stable-Baselines3 reports it: the first begin at 0
+            "approx_kl": sums[-2] / n_minibatches,
             "clip_fraction": clip_fraction,
             **of_estimates,
             "explained_variance": explained_variance(

@@ -137,7 +137,7 @@ METRICS: Final = tuple(value for value in list(globals().values()) if isinstance
 # The values of the algorithms' updates, under the names that these return.
 ALGORITHM_METRICS: Final = (
     Metric("impala/policy_loss", "1", "policy-gradient loss"),
-    Metric("impala/value_loss", "reward^2", "squared error of the critic against V-trace's targets"),
+    Metric("impala/value_loss", "reward^2", "half the squared error of the critic against V-trace's targets"),
     Metric("impala/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("impala/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
     Metric("impala/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
@@ -155,7 +155,11 @@ ALGORITHM_METRICS: Final = (
     Metric("ppo/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("ppo/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
     Metric("ppo/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
-    Metric("ppo/approx_kl", "nats", "distance from the policy that acted, mean over the minibatches; 0.02 is much"),
+    Metric(
+        "ppo/approx_kl",
+        "nats",
+        "distance from the policy that acted, mean over the minibatches of the last pass; 0.02 is much",
+    ),
     Metric("ppo/clip_fraction", "0 to 1", "share of steps whose importance weight is outside the clip range"),
     Metric("ppo/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
     Metric("ppo/learning_rate", "1", "learning rate of this update"),
@@ -172,7 +176,11 @@ ALGORITHM_METRICS: Final = (
     Metric("appo/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("appo/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
     Metric("appo/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
-    Metric("appo/approx_kl", "nats", "distance from the policy that acted, mean over the minibatches; 0.02 is much"),
+    Metric(
+        "appo/approx_kl",
+        "nats",
+        "distance from the policy that acted, mean over the minibatches of the last pass; 0.02 is much",
+    ),
     Metric("appo/stale_kl", "nats", "that distance before the first pass: how far rollouts were behind the policy"),
     Metric("appo/clip_fraction", "0 to 1", "share of steps whose importance weight is outside the clip range"),
     Metric("appo/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
@@ -197,7 +205,7 @@ ALGORITHM_METRICS: Final = (
     Metric("r2d2/grad_norm", "1", "norm of the gradient before clipping"),
     Metric("r2d2/learning_rate", "1", "learning rate of this update"),
     Metric("r2d2/epsilon", "0 to 1", "base of the ladder of the actors' random actions"),
-    Metric("sac/critic_loss", "reward^2", "squared error of the critics, summed over them"),
+    Metric("sac/critic_loss", "reward^2", "half the squared error of the critics, summed over them"),
     Metric("sac/policy_loss", "1", "loss of the policy"),
     Metric("sac/entropy", "nats", "mean entropy of the policy"),
     Metric("sac/temperature", "reward/nat", "weight of the entropy, which is learnt"),

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rollcast.services.errors import ConfigurationError
-from tests.actor_critics import make_ppo, on_policy_batch
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.actor_critics import log_prob_of, make_ppo, on_policy_batch
 from tests.batches import make_batch
 from tests.learnt import learnt, same, teach
 
@@ -78,3 +79,13 @@ def test_schedules_follow_progress():
 def test_batch_smaller_than_a_minibatch_is_refused_with_both_numbers():
     with pytest.raises(ConfigurationError, match=r"minibatch-steps: 64, and a batch has 20 steps .* expected"):
         make_ppo(minibatch_steps=64).update(make_batch(), progress=0.0)
+
+
+def test_approx_kl_is_that_of_the_last_pass():
+    one, two = (make_ppo(minibatch_steps=20, n_epochs=n, learning_rate=1e-2) for n in (1, 2))
+    batch = on_policy_batch(one)
+    assert one.update(batch, progress=0.0)["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    log_rho = log_prob_of(one, batch) - batch.substeps[FLAT_SUBSTEP].log_prob
+    moved = (log_rho.exp() - 1.0 - log_rho)[batch.valid].mean()
+    assert float(moved) > 1e-4
+    torch.testing.assert_close(two.update(batch, progress=0.0)["approx_kl"], moved, rtol=1e-3, atol=1e-6)
