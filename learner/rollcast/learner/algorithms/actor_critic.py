@@ -20,7 +20,6 @@ from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParam
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
-from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart, read_training_state
 from rollcast.learner.algorithms.trajectories import (
     observations_to_value,
@@ -79,9 +78,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
         self._critic = critic(spaces, spec, substep_key=self._substep_key).to(self._device)
         self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
         self._optimizer = self._make_optimizer(settings, self._parameters.vector)
-        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
-        end = settings.entropy_cost if settings.entropy_cost_end is None else settings.entropy_cost_end
-        self._entropy_cost = make_schedule("linear", settings.entropy_cost, end)
+        self._scheduled = settings.schedules()
         self._rewards = RewardNormalizer(settings.discount).to(self._device) if settings.normalize_rewards else None
         self._watch = DivergenceWatch(
             ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm"),
@@ -166,7 +163,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch; see `Algorithm.update`."""
-        schedules = self._schedules(progress)
+        schedules = {name: value_at(progress) for name, value_at in self._scheduled.items()}
         numbers = {**schedules, "n_env_steps": batch.n_env_steps}
         outputs = self._work.run(self._compute, batch, numbers)
         self._watch.end_update()
@@ -179,12 +176,8 @@ class ActorCritic(OnePolicy[OwnSettings]):
 
         Args:
             batch: Trajectories `[T, B, ...]`.
-            numbers: The quantities of `_schedules`, and `n_env_steps`.
+            numbers: The values of the settings' `schedules`, and `n_env_steps`.
         """
-
-    def _schedules(self, progress: float) -> dict[str, float]:
-        """Returns the scheduled quantities by the names of their metrics."""
-        return {"learning_rate": self._learning_rate(progress), "entropy_cost": self._entropy_cost(progress)}
 
     def _shaped_rewards(self, batch: Batch, n_env_steps: Tensor | float) -> Tensor:
         """Returns the rewards to learn from, float32 `[T, B]`.

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
+from rollcast.learner.algorithms.schedules import Schedule, linear, make_schedule
 from rollcast.services.settings.numbers import PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
@@ -77,3 +78,11 @@ class ActorCriticSettings(BaseModel):
         "positive and 0.3 tanh(r) for negative rewards, as it does for DMLab.",
         stays("what the critics have learnt to expect depends on it"),
     )
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training, by name."""
+        end = self.entropy_cost if self.entropy_cost_end is None else self.entropy_cost_end
+        return {
+            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate, 0.0),
+            "entropy_cost": linear(self.entropy_cost, end),
+        }

@@ -15,7 +15,6 @@ from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrog
 from rollcast.learner.algorithms.minibatches import Memory, Steps
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.ppo_loss import ppo_loss
-from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.trajectories import (
     explained_variance,
@@ -65,7 +64,6 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         super()._build(spaces, spec, settings, seed)
-        self._clip_range = make_schedule(settings.clip_range_schedule, settings.clip_range, 0.0)
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
 
     @abstractmethod
@@ -86,9 +84,6 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         if self._settings.target_kl is not None:
             return f"--{self.name}.target-kl makes the host wait for the divergence after each pass"
         return super().why_not_captured()
-
-    def _schedules(self, progress: float) -> dict[str, float]:
-        return {**super()._schedules(progress), "clip_range": self._clip_range(progress)}
 
     def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         target_kl = self._settings.target_kl

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
+from rollcast.learner.algorithms.schedules import Schedule, make_schedule
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.resume_rules import LEARNING
@@ -44,6 +45,10 @@ class ClippedSurrogateSettings(ActorCriticSettings):
         "0. It is asked after each pass. Default: never.",
         LEARNING,
     )
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training, by name."""
+        return {**super().schedules(), "clip_range": make_schedule(self.clip_range_schedule, self.clip_range, 0.0)}
 
 
 def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: str) -> int:

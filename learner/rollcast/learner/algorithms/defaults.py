@@ -142,7 +142,12 @@ Settings = TypeVar("Settings", bound=BaseModel)
 def foreign_groups(algorithm: str) -> frozenset[str]:
     """Returns the groups of settings that only other algorithms read."""
     every = frozenset().union(*ALGORITHM_GROUPS.values())
-    return every - ALGORITHM_GROUPS.get(algorithm, _GROUPS_OF_ONES_OWN if is_own(algorithm) else every)
+    return every - groups_of(algorithm) if algorithm in ALGORITHM_GROUPS or is_own(algorithm) else frozenset()
+
+
+def groups_of(algorithm: str) -> frozenset[str]:
+    """Returns the groups of settings that an algorithm reads."""
+    return ALGORITHM_GROUPS.get(algorithm, _GROUPS_OF_ONES_OWN)
 
 
 def readers_of(group: str) -> str:

@@ -19,7 +19,6 @@ from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParam
 from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
 from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
 from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
-from rollcast.learner.algorithms.schedules import make_schedule
 from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.transitions import with_head
@@ -69,9 +68,8 @@ class QLearning(OnePolicy[OwnSettings]):
         self._optimizer = Adam(
             [self._parameters.vector], lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
         )
-        self._learning_rate = make_schedule(settings.learning_rate_schedule, settings.learning_rate, 0.0)
-        end = settings.epsilon if settings.epsilon_end is None else settings.epsilon_end
-        self._epsilon = make_schedule("linear", settings.epsilon, end)
+        schedules = settings.schedules()
+        self._learning_rate, self._epsilon = schedules["learning_rate"], schedules["epsilon"]
         self._ladder_base = -1.0
         self._explore(0.0)
         self._watch = DivergenceWatch(

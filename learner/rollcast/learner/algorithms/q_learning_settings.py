@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
+from rollcast.learner.algorithms.schedules import Schedule, linear, make_schedule
 from rollcast.services.policies.policies import PolicyHead
 from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, PositiveOrInfinite, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
@@ -84,3 +85,11 @@ class QLearningSettings(BaseModel):
     def head(self) -> PolicyHead:
         """The meaning of the network's outputs."""
         return "dueling_q_values" if self.dueling else "q_values"
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training, by name."""
+        end = self.epsilon if self.epsilon_end is None else self.epsilon_end
+        return {
+            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate, 0.0),
+            "epsilon": linear(self.epsilon, end),
+        }

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
 
+from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, PositiveOrInfinite, ZeroToBelowOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
@@ -106,3 +107,7 @@ class SacSettings(BaseModel):
     def n_target_critics(self) -> int:
         """The number of critics whose smallest value is the target."""
         return min(2, self.n_critics) if self.target_critics is None else self.target_critics
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training: none."""
+        return {}

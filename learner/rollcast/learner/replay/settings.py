@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 
+from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.services.settings.numbers import AtLeastOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
@@ -146,3 +147,7 @@ class ReplaySettings(BaseModel):
     def keeps_log_prob(self) -> bool:
         """True if log-probabilities are kept: as `log_prob` says, else with rollouts only."""
         return self.entry == "rollouts" if self.log_prob is None else self.log_prob
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training, by name."""
+        return {"beta": linear(self.beta, self.beta_end)} if self.sampler == "prioritized" else {}

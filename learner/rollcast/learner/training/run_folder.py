@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from rollcast.learner.algorithms.defaults import short_name
+from rollcast.learner.algorithms.defaults import groups_of, short_name
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.resuming import RUNS, changes_bits, newest_checkpoint, settings_changes
 from rollcast.learner.runs.directory import RunDirectory
@@ -101,6 +101,8 @@ def write_settings(
         is_exact = settings.deterministic or settings.checkpoint_interval_updates is not None
         other_bits = is_exact and changes_bits(settings, changes)
         announce(f"changed settings: {changed}" + (f"; {_OTHER_BITS}" if other_bits else ""))
+        if "total_steps" in changes and (moved := _moved_schedules(settings, changes["total_steps"], env_steps)):
+            announce(f"schedules follow total_steps, and go on from other values: {moved}")
         history.append(
             {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -109,3 +111,20 @@ def write_settings(
             }
         )
     run.write_settings(values, history=history)
+
+
+def _moved_schedules(settings: LearnerSettings, totals: tuple[int, int], env_steps: int) -> str:
+    """Returns the values that another total gives to the scheduled settings, as `"ppo.learning_rate 4e-05 -> 0.0002"`.
+
+    Args:
+        settings: The settings from now on.
+        totals: The total of environment steps before, and from now on.
+        env_steps: The environment steps of the checkpoint.
+    """
+    moved = []
+    for group in sorted(groups_of(settings.algorithm)):
+        for name, value_at in getattr(settings, group).schedules().items():
+            before, now = (f"{value_at(env_steps / total):.3g}" for total in totals)
+            if before != now:
+                moved.append(f"{group}.{name} {before} -> {now}")
+    return ", ".join(moved)

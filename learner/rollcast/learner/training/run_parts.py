@@ -22,7 +22,6 @@ from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
@@ -224,7 +223,7 @@ def make_experience(
     if buffers is None:
         return FreshExperience(actors)
     policy, replay = algorithm.policy, settings.replay
-    beta = linear(replay.beta, replay.beta_end) if replay.sampler == "prioritized" else None
+    beta = replay.schedules().get("beta")
     if plays_in_rounds(settings):
         return ReplayedRounds(
             actors,

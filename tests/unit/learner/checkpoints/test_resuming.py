@@ -1,6 +1,7 @@
 import errno
 import fcntl
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -231,6 +232,19 @@ def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path):
     said = []
     train(resumed(tmp_path / "run", "--log-interval-s", "9"), n_casts=2, announce=said.append)
     assert [line for line in said if "changed" in line] == ["changed settings: log_interval_s 2.0 -> 9.0"]
+
+
+def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_path):
+    begun = settings_for(tmp_path / "run", "impala")
+    train(begun, n_casts=9)
+    said = []
+    train(resumed(tmp_path / "run", "--total-steps", "2560"), n_casts=2, announce=said.append)
+    (steps,) = [int(found[1]) for line in said if (found := re.search(r"([0-9]+) env steps", line))]
+    assert 0 < steps < 640
+    before, now = (begun.impala.learning_rate * (1 - steps / total) for total in (640, 2560))
+    assert [line for line in said if "schedules" in line] == [
+        f"schedules follow total_steps, and go on from other values: impala.learning_rate {before:.3g} -> {now:.3g}"
+    ]
 
 
 @pytest.mark.parametrize(
