@@ -4,6 +4,7 @@ import contextlib
 import re
 import signal
 import threading
+import urllib.request
 
 import grpc
 import pytest
@@ -12,11 +13,12 @@ from rollcast.keda import external_scaler_pb2 as messages
 from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client import health_probe
 from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.scaling.service import EXTERNAL_SCALER
 from rollcast.services.server.scaler import make_scaler_server
 from tests.keda import Keda
 from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
-from tests.processes import ended, free_port, refused, running, wait_until
+from tests.processes import DEADLINE_S, ended, free_port, refused, running, wait_until
 
 # training that does not end, and a window that is soon full
 ENDLESS = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
@@ -45,7 +47,7 @@ def source():
 
 @pytest.fixture
 def served(source):
-    server = make_scaler_server("127.0.0.1:0", source)
+    server = make_scaler_server("127.0.0.1:0", source, bounds=ActorBounds(fewest=2, most=64))
     server.start()
     try:
         yield server
@@ -128,6 +130,29 @@ class TestRefusals:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "has not answered for 61 s" in caught.value.details()
 
+    @pytest.mark.parametrize(
+        ("metadata", "message"),
+        [
+            ({"minActors": "65"}, "minActors is 65; expected at most 64, the scaler's --max-actors"),
+            ({"maxActors": "1"}, "maxActors is 1; expected at least 2, the scaler's --min-actors"),
+        ],
+    )
+    def test_bounds_beyond_the_scalers(self, served, metadata, message):
+        with Keda(served.address, metadata=metadata) as keda, pytest.raises(grpc.RpcError) as caught:
+            keda.metric()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert message in caught.value.details()
+
+    def test_too_many_streams_are_told_of_no_option_that_the_scaler_lacks(self, served):
+        with contextlib.ExitStack() as stack, pytest.raises(grpc.RpcError) as caught:
+            keda = stack.enter_context(Keda(served.address))
+            streams = [keda.stream_is_active() for _ in range(25)]
+            for stream in streams:
+                next(stream)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "24 streams are open already" in caught.value.details()
+        assert "--" not in caught.value.details()
+
     def test_bounds_of_a_scaled_object_hold_for_it_alone(self, served, keda):
         with Keda(served.address, metadata={"maxActors": "2"}) as bounded:
             assert bounded.metric() == 2
@@ -188,15 +213,21 @@ class TestCommand:
     def test_trainer_that_waits_wants_more_actors(self, tmp_path):
         address = f"localhost:{free_port()}"
         learner = {"ROLLCAST_ADDRESS": address, "ROLLCAST_RUN_DIR": str(tmp_path / "run")} | ENDLESS
+        port = free_port()
         # a step waits for 20 ms: the trainer waits nearly always
         slow = {"ROLLCAST_ENV_ID": "tests.soak.environments:paced_cartpole"}
         slow["ROLLCAST_ENV_KWARGS"] = '{"step_s": 0.02}'
         with (
             running("learner", "learner", **learner, **slow),
             running("actor", ROLLCAST_LEARNER_ADDRESS=address, **slow),
-            scaler_of(address, ROLLCAST_MAX_ACTORS="2") as (process, keda),
+            scaler_of(address, ROLLCAST_MAX_ACTORS="2", ROLLCAST_METRICS_ADDRESS=f"localhost:{port}") as (
+                process,
+                keda,
+            ),
         ):
             wait_until(lambda: answer_of(keda) == 2, "the trainer's wait to count")
+            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=DEADLINE_S) as answer:
+                assert "rollcast_scaler_wanted_actors 2.0" in answer.read().decode()
             assert keda.is_active()
             assert keda.replicas(1) == 2
             assert ended(process, signal.SIGTERM) == 0

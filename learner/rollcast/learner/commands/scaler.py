@@ -11,6 +11,8 @@ from rollcast.learner.scaling.scaler import Scaler
 from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError
+from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.status.status import LearnerStatus
 
@@ -35,13 +37,20 @@ def scaler(settings: ScalerSettings) -> int:
         with contextlib.suppress(LearnerUnreachableError):
             question.connect()
         watched = Scaler(question, settings.rules(), window_s=settings.window_s, hold_s=settings.hold_s)
-        server = make_scaler_server(settings.address, watched, security=settings.server_security())
+        server = make_scaler_server(
+            settings.address,
+            watched,
+            bounds=ActorBounds(fewest=settings.min_actors, most=settings.max_actors),
+            security=settings.server_security(),
+        )
         server.start()
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(server.stop)
+            if settings.metrics_address is not None:
+                metrics = stack.enter_context(MetricsServer(settings.metrics_address, watched.collect))
+                logger.info("metrics for Prometheus at http://%s/metrics", metrics.address)
             logger.info("telling KEDA at %s how many actors %s wants", server.address, settings.learner_address)
             watched.run(stop, settings.interval_s)
-        finally:
-            server.stop()
     return 130 if signal.SIGINT in received else 0
 
 

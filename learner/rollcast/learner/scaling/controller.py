@@ -82,6 +82,12 @@ class ScalingController:
         self._too_few: _Bound | None = None
         self._useless: _Bound | None = None
         self._step: _Step | None = None
+        self._withheld = ""
+
+    @property
+    def withheld(self) -> str:
+        """The reason why the last decision was no step down, although the waits ask for one; empty: it was none."""
+        return self._withheld
 
     @property
     def wanted(self) -> int:
@@ -107,6 +113,7 @@ class ScalingController:
         Returns:
             True if another number is wanted now: then the window begins anew.
         """
+        self._withheld = ""
         if self._too_few is not None and now >= self._too_few.until:
             self._too_few = None
         if self._useless is not None and now >= self._useless.until:
@@ -154,9 +161,13 @@ class ScalingController:
             return False
         least = rules.min_actors if self._too_few is None else max(rules.min_actors, self._too_few.n_actors + 1)
         wanted = max(math.floor(_SHRINK * self._wanted), least)
+        reason = f"the actors waited in {waits.actors:.0%} of the time, the trainer did not"
         if wanted >= self._wanted:
+            if self._too_few is not None and least > rules.min_actors:
+                left_s = self._too_few.until - now
+                self._withheld = f"{reason}, but {self._too_few.n_actors} were too few; tried again in {left_s:.0f} s"
             return False
-        return self._change(wanted, f"the actors waited in {waits.actors:.0%} of the time, the trainer did not", now)
+        return self._change(wanted, reason, now)
 
     def _change(self, wanted: int, reason: str, now: float) -> bool:
         self._wanted, self._reason, self._changed_at = wanted, reason, now

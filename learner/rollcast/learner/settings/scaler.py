@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from rollcast.learner.scaling.controller import ScalingRules
 from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.security.settings import RelayingSecuritySettings
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.settings import LogLevel
@@ -13,12 +14,12 @@ from rollcast.services.settings.settings import LogLevel
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class ScalerSettings(RelayingSecuritySettings):
+class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
     """Tells KEDA how many actors a learner wants, from who waits for whom."""
 
     first_options: ClassVar = (
         *("learner_address", "address", "min_actors", "max_actors", "up_above", "down_below", "token_file", "tls_ca"),
-        *("insecure", "log_level"),
+        *("insecure", "metrics_address", "log_level"),
     )
 
     learner_address: str = Field(
@@ -43,7 +44,11 @@ class ScalerSettings(RelayingSecuritySettings):
     max_growth: Annotated[float, Field(gt=1, le=10)] = Field(
         2.0, description="Factor by which one step raises the number of actors at most."
     )
-    window_s: TimeoutSeconds = Field(15.0, description="Seconds of waits that a decision takes.")
+    window_s: TimeoutSeconds = Field(
+        15.0,
+        description="Seconds of waits that a decision takes, and for which a learner that has just answered first may "
+        "be without its actors.",
+    )
     cooldown_s: TimeoutSeconds = Field(60.0, description="Seconds between a change and the next step down.")
     retry_s: TimeoutSeconds = Field(
         1800.0,

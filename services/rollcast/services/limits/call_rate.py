@@ -22,10 +22,12 @@ class CallRate:
     Args:
         limits: `calls_per_second` and `calls_per_second_per_host`.
         clock: Returns the time in seconds; replaced in tests.
+        is_fixed: Nobody can raise the limits.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, *, is_fixed: bool = False) -> None:
         self._limits = limits
+        self._is_fixed = is_fixed
         self._buckets = TokenBuckets(
             limits.calls_per_second, limits.calls_per_second_per_host, burst_s=_BURST_S, clock=clock
         )
@@ -50,8 +52,8 @@ class CallRate:
                 if lack is Lack.OF_ALL
                 else ("calls_per_second_per_host", limits.calls_per_second_per_host, host)
             )
+            or_raise = "" if self._is_fixed else f", or raise --limits.{limit.replace('_', '-')} of the learner"
             raise ThrottledError(
-                f"{whose} made more than {rate:g} calls a second; expected fewer; try again with backoff, or raise "
-                f"--limits.{limit.replace('_', '-')} of the learner",
+                f"{whose} made more than {rate:g} calls a second; expected fewer; try again with backoff{or_raise}",
                 limit=limit,
             )

@@ -70,6 +70,7 @@ class StreamGate:
         limits: `max_streams`, `max_calls` and `stalled_stream_s`.
         refusals: Notes the streams that were ended.
         look_after: Called whenever the gate looks for stuck streams; they end other things that are stuck.
+        is_fixed: Nobody can raise the limits.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class StreamGate:
         limits: Limits = DEFAULT_LIMITS,
         refusals: Refusals | None = None,
         look_after: Sequence[Callable[[], None]] = (),
+        is_fixed: bool = False,
     ) -> None:
         self._limits = limits
+        self._or_raise = "" if is_fixed else ", or raise --max-actors of the learner"
         self._refusals = refusals or Refusals()
         self._look_after = look_after
         self._lock = threading.Lock()  # guards the three below
@@ -144,7 +147,7 @@ class StreamGate:
             if self._n_streams >= self._limits.max_streams:
                 raise ThrottledError(
                     f"{self._n_streams} streams are open already; expected at most {self._limits.max_streams}; close "
-                    "some, or raise --max-actors of the learner",
+                    f"some{self._or_raise}",
                     limit="max_streams",
                 )
             self._n_streams += 1
@@ -169,7 +172,7 @@ class StreamGate:
             if self._n_calls >= self._limits.max_calls:
                 raise ThrottledError(
                     f"{self._n_calls} calls are being answered already; expected at most {self._limits.max_calls}; try "
-                    "again with backoff, or raise --max-actors of the learner",
+                    f"again with backoff{self._or_raise}",
                     limit="max_calls",
                 )
             self._n_calls += 1

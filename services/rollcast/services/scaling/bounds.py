@@ -17,7 +17,7 @@ _KEDAS_OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorBounds:
-    """The fewest and the most actors that a ScaledObject takes; None: as many as the scaler says."""
+    """The fewest and the most actors that somebody takes; None: any number."""
 
     fewest: int | None = None
     most: int | None = None
@@ -44,6 +44,26 @@ class ActorBounds:
             )
         return cls(fewest=fewest, most=most)
 
+    def check_within(self, own: Self) -> None:
+        """Checks that they narrow the scaler's own bounds.
+
+        Args:
+            own: The scaler's.
+
+        Raises:
+            InvalidInputError: They are beyond those.
+        """
+        if self.fewest is not None and own.most is not None and self.fewest > own.most:
+            raise InvalidInputError(
+                f"the trigger's {_MIN} is {self.fewest}; expected at most {own.most}, the scaler's --max-actors; lower "
+                "it, or raise that"
+            )
+        if self.most is not None and own.fewest is not None and self.most < own.fewest:
+            raise InvalidInputError(
+                f"the trigger's {_MAX} is {self.most}; expected at least {own.fewest}, the scaler's --min-actors; "
+                "raise it, or lower that"
+            )
+
     def clamp(self, n_actors: int) -> int:
         """Returns the nearest number within the bounds; 0 stays 0, because training has ended."""
         if n_actors == 0:
@@ -51,6 +71,9 @@ class ActorBounds:
         if self.most is not None:
             n_actors = min(n_actors, self.most)
         return n_actors if self.fewest is None else max(n_actors, self.fewest)
+
+
+NO_BOUNDS: Final = ActorBounds()
 
 
 def _number(metadata: Mapping[str, str], name: str) -> int | None:

@@ -42,11 +42,13 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     Args:
         source: The wanted number of actors.
         gate: Tells when the server stops.
+        bounds: The bounds of that number, which those of a trigger may narrow.
     """
 
-    def __init__(self, source: WantedActors, gate: StreamGate) -> None:
+    def __init__(self, source: WantedActors, gate: StreamGate, bounds: ActorBounds) -> None:
         self._source = source
         self._gate = gate
+        self._own_bounds = bounds
 
     def IsActive(  # noqa: N802  # gRPC's name
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
@@ -59,7 +61,7 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
     ) -> Iterator[messages.IsActiveResponse]:
         """Answers whether training goes on, at once and at every change."""
-        ActorBounds.from_metadata(request.scalerMetadata)
+        self._bounds(request)
         said: bool | None = None
         while context.is_active() and not self._gate.draining:
             wanted = self._source.wanted()
@@ -73,7 +75,7 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     ) -> messages.GetMetricSpecResponse:
         """Names the only metric."""
         del context
-        ActorBounds.from_metadata(request.scalerMetadata)
+        self._bounds(request)
         spec = messages.MetricSpec(metricName=WANTED_ACTORS, targetSize=1, targetSizeFloat=1.0)
         return messages.GetMetricSpecResponse(metricSpecs=[spec])
 
@@ -96,4 +98,9 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
         return messages.GetMetricsResponse(metricValues=[value])
 
     def _wanted(self, asked: messages.ScaledObjectRef) -> int:
-        return ActorBounds.from_metadata(asked.scalerMetadata).clamp(self._source.wanted())
+        return self._bounds(asked).clamp(self._source.wanted())
+
+    def _bounds(self, asked: messages.ScaledObjectRef) -> ActorBounds:
+        bounds = ActorBounds.from_metadata(asked.scalerMetadata)
+        bounds.check_within(self._own_bounds)
+        return bounds

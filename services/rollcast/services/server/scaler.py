@@ -5,6 +5,7 @@ from typing import Final
 from rollcast.keda import external_scaler_pb2_grpc
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
+from rollcast.services.scaling.bounds import NO_BOUNDS, ActorBounds
 from rollcast.services.scaling.service import EXTERNAL_SCALER, ExternalScalerServicer, WantedActors
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import GrpcServer, assemble_server
@@ -13,12 +14,19 @@ from rollcast.services.server.server import GrpcServer, assemble_server
 _LIMITS: Final = Limits(max_actors=8, max_connections=64, max_half_open_calls=32, max_half_open_calls_per_host=32)
 
 
-def make_scaler_server(address: str, source: WantedActors, *, security: ServerSecurity = PLAIN_SERVER) -> GrpcServer:
+def make_scaler_server(
+    address: str,
+    source: WantedActors,
+    *,
+    bounds: ActorBounds = NO_BOUNDS,
+    security: ServerSecurity = PLAIN_SERVER,
+) -> GrpcServer:
     """Makes a server of KEDA's ExternalScaler and of health; `start` begins to serve.
 
     Args:
         address: "host:port" (port 0: any free one) or "unix:/path".
         source: The wanted number of actors.
+        bounds: The bounds of that number, which those of a trigger may narrow.
         security: TLS for clients that come over TCP. KEDA sends no tokens.
 
     Raises:
@@ -28,11 +36,12 @@ def make_scaler_server(address: str, source: WantedActors, *, security: ServerSe
         address,
         {
             EXTERNAL_SCALER: lambda server, gate: external_scaler_pb2_grpc.add_ExternalScalerServicer_to_server(  # type: ignore[no-untyped-call]
-                ExternalScalerServicer(source, gate), server
+                ExternalScalerServicer(source, gate, bounds), server
             )
         },
         limits=_LIMITS,
         security=security,
         refusals=Refusals(),
         opens="can ask how many actors the learner wants",
+        has_fixed_limits=True,
     )

@@ -233,6 +233,7 @@ def assemble_server(
     refusals: Refusals,
     opens: str,
     look_after: Sequence[Callable[[], None]] = (),
+    has_fixed_limits: bool = False,
 ) -> GrpcServer:
     """Makes a server with limits, health and reflection from its services; `start` begins to serve.
 
@@ -244,6 +245,7 @@ def assemble_server(
         refusals: The clients that met a limit lately.
         opens: See `GrpcServer`.
         look_after: Called again and again, to end what is late.
+        has_fixed_limits: Nobody can raise its limits: who meets one is not told to.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
@@ -256,10 +258,10 @@ def assemble_server(
     security.check_address(address)
     limits.check()
     half_open = HalfOpenCalls(limits, refusals)
-    gate = StreamGate(limits, refusals, look_after=(*look_after, half_open.end_late))
+    gate = StreamGate(limits, refusals, look_after=(*look_after, half_open.end_late), is_fixed=has_fixed_limits)
     interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
         ErrorInterceptor(refusals),
-        AdmissionInterceptor(gate, half_open, CallRate(limits)),
+        AdmissionInterceptor(gate, half_open, CallRate(limits, is_fixed=has_fixed_limits)),
     ]
     if security.tokens is not None and parsed.path is None:
         interceptors.insert(0, AuthorizationInterceptor(security.tokens))

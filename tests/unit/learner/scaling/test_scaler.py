@@ -1,6 +1,7 @@
 """The scaler over a learner's life: it starts, trains, is paused, falls silent, ends and refuses."""
 
 import dataclasses
+import re
 import threading
 
 import pytest
@@ -10,6 +11,8 @@ from rollcast.learner.scaling.scaler import Scaler
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError, PermissionDeniedError, UnauthenticatedError
 from rollcast.services.status.status import LearnerStatus, Phase
 
+# looks until the number is known: a window after the first
+SETTLED = 11
 BUSY = LearnerStatus(phase=Phase.TRAINING, actors_alive=4, seconds=0.0)
 
 
@@ -50,13 +53,61 @@ def learner():
 
 
 def test_begins_with_the_actors_that_there_are(learner):
-    learner.go_on(1)
+    learner.go_on(SETTLED)
     assert learner.scaler.wanted() == 4
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.TRAINING])
+def test_learner_and_scaler_that_restart_together_keep_the_actors(learner, phase):
+    learner.now = LearnerStatus(phase=phase)
+    for n_actors in (0, 1, 2, 5, 8):
+        learner.now = dataclasses.replace(learner.now, actors_alive=n_actors)
+        learner.go_on(2)
+        with pytest.raises(NotReadyError, match="answered for less than 10 s"):
+            learner.scaler.wanted()
+    learner.go_on(1)
+    assert learner.scaler.wanted() == 8
+
+
+def test_window_begins_anew_if_the_learner_goes_again(learner):
+    learner.go_on(9)
+    before, learner.now = learner.now, LearnerUnreachableError("no answer")
+    learner.go_on(1)
+    learner.now = before
+    learner.go_on(5)
+    with pytest.raises(NotReadyError):
+        learner.scaler.wanted()
+
+
+def test_step_down_that_is_withheld_is_said_once(learner, caplog):
+    caplog.set_level("INFO", "rollcast.learner.scaling")
+    learner.waits = 0.5
+    learner.go_on(SETTLED + 11)
+    assert learner.scaler.wanted() == 8
+    learner.waits = 0.0
+    learner.now = dataclasses.replace(learner.now, actors_alive=8, queue_size=8, queue_capacity=8)
+    learner.go_on(400)
+    assert learner.scaler.wanted() == 5, "4 were too few"
+    (said,) = [message for message in caplog.messages if message.startswith("still")]
+    assert re.fullmatch(
+        r"still 5 actors: the actors waited in 100% of the time, .* but 4 were too few; tried again in \d+ s", said
+    )
+
+
+def test_metrics_say_what_is_wanted_and_whether_the_learner_answers(learner):
+    def values() -> dict[str, float]:
+        return {sample.name: sample.value for metric in learner.scaler.collect() for sample in metric.samples}
+
+    learner.go_on(SETTLED)
+    assert values() == {"rollcast_scaler_wanted_actors": 4, "rollcast_scaler_learner_answers": 1}
+    learner.now = LearnerUnreachableError("no answer")
+    learner.go_on(100)
+    assert values() == {"rollcast_scaler_learner_answers": 0}, "nobody knows what is wanted"
 
 
 def test_wants_more_when_the_trainer_waits(learner):
     learner.waits = 0.5
-    learner.go_on(12)
+    learner.go_on(SETTLED + 11)
     assert learner.scaler.wanted() == 8
 
 
@@ -68,6 +119,7 @@ def test_nothing_changes_until_the_wanted_actors_are_there(learner):
 
 @pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.STOPPING, Phase.STARTING])
 def test_number_stays_while_the_learner_does_not_train(learner, phase):
+    learner.go_on(SETTLED)
     learner.waits = 1.0
     learner.go_on(5)
     learner.now = dataclasses.replace(learner.now, phase=phase)
@@ -77,7 +129,7 @@ def test_number_stays_while_the_learner_does_not_train(learner, phase):
 
 def test_learner_that_starts_wants_the_fewest_actors(learner):
     learner.now = LearnerStatus(phase=Phase.STARTING)
-    learner.go_on(1)
+    learner.go_on(SETTLED)
     assert learner.scaler.wanted() == 1
     learner.now = BUSY
     learner.go_on(1)
@@ -102,7 +154,7 @@ class TestEnd:
         learner.now = LearnerStatus(phase=Phase.FINISHED)
         learner.go_on(1)
         learner.now = dataclasses.replace(BUSY, actors_alive=2)
-        learner.go_on(1)
+        learner.go_on(SETTLED)
         assert learner.scaler.wanted() == 2
 
 
@@ -118,7 +170,7 @@ class TestSilence:
             learner.scaler.wanted()
 
     def test_number_stays_for_a_while_and_then_is_unknown(self, learner):
-        learner.go_on(1)
+        learner.go_on(SETTLED)
         learner.now = LearnerUnreachableError("no answer")
         learner.go_on(60)
         assert learner.scaler.wanted() == 4
@@ -128,7 +180,7 @@ class TestSilence:
 
     def test_learner_that_answers_again_keeps_its_number(self, learner):
         learner.waits = 0.5
-        learner.go_on(12)
+        learner.go_on(SETTLED + 11)
         before, learner.now = learner.now, LearnerUnreachableError("no answer")
         learner.go_on(500)
         learner.now = before
@@ -146,7 +198,7 @@ def test_refused_token_is_said_at_once(learner, error):
 
 
 def test_who_waits_for_a_change_is_woken(learner):
-    learner.go_on(1)
+    learner.go_on(SETTLED)
     learner.now = LearnerStatus(phase=Phase.FINISHED)
     waiting = threading.Thread(target=learner.scaler.wait_for_change, args=(4, 30.0))
     waiting.start()
