@@ -31,6 +31,9 @@ class Subscribers:
     of actors wait for room, each gets one a rollout. A small version travels with the credit, see `take`: no thread of
     the subscription need be woken for it.
 
+    An actor may have several subscriptions open for a while, of which its client has left all but one. Which one that
+    is, nobody knows: the one that was opened first may be served last. So each gets what the actor wants.
+
     Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
     the end the last.
     """
@@ -42,8 +45,8 @@ class Subscribers:
         self._waiting: set[_Subscriber] = set()
         # Those that wait and are paused: a new version does not look at them, however many they are.
         self._resting: set[_Subscriber] = set()
-        # By name: the subscription of each actor, and the version that its credit asks for.
-        self._actors: dict[str, _Subscriber] = {}
+        # By name: the open subscriptions of each actor, at least one.
+        self._actors: dict[str, list[_Subscriber]] = {}
 
     @property
     def newest(self) -> EncodedPolicy | None:
@@ -77,21 +80,19 @@ class Subscribers:
     def want(self, actor_id: str, version: int) -> None:
         """Notes that an actor waits for a version, or any newer one: it was given a credit for another rollout."""
         with self._lock:
-            one = self._actors.get(actor_id)
-            if one is None:
-                return
-            one.is_paused = False
-            if one in self._resting:
-                self._resting.remove(one)
-                self._waiting.add(one)
-            if version <= max(one.version, one.wanted):
-                return
-            one.wanted = version
-            if one in self._waiting and self._newest is not None and self._newest.version > one.version:
-                self._wake([one])
+            for one in self._actors.get(actor_id, ()):
+                one.is_paused = False
+                if one in self._resting:
+                    self._resting.remove(one)
+                    self._waiting.add(one)
+                if version <= max(one.version, one.wanted):
+                    continue
+                one.wanted = version
+                if one in self._waiting and self._newest is not None and self._newest.version > one.version:
+                    self._wake([one])
 
     def take(self, actor_id: str, *, at_least: int = 0, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Hands the newest version over to an actor's rollout stream, in place of its subscription.
+        """Hands the newest version over to an actor's rollout stream, in place of its subscriptions.
 
         Args:
             actor_id: The actor.
@@ -104,26 +105,36 @@ class Subscribers:
             than `MAX_CREDITED_POLICY_BYTES`.
         """
         with self._lock:
-            one, newest = self._actors.get(actor_id), self._newest
-            if one is None or newest is None or newest.n_bytes > MAX_CREDITED_POLICY_BYTES:
+            open_ones, newest = self._actors.get(actor_id, ()), self._newest
+            if newest is None or newest.n_bytes > MAX_CREDITED_POLICY_BYTES or newest.version < at_least:
                 return None
-            has_version = one.version if holds_version is None else min(one.version, holds_version)
-            if newest.version <= has_version or newest.version < at_least:
+            lacks_it = False
+            for one in open_ones:
+                has_version = one.version if holds_version is None else min(one.version, holds_version)
+                lacks_it |= newest.version > has_version
+            if not lacks_it:
                 return None
-            one.version, one.sent = newest.version, time.monotonic()
+            now = time.monotonic()
+            for one in open_ones:
+                one.version, one.sent = newest.version, now
             return newest
 
     def sent_version(self, actor_id: str) -> int:
-        """Returns the last version that an actor was sent, or had when it subscribed; 0: none, or it has not."""
+        """Returns the last version that an actor was sent, or had when it subscribed; 0: none, or it has not.
+
+        Of several subscriptions, the one that was sent least counts: the actor has that version for certain.
+        """
         with self._lock:
-            one = self._actors.get(actor_id)
-            return 0 if one is None else one.version
+            least: int | None = None
+            for one in self._actors.get(actor_id, ()):
+                if least is None or one.version < least:
+                    least = one.version
+            return least or 0
 
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: what it plays next needs a credit, and so a `want`."""
         with self._lock:
-            one = self._actors.get(actor_id)
-            if one is not None:
+            for one in self._actors.get(actor_id, ()):
                 one.is_paused = True
                 if one in self._waiting and self._due_s(one, 0.0) == math.inf:
                     self._waiting.remove(one)
@@ -135,13 +146,15 @@ class Subscribers:
         one = _Subscriber(after_version, actor_id)
         if actor_id:
             with self._lock:
-                self._actors[actor_id] = one
+                self._actors.setdefault(actor_id, []).append(one)
         try:
             yield lambda timeout_s: self._wait(one, timeout_s)
         finally:
-            with self._lock:
-                if self._actors.get(actor_id) is one:
-                    del self._actors[actor_id]
+            if actor_id:
+                with self._lock:
+                    self._actors[actor_id].remove(one)
+                    if not self._actors[actor_id]:
+                        del self._actors[actor_id]
 
     def _wait(self, one: "_Subscriber", timeout_s: float) -> EncodedPolicy | None:
         """Waits for a version above the subscriber's; returns None if none came in time, or none will come."""

@@ -1,5 +1,6 @@
 """Tests of who is woken by a new version, and when."""
 
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,8 @@ def test_playing_actor_gets_large_versions_less_often(subscribers, monkeypatch):
         assert wait(0.0).version == 3, "with a credit it gets it at once"
 
 
-def test_a_name_subscribed_again_belongs_to_the_newer_subscription(subscribers):
+def test_of_two_subscriptions_of_an_actor_each_gets_what_it_wants(subscribers):
+    """One's client has gone; which, is not known: the one that was opened first may be served last."""
     with ExitStack() as stack:
         old, *_ = with_many_actors(subscribers, stack)
         subscribers.offer(version(1))
@@ -184,9 +186,49 @@ def test_a_name_subscribed_again_belongs_to_the_newer_subscription(subscribers):
             assert new(0.0).version == 1
             subscribers.offer(version(2))
             subscribers.want("actor-0", 2)
-            assert old(0.0) is None
+            assert old(0.0).version == 2
+            assert subscribers.sent_version("actor-0") == 1, "what it has for certain"
             assert new(0.0).version == 2
-        assert subscribers.sent_version("actor-0") == 0
+        assert subscribers.sent_version("actor-0") == 2
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_open_subscription_of_an_actor_is_forgotten(subscribers, monkeypatch, seed):
+    """Subscriptions open and close in any order; each gets what is wanted, nothing twice or out of order."""
+    # no time passes, so nobody is sent what is not wanted
+    monkeypatch.setattr("rollcast.learner.actors.subscribers.time", SimpleNamespace(monotonic=lambda: 1.0))
+    rng, newest, has = random.Random(seed), 0, {}
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(60):
+            happens = rng.choice(["open", "close", "offer", "want", "take", "pause", "wait"])
+            if happens == "open":
+                own = ExitStack()
+                wait = own.enter_context(subscribers.subscription(rng.randint(0, newest), "actor-0"))
+                opened.append((own, wait))
+                stack.push(own)
+                has[wait] = 0
+            elif happens == "close" and opened:
+                own, wait = opened.pop(rng.randrange(len(opened)))
+                own.close()
+            elif happens == "offer":
+                newest += 1
+                subscribers.offer(version(newest))
+            elif happens == "pause":
+                subscribers.pause("actor-0")
+            elif happens == "take" and (taken := subscribers.take("actor-0")) is not None:
+                assert taken.version == newest
+                has.update(dict.fromkeys(has, newest))
+            elif happens == "wait" and opened:
+                got = rng.choice(opened)[1]
+                came = got(0.0)
+                if came is not None:
+                    assert came.version == newest > has[got]
+                    has[got] = newest
+        newest += 1
+        subscribers.offer(version(newest))
+        subscribers.want("actor-0", newest)
+        assert [wait(0.0).version for _, wait in opened] == [newest] * len(opened)
 
 
 def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
