@@ -38,6 +38,9 @@ _LINES_PER_S: Final = 10.0
 _LINES_PER_S_EACH: Final = 1.0
 _LINES_BURST_S: Final = 5.0
 
+# An actor in one of these is to open a stream yet: for the first time, or again.
+_WITHOUT_STREAM: Final = (ActorState.LOST, ActorState.JOINED)
+
 # So many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
 # time, and checkpoints and the log of a durable learner keep all of them.
 _MAX_REPLACED: Final = 64
@@ -105,7 +108,10 @@ class ActorRegistry:
             actor_id = offer.actor_id or self._free_name()
             known = self._records.get(actor_id)
             if known is not None and known.process_nonce == offer.process_nonce:
+                self._check_room(known)
                 known.offer, known.last_seen = offer, time.monotonic()
+                if not known.is_alive:
+                    self._set_state(known, ActorState.JOINED)
                 return known
             earlier = self._earlier.get(actor_id)
             before = known or earlier
@@ -114,12 +120,7 @@ class ActorRegistry:
                     f"another process has joined as {actor_id!r} since this one did: give each actor its own "
                     "--actor-id, or end one of the two"
                 )
-            alive = sum(record.is_alive for record in self._records.values())
-            if (known is None or not known.is_alive) and alive >= self._max_actors:
-                raise LimitExceededError(
-                    f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors",
-                    limit="max_actors",
-                )
+            self._check_room(known)
             came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
             # A learner that was started again continues the actor's own counts.
             incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
@@ -170,6 +171,7 @@ class ActorRegistry:
         Raises:
             UnknownActorError: The actor has not joined, or not in the way in which the stream comes.
             ActorReplacedError: Another process has joined under its name since.
+            LimitExceededError: It was gone, and others have its place: `max_actors` actors are alive already.
         """
         with self._lock:
             record = self._records.get(actor_id)
@@ -189,6 +191,7 @@ class ActorRegistry:
                     f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner {how} last: call Join "
                     "there first"
                 )
+            self._check_room(record)
             before, record.cancel_stream = record.cancel_stream, cancel
             self._set_state(record, ActorState.STREAMING)
             record.last_seen = time.monotonic()
@@ -324,20 +327,20 @@ class ActorRegistry:
             return len(self._streaming)
 
     def missing(self, within_s: float) -> list[str]:
-        """Returns the actors that lost their connection within so many seconds and have not come back."""
+        """Returns the actors that lost their connection within so many seconds and have opened no stream since."""
         since = time.monotonic() - within_s
         with self._lock:
             return sorted(
                 name
                 for name, record in self._records.items()
-                if record.state is ActorState.LOST and record.lost_at >= since
+                if record.state in _WITHOUT_STREAM and record.lost_at >= since
             )
 
     def told_end(self, actor_id: str) -> None:
         """Notes that an actor came back, and was told that training has ended."""
         with self._lock:
             record = self._records.get(actor_id)
-            if record is not None and record.state is ActorState.LOST:
+            if record is not None and record.state in _WITHOUT_STREAM:
                 self._set_state(record, ActorState.LEFT)
 
     def _set_state(self, record: ActorRecord, state: ActorState) -> None:
@@ -367,6 +370,17 @@ class ActorRegistry:
             )
             if is_replaced or away_s > _GONE_FOR_GOOD_S:
                 self._set_state(record, ActorState.LEFT)
+
+    def _check_room(self, record: ActorRecord | None) -> None:
+        """Refuses an actor that is new, or was gone, if `max_actors` are alive. Called with the lock held."""
+        if record is not None and record.is_alive:
+            return
+        alive = sum(each.is_alive for each in self._records.values())
+        if alive >= self._max_actors:
+            raise LimitExceededError(
+                f"{alive} actors are alive and max_actors is {self._max_actors}: stop one, or raise --max-actors",
+                limit="max_actors",
+            )
 
     def _end_leases(self) -> None:
         """Ends the leases of actors that joined and opened no stream in time. Called with the lock held."""

@@ -1,4 +1,7 @@
+import contextlib
+import functools
 import json
+import random
 from collections.abc import Callable
 
 import pytest
@@ -85,10 +88,52 @@ def test_who_has_played_keeps_its_slot_whatever_becomes_of_its_next_process():
     registry.join(offer("a", 1))
     registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=True)
     registry.join(offer("a", 2))
-    assert registry.join(offer("b", 3)).slot == 1
+    late = registry.join(offer("b", 3))
+    assert late.slot == 1
     lost, _ = registry.infos()
     assert (lost.state, lost.last_error) == (ActorState.LOST, "joined and opened no stream within -1 s")
+    with pytest.raises(LimitExceededError, match="max_actors is 1"):
+        registry.open_stream("a", 2, cancel)
+    other = lambda: None  # noqa: E731 - identity matters
+    registry.open_stream("b", 1, other)
+    registry.close_stream(late, other, clean=True)
     assert registry.open_stream("a", 2, cancel).slot == 0, "it was only slow"
+
+
+def test_an_actor_that_comes_back_has_its_place_until_its_lease_ends():
+    registry = make_registry(max_actors=1)
+    cancel = lambda: None  # noqa: E731 - identity matters
+    registry.join(offer("a", 1))
+    registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=False)
+    registry.join(offer("a", 1))
+    with pytest.raises(LimitExceededError, match="max_actors is 1"):
+        registry.join(offer("b", 2))
+    registry.open_stream("a", 1, cancel)
+
+
+@pytest.mark.parametrize("seeds", range(10))
+def test_no_more_than_max_actors_are_alive_however_they_come_and_go(seeds: int):
+    for seed in range(50 * seeds, 50 * seeds + 50):
+        rng = random.Random(seed)
+        max_actors = rng.randint(1, 3)
+        registry = make_registry(max_actors=max_actors)
+        joined, streams = {}, []
+        for _ in range(60):
+            name, happens = rng.choice("abcde"), rng.choice(["join", "open", "open", "close", "lost"])
+            with contextlib.suppress(LimitExceededError, ActorReplacedError):
+                if happens == "join":
+                    joined[name] = registry.join(offer(name, rng.randint(1, 2)))
+                elif happens == "open" and name in joined:
+                    cancel = functools.partial(int)
+                    record = registry.open_stream(name, joined[name].incarnation, cancel)
+                    streams.append((record, cancel))
+                elif happens == "close" and streams:
+                    record, cancel = streams.pop(rng.randrange(len(streams)))
+                    registry.close_stream(record, cancel, clean=rng.random() < 0.5)
+                elif happens == "lost":
+                    registry.lost(name, "killed")
+            assert registry.n_taken() <= max_actors, f"seed {seed}"
+            assert registry.n_alive() <= max_actors, f"seed {seed}"
 
 
 def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
@@ -311,6 +356,8 @@ def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_com
     cancels["lost-long-ago"][0].lost_at -= 31.0
     assert registry.missing(30.0) == ["came-back", "lost"]
     registry.join(offer("came-back", 5))
+    registry.join(offer("lost", 3))
+    assert registry.missing(30.0) == ["came-back", "lost"], "they have no stream yet"
     registry.open_stream("came-back", 1, lambda: None)
     assert registry.missing(30.0) == ["lost"]
     registry.told_end("lost")
