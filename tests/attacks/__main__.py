@@ -3,7 +3,8 @@
     python -m tests.attacks [--seconds 10] [--rounds 3] [--only "half-open calls"]
 
 A learner and two actors play CartPole as separate processes, over TCP. Forty hollow actors join with 65536 environments
-each, declare a rollout and send none of it; two hundred half-open calls come over five connections; then both at once.
+each, declare a rollout and send none of it; two hundred half-open calls come over five connections; then both at once;
+then one call of a relay opens streams of actors that never joined.
 Quiet and attack take turns. While an attack lasts, `GetStatus` and `Check` are asked twice a second, each over a new
 connection, and every answer is counted.
 
@@ -38,6 +39,7 @@ ATTACKS: Final = {
     "hollow actors": ("hollow",),
     "half-open calls": ("half-open",),
     "both": ("hollow", "half-open"),
+    "one relay's call": ("relay",),
 }
 _START_S: Final = 120.0
 _ASK_EVERY_S: Final = 0.5

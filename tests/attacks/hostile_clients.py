@@ -1,6 +1,7 @@
-"""Clients that pay nothing: calls without a request, and rollouts that are declared and never sent."""
+"""Clients that pay nothing: calls without a request, rollouts that are declared and never sent, openings of nobody."""
 
 import contextlib
+import itertools
 import socket
 import struct
 import threading
@@ -19,7 +20,7 @@ from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 from rollcast.services.version import software_version
-from rollcast.v1 import rollout_pb2
+from rollcast.v1 import relay_pb2, rollout_pb2
 from tests.rollouts import build_rollout
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -28,6 +29,8 @@ _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _REFUSED: Final = b"\0\0\0\7"
 _PAUSE_S: Final = 0.01
 _STREAM: Final = "/rollcast.v1.RolloutService/StreamRollouts"
+_BUNDLES: Final = "/rollcast.v1.RelayService/StreamBundles"
+_N_OPENINGS: Final = 1000
 _JOIN_DEADLINE_S: Final = 20.0
 _DECLARE_S: Final = 120.0
 # The attacks, each for a process of its own.
@@ -196,6 +199,47 @@ def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollo
     return rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(header))
 
 
+class HostileRelay:
+    """One relay's call that opens streams of actors that never joined, as fast as the learner reads.
+
+    Args:
+        address: The learner's.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._over = threading.Event()
+        self.has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._call, name="hostile-relay")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._over.set()
+        self._thread.join()
+
+    def _call(self) -> None:
+        with make_channel(self._address) as channel:
+            call = channel.stream_stream(_BUNDLES)(self._requests())
+            ender = threading.Thread(target=lambda: (self._over.wait(), call.cancel()), daemon=True)
+            ender.start()
+            with contextlib.suppress(grpc.RpcError):
+                for _ in call:
+                    self.has_begun.set()
+
+    def _requests(self) -> Iterator[bytes]:
+        yield relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="hostile", nonce=1)).SerializeToString()
+        for first in itertools.count(1, _N_OPENINGS):
+            if self._over.is_set():
+                return
+            yield relay_pb2.StreamBundlesRequest(
+                parts=[
+                    relay_pb2.UpwardPart(stream=number, open=rollout_pb2.OpenStream(actor_id=f"nobody-{number}"))
+                    for number in range(first, first + _N_OPENINGS)
+                ]
+            ).SerializeToString()
+
+
 def attack(address: str, kinds: Sequence[str], pipe: Connection) -> None:
     """Attacks in this process until the pipe is closed."""
     with contextlib.ExitStack() as stack:
@@ -216,6 +260,10 @@ def attack(address: str, kinds: Sequence[str], pipe: Connection) -> None:
                 stack.callback(hollow[-1].close)
             for actor in hollow:
                 assert actor.has_declared.wait(_DECLARE_S), "an actor could not join"
+        if "relay" in kinds:
+            relay = HostileRelay(address)
+            stack.callback(relay.close)
+            assert relay.has_begun.wait(_DECLARE_S), "the relay was not taken"
         if "half-open" in kinds:
             stack.enter_context(half_open_calls(address, METHODS))
         pipe.send("attacking")

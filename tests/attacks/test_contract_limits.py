@@ -155,6 +155,7 @@ def test_every_limit_is_met_here():
     # Forgetting is tried with the registry alone, policies in answers with the subscribers; the rights of relays, in
     # unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
+    elsewhere |= {"max_openings_per_s"}
     # Nothing is refused: test_long_texts has both.
     elsewhere |= {"max_reason_length", "max_traceback_length"}
     met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}

@@ -209,10 +209,14 @@ class Proxy:
         learner_port: The learner's port on this machine; an attribute, which counts for new connections.
         seed: The seed of the bits that flips hit.
         bytes_per_s: The rate in each direction, of all connections together; None: as fast as this machine.
+        own_host: The address from which the learner sees it call.
     """
 
-    def __init__(self, learner_port: int, seed: int, *, bytes_per_s: float | None = None) -> None:
+    def __init__(
+        self, learner_port: int, seed: int, *, bytes_per_s: float | None = None, own_host: str = "127.0.0.1"
+    ) -> None:
         self.learner_port = learner_port
+        self._own_host = own_host
         self._lines = None if bytes_per_s is None else (ThinLine(bytes_per_s), ThinLine(bytes_per_s))
         self._rng = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -286,7 +290,9 @@ class Proxy:
             except TimeoutError:
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self.learner_port), _CONNECT_TIMEOUT_S)
+                server = socket.create_connection(
+                    ("127.0.0.1", self.learner_port), _CONNECT_TIMEOUT_S, source_address=(self._own_host, 0)
+                )
             except OSError:
                 client.close()
                 continue

@@ -6,8 +6,10 @@ from typing import Any
 
 from rollcast.services.errors import InvalidRolloutError, UnknownActorError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
+from rollcast.services.limits.limits import Limits
+from rollcast.services.limits.refusals import Refusals
 from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.bundle_service import RelayCall
+from rollcast.services.rollouts.bundle_service import RelayCall, RelayToll
 from rollcast.services.rollouts.bundled_stream import Answer
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.join import Relay
@@ -85,7 +87,9 @@ def bundles(folder: Path) -> Target:
     )
 
     def decode(content: bytes) -> Sequence[relay_pb2.StreamBundlesResponse]:
-        call = RelayCall(_Learner(), _RELAY, _Call(), BytesInFlight(), 1 << 20, sealed=False)
+        call = RelayCall(
+            _Learner(), _RELAY, _Call(), BytesInFlight(), 1 << 20, RelayToll(Limits(), Refusals()), sealed=False
+        )
         try:
             call.take(parse_sealed(relay_pb2.StreamBundlesRequest, content))
         finally:

@@ -32,6 +32,22 @@ class CallRate:
             limits.calls_per_second, limits.calls_per_second_per_host, burst_s=_BURST_S, clock=clock
         )
 
+    def exceeded(self, peer: str) -> str:
+        """Counts a call, or what counts as one.
+
+        Args:
+            peer: The caller, as gRPC names it.
+
+        Returns:
+            The exceeded limit, if there was no room for it; else an empty string.
+        """
+        if peer.startswith("unix"):
+            return ""
+        lack = self._buckets.take(host_of(peer))
+        if lack is None:
+            return ""
+        return "calls_per_second" if lack is Lack.OF_ALL else "calls_per_second_per_host"
+
     def check(self, peer: str) -> None:
         """Counts a call.
 
@@ -41,17 +57,9 @@ class CallRate:
         Raises:
             ThrottledError: The caller, or all callers together, made too many calls.
         """
-        if peer.startswith("unix"):
-            return
-        host = host_of(peer)
-        limits = self._limits
-        lack = self._buckets.take(host)
-        if lack is not None:
-            limit, rate, whose = (
-                ("calls_per_second", limits.calls_per_second, "all clients")
-                if lack is Lack.OF_ALL
-                else ("calls_per_second_per_host", limits.calls_per_second_per_host, host)
-            )
+        if limit := self.exceeded(peer):
+            rate = getattr(self._limits, limit)
+            whose = "all clients" if limit == "calls_per_second" else host_of(peer)
             or_raise = "" if self._is_fixed else f", or raise --limits.{limit.replace('_', '-')} of the learner"
             raise ThrottledError(
                 f"{whose} made more than {rate:g} calls a second; expected fewer; try again with backoff{or_raise}",

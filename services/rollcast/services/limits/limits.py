@@ -46,6 +46,8 @@ MAX_FRAME_STACK: Final = 64
 MAX_RELAYS_IN_A_ROW: Final = 4
 MAX_RELAYS: Final = 64
 MAX_BUNDLE_PARTS: Final = 4096
+# Streams that an actor behind a relay may open a second, and twice as many at once.
+MAX_OPENINGS_PER_S: Final = 10
 
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384

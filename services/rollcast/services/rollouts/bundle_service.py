@@ -1,11 +1,13 @@
 """Serves RelayService: the rollout streams of a relay's actors, all on one call; sees the learner through Protocols."""
 
+import contextlib
 import functools
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -18,8 +20,17 @@ from rollcast.services.errors import (
     ThrottledError,
 )
 from rollcast.services.limits.bytes_in_flight import BytesInFlight, StreamBytes
-from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.limits.call_rate import CallRate
+from rollcast.services.limits.limits import (
+    MAX_ACTOR_ID_LENGTH,
+    MAX_BUNDLE_PARTS,
+    MAX_OPENINGS_PER_S,
+    MAX_RELAYS,
+    Limits,
+)
+from rollcast.services.limits.refusals import Refusals, host_of
 from rollcast.services.limits.texts import shortened
+from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.rollouts.bundled_stream import ActorStream, Answer, BundleSink
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.join_codec import relay_from_proto
@@ -38,6 +49,9 @@ _MAX_ANSWERS: Final = 2 * MAX_BUNDLE_PARTS
 # A message of answers is closed above this size; one answer more has 4 KiB at most.
 _ANSWER_BYTES: Final = 1 << 20
 _STATUS_BYTES: Final = 4 << 10
+# A relay that has opened or got wrong too much is looked at again so soon; so many ignored parts count as an opening.
+_PAY_AGAIN_S: Final = 0.05
+_PARTS_PER_TOKEN: Final = 64
 # Time for the thread that reads a relay's messages to notice that its call has ended.
 _JOIN_TIMEOUT_S: Final = 5.0
 
@@ -48,15 +62,17 @@ class BundleServicer:
     Args:
         sink: The learner.
         bytes_in_flight: Memory for the rollouts of all streams.
-        max_rollout_bytes: The largest rollout to accept.
+        limits: The server's limits.
+        refusals: Notes the relays that are held back.
     """
 
-    def __init__(self, sink: BundleSink, bytes_in_flight: BytesInFlight, *, max_rollout_bytes: int) -> None:
+    def __init__(self, sink: BundleSink, bytes_in_flight: BytesInFlight, limits: Limits, refusals: Refusals) -> None:
         self._sink = sink
         self._bytes_in_flight = bytes_in_flight
-        self._max_rollout_bytes = max_rollout_bytes
-        self._lock = threading.Lock()  # guards the count
-        self._n_relays = 0
+        self._max_rollout_bytes = limits.max_rollout_bytes
+        self._toll = RelayToll(limits, refusals)
+        self._lock = threading.Lock()  # guards the places
+        self._places: list[_Place] = []
 
     def stream_bundles(
         self, requests: Iterator[relay_pb2.StreamBundlesRequest], context: grpc.ServicerContext
@@ -71,10 +87,16 @@ class BundleServicer:
                 "that first"
             )
         relay = relay_from_proto(first.open)
-        with self._place():
+        with self._place(context):
             _log.info("relay %s at %s is here", relay.relay_id, context.peer())
             bundles = RelayCall(
-                self._sink, relay, context, self._bytes_in_flight, self._max_rollout_bytes, sealed=bool(first.digest)
+                self._sink,
+                relay,
+                context,
+                self._bytes_in_flight,
+                self._max_rollout_bytes,
+                self._toll,
+                sealed=bool(first.digest),
             )
             reader = threading.Thread(
                 target=bundles.read_bundles, args=(requests,), name="rollcast-bundles", daemon=True
@@ -90,19 +112,69 @@ class BundleServicer:
                 _log.info("relay %s has gone", relay.relay_id)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _place(self, context: grpc.ServicerContext) -> Iterator[None]:
+        place = _Place(host_of(context.peer()), context.cancel)
         with self._lock:
-            if self._n_relays >= MAX_RELAYS:
-                raise ThrottledError(
-                    f"{self._n_relays} relays are here already; expected at most {MAX_RELAYS}; let relays share one",
-                    limit="max_relays",
-                )
-            self._n_relays += 1
+            displaced = self._displaced_by(place)
+            self._places.append(place)
+        if displaced is not None:
+            _log.warning("ended the call of a relay at %s for one at %s (max_relays)", displaced.host, place.host)
+            displaced.cancel()
         try:
             yield
         finally:
-            with self._lock:
-                self._n_relays -= 1
+            with self._lock, contextlib.suppress(ValueError):  # it was displaced
+                self._places.remove(place)
+
+    def _displaced_by(self, place: "_Place") -> "_Place | None":
+        """Makes room for a relay: takes the newest place of the address with the most. Called with the lock held."""
+        if len(self._places) < MAX_RELAYS:
+            return None
+        n_places = Counter(taken.host for taken in self._places)
+        host, n_most = n_places.most_common(1)[0]
+        if n_most <= n_places[place.host] + 1:
+            raise ThrottledError(
+                f"{len(self._places)} relays are here already; expected at most {MAX_RELAYS}; let relays share one",
+                limit="max_relays",
+            )
+        displaced = next(taken for taken in reversed(self._places) if taken.host == host)
+        self._places.remove(displaced)
+        return displaced
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """The place of one relay's call."""
+
+    host: str
+    cancel: Callable[[], None]
+
+
+class RelayToll:
+    """Bounds what all relays' calls may open and get wrong, as calls are bounded: by address, and by actor.
+
+    Args:
+        limits: `calls_per_second` and `calls_per_second_per_host`.
+        refusals: Notes the relays that are held back.
+    """
+
+    def __init__(self, limits: Limits, refusals: Refusals) -> None:
+        self._rate = CallRate(limits)
+        self._refusals = refusals
+        self._actors = TokenBuckets(limits.calls_per_second, MAX_OPENINGS_PER_S, burst_s=2.0)
+
+    def is_paid(self, peer: str) -> bool:
+        """Counts something at a relay's address; returns False while that has had too much."""
+        if limit := self._rate.exceeded(peer):
+            self._refusals.note(host_of(peer), limit)
+        return not limit
+
+    def may_open(self, actor_id: str, who: str) -> bool:
+        """Counts an opening of an actor's stream; returns whether it may be opened."""
+        if self._actors.take(actor_id) is None:
+            return True
+        self._refusals.note(who, "max_openings_per_s")
+        return False
 
 
 class RelayCall:
@@ -114,6 +186,7 @@ class RelayCall:
         context: The call.
         bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
+        toll: Bounds openings and errors.
         sealed: Whether every message must have a digest.
     """
 
@@ -124,10 +197,12 @@ class RelayCall:
         context: grpc.ServicerContext,
         bytes_in_flight: BytesInFlight,
         max_rollout_bytes: int,
+        toll: RelayToll,
         *,
         sealed: bool,
     ) -> None:
         self._sink = sink
+        self._toll = toll
         self._relay = relay
         self._context = context
         self._bytes_in_flight = bytes_in_flight
@@ -139,8 +214,11 @@ class RelayCall:
         self._to_do: deque[Callable[[], None]] = deque()
         self._ended = False
         self._error: Exception | None = None
+        # Openings and errors that are not paid yet: nothing more is read before they are.
+        self._n_unpaid = 0
         # Used by the thread that reads only.
         self._last_number = 0
+        self._n_ignored = 0
         self._half_sent: ActorStream | None = None
         self._reader = 0
 
@@ -193,6 +271,7 @@ class RelayCall:
         """Sends an answer; with those of the same message, if the thread that reads calls it."""
         with self._changed:
             self._answers.append((number, answer))
+            self._n_unpaid += isinstance(answer, RollcastError)
             if threading.get_ident() != self._reader:
                 self._changed.notify_all()
 
@@ -270,6 +349,9 @@ class RelayCall:
                 f"{MAX_BUNDLE_PARTS}; send more messages",
                 limit="max_bundle_parts",
             )
+        if not request.parts:
+            self._ignored(_PARTS_PER_TOKEN)
+            self._pay()
         for part in request.parts:
             kind = part.WhichOneof("part")
             if kind == "message":
@@ -283,6 +365,8 @@ class RelayCall:
                     f"relay {self._relay.relay_id!r} sent an empty part of stream {part.stream}; expected open, a "
                     "message or the end; install the same rollcast on both sides"
                 )
+            if self._n_unpaid:
+                self._pay()
 
     def _open(self, part: relay_pb2.UpwardPart) -> None:
         if part.stream <= self._last_number:
@@ -291,8 +375,17 @@ class RelayCall:
                 "numbers that rise; use each once"
             )
         self._last_number = part.stream
+        with self._changed:
+            self._n_unpaid += 1
         actor_id = shortened(part.open.actor_id, MAX_ACTOR_ID_LENGTH)
         who = f"actor {actor_id!r} behind relay {self._relay.relay_id!r} at {self._context.peer()}"
+        if not self._toll.may_open(actor_id, who):
+            error = ThrottledError(
+                f"{who} opens more than {MAX_OPENINGS_PER_S} streams a second; expected fewer; join again with backoff",
+                limit="max_openings_per_s",
+            )
+            self.answer(part.stream, error)
+            return
         stream = ActorStream(part.stream, who, self)
         with self._changed:
             if self._ended:
@@ -313,6 +406,25 @@ class RelayCall:
         else:
             stream.opened(opened)
 
+    def _pay(self) -> None:
+        """Waits while openings and errors of this address are above its rate. Called by the thread that reads."""
+        self._wake()
+        while self._n_unpaid and not self._ended:
+            is_paid = self._toll.is_paid(self._context.peer())
+            with self._changed:
+                if is_paid:
+                    self._n_unpaid -= 1
+                else:
+                    self._changed.wait(_PAY_AGAIN_S)
+
+    def _ignored(self, n_parts: int) -> None:
+        """Counts parts that nothing comes of; an actor's stream that ends may leave some."""
+        self._n_ignored += n_parts
+        if self._n_ignored >= _PARTS_PER_TOKEN:
+            self._n_ignored -= _PARTS_PER_TOKEN
+            with self._changed:
+                self._n_unpaid += 1
+
     def _receive(self, number: int, message: bytes) -> None:
         stream = self._streams.get(number)
         half_sent = self._half_sent
@@ -326,11 +438,14 @@ class RelayCall:
             )
         if stream is not None:
             stream.receive(message)
+        else:
+            self._ignored(1)
         self._half_sent = stream if stream is not None and stream.is_half_sent else None
 
     def _end_stream(self, part: relay_pb2.UpwardPart) -> None:
         stream = self._streams.get(part.stream)
         if stream is None:
+            self._ignored(1)
             return
         if self._half_sent is stream:
             stream.drop_half_sent()

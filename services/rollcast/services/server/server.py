@@ -344,7 +344,7 @@ def make_server(
         ),
     }
     if relays is not None:
-        bundles = BundleServicer(relays, bytes_in_flight, max_rollout_bytes=limits.max_rollout_bytes)
+        bundles = BundleServicer(relays, bytes_in_flight, limits, refusals)
         services[RELAY_SERVICE] = lambda server, _: add_relay_service(bundles, server)
     if history is not None:
         services[HISTORY_SERVICE] = lambda server, gate: history_pb2_grpc.add_HistoryServiceServicer_to_server(  # type: ignore[no-untyped-call]

@@ -1,6 +1,8 @@
 """RelayService over a real connection, before a real intake, with messages that a relay would and would not send."""
 
 import contextlib
+import dataclasses
+import itertools
 import queue
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import (
     DamagedMessageError,
@@ -16,6 +19,7 @@ from rollcast.services.errors import (
     InvalidInputError,
     InvalidRolloutError,
     InvalidTensorError,
+    LearnerUnreachableError,
     LimitExceededError,
     MissingMessageError,
     NotReadyError,
@@ -32,9 +36,10 @@ from rollcast.services.status.status import ActorState
 from rollcast.services.wire.error_status import error_from_rpc, error_from_status
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import relay_pb2, rollout_pb2
+from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import DEADLINE_S, offer
 from tests.processes import wait_until
-from tests.relays import Learner, relaying, serve_learner
+from tests.relays import LIMITS, Learner, relaying, serve_learner
 from tests.rollouts import make_rollout
 
 RELAY = Relay("rack", 77)
@@ -257,6 +262,76 @@ def test_relays_beyond_the_limit_are_turned_away(learner: Learner):
             error = raw.end()
         assert isinstance(error, ThrottledError)
         assert error.limit == "max_relays"
+
+
+def test_an_address_without_a_relay_gets_a_place_of_one_that_has_all(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        relays = []
+        for _ in range(MAX_RELAYS):
+            relays.append(stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString())))
+            next(relays[-1].call)
+        proxy = Proxy(learner.server.port, seed=1, own_host="127.0.0.2")
+        stack.callback(proxy.close)
+        newcomer = stack.enter_context(RawRelay(proxy.address, OPEN.SerializeToString()))
+        assert next(newcomer.call).learner_nonce
+        assert isinstance(relays[-1].end(), LearnerUnreachableError)
+        with RelayClient(learner.address) as client:
+            client.join(offer("a", via=(RELAY,)))
+        relays[0].send(opening(1, "a"))
+        assert relays[0].part().progress.credit_sequence >= 1, "the others keep theirs"
+
+
+def strangers() -> Iterator[relay_pb2.UpwardPart]:
+    return (opening(number, f"stranger-{number}") for number in itertools.count(2))
+
+
+def openings_of_one() -> Iterator[relay_pb2.UpwardPart]:
+    return (opening(number, "a") for number in itertools.count(2))
+
+
+def unreadable() -> Iterator[relay_pb2.UpwardPart]:
+    for number, part in enumerate(openings_of_one(), 2):
+        yield part
+        yield relay_pb2.UpwardPart(stream=number, message=b"\xff\xff")
+
+
+def parts_of_no_stream() -> Iterator[relay_pb2.UpwardPart]:
+    return itertools.repeat(relay_pb2.UpwardPart(stream=1 << 40, message=b"?"))
+
+
+@pytest.mark.parametrize("flood", [strangers, openings_of_one, unreadable, parts_of_no_stream])
+def test_one_call_opens_and_errs_no_faster_than_an_address_may_call(flood):
+    limits = dataclasses.replace(LIMITS, calls_per_second_per_host=20.0)
+    with serve_learner(limits=limits) as learner, connected(learner, "a") as raw:
+        raw.send(*itertools.islice(flood(), MAX_BUNDLE_PARTS))
+        met = ("ipv4:127.0.0.1", "calls_per_second_per_host")
+        refusals = learner.server.refusals
+        wait_until(lambda: met in {(one.who, one.limit) for one in refusals.lately()}, "it is held back", DEADLINE_S)
+        with LearnerClient(learner.address) as client:
+            client.join(offer("direct"))
+            uplink = client.open_rollout_stream("direct", 1)
+            responses = uplink.responses()
+            next(responses)
+            for sequence in range(1, 21):
+                uplink.send(make_rollout(sequence, actor_id="direct"))
+                assert next(responses).acknowledged_sequence == sequence
+                assert learner.take(1)
+            uplink.cancel()
+
+
+def test_an_actor_behind_a_relay_opens_no_more_than_ten_streams_a_second(learner: Learner):
+    with connected(learner, "a", "b") as raw:
+        raw.send(*(opening(number, "a") for number in range(3, 203)), opening(203, "b"))
+        answers = {}
+        while 203 not in answers:
+            part = raw.part()
+            if part.HasField("status"):
+                answers[part.stream] = error_from_status(part.status, learner.address)
+            else:
+                answers[part.stream] = None
+        limits = [error.limit for error in answers.values() if error is not None]
+        assert limits.count("max_openings_per_s") > 100
+        assert answers[203] is None, "another actor of the same relay is served"
 
 
 def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
