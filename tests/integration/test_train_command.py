@@ -288,3 +288,13 @@ def test_a_temporary_folder_too_long_for_sockets_is_borne(tmp_path: Path):
     long.mkdir()
     options = ("--n-actors", 1, "--envs-per-actor", 2, "--vectorization", "subprocess", "--total-steps", 500)
     completed("train", "--env-id", "CartPole-v1", *options, "--run-dir", tmp_path / "run", TMPDIR=str(long))
+
+
+@pytest.mark.parametrize("failure", [{"fail_in_step": 1}, {"fail_in_reset": True}], ids=["step", "reset"])
+def test_environments_that_all_fail_at_once_end_the_run_at_once(tmp_path: Path, failure: dict[str, int]):
+    env = ("--env-id", "tests.unit.actor.sample_environments:FailingEnv", "--env-kwargs", json.dumps(failure))
+    done = rollcast("train", *env, "--n-actors", 2, "--total-steps", 500, "--run-dir", tmp_path / "run")
+    assert done.returncode == 1
+    assert "all 2 actors failed before the first rollout" in done.stderr
+    # one of the actor that failed first, and one in the reason of the end
+    assert done.stderr.count("Traceback") == 2

@@ -57,6 +57,13 @@ class EnvironmentFactory:
     whole_games: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.env_id, str):
+            raise ConfigurationError(
+                f"env_id is {self.env_id!r}; expected a name, such as 'CartPole-v1' or 'package.module:factory'; a "
+                "class or function that makes the environment is itself a factory: use it in place of "
+                "EnvironmentFactory. One of a notebook cannot be sent to actors in processes: put it in a file and "
+                "name it, or play with SequentialDistributedActors"
+            )
         for name, choices, advice in (
             ("on_step_failure", OnStepFailure, "'fail' shows what is wrong at once"),
             ("agent_policies", AgentPolicies, "'shared' learns from all agents at once"),

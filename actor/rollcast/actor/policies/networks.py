@@ -1,6 +1,7 @@
 """Builds networks, in torch: an MLP for vectors, with a torso for images, or a user's own."""
 
 import math
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from rollcast.actor.policies.network_size import (
 from rollcast.actor.policies.observation_moments import normalized_leaves
 from rollcast.actor.policies.torch_constants import constant
 from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import ConfigurationError, message_of
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import space_leaves
 
@@ -69,7 +70,16 @@ def build_network(
             f"network {spec.network!r} does not exist; expected one of {', '.join(BUILT_IN_NETWORKS)}, or "
             "package.module:factory; correct the name"
         )
-    network = load_entry_point(spec.network)(observation_space, n_outputs)
+    factory = load_entry_point(spec.network)
+    try:
+        network = factory(observation_space, n_outputs)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigurationError(
+            f"network {spec.network!r} raised {type(error).__name__}: {message_of(error)} ({where.filename}, line "
+            f"{where.lineno}, in {where.name}); expected a torch.nn.Module for {observation_space} with {n_outputs} "
+            "outputs; mend the factory"
+        ) from error
     if not isinstance(network, nn.Module):
         raise ConfigurationError(
             f"network {spec.network!r} returned a {type(network).__name__}; expected a torch.nn.Module; return one"

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 from rollcast.actor.acting.local_process import LocalActorPlan, run_local_actor
+from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.learner.actors.forkserver import start_forkserver
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.services.errors import ConfigurationError
@@ -74,18 +75,26 @@ class _LocalActor:
             return None
         assert failures is not None
         may_recover = True
+        # Without a report, the process has not come to its work.
+        may_be_repeated = process.exitcode == 1
         report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
+        if may_be_repeated:
+            report += (
+                " before it could begin; expected that it can import the environment factory and the program; define "
+                'the factory in a file, not in a notebook, and start below `if __name__ == "__main__":`'
+            )
         try:
             if failures.poll():
                 failure = json.loads(failures.recv_bytes())
                 report = f"{failure['exception_type']}: {failure['message']}\n{failure['traceback']}"
                 may_recover = not failure["is_permanent"]
+                may_be_repeated = failure["exception_type"] == EnvironmentFailedError.__name__
         except (EOFError, OSError):
             pass
         failures.close()
         process.close()
         self.process = self._failures = None
-        return ActorEnd(report, may_recover=may_recover)
+        return ActorEnd(report, may_recover=may_recover, may_be_repeated=may_be_repeated)
 
 
 class LocalProcesses(Supervision):
@@ -96,6 +105,7 @@ class LocalProcesses(Supervision):
         start_method: See `multiprocessing_context`.
         max_restarts: The failures in a row of one actor after which it is not started again.
         on_exit: Called with the actor's name and a report, for every process that ended by itself.
+        has_rollouts: See `Supervision`.
     """
 
     def __init__(
@@ -105,10 +115,11 @@ class LocalProcesses(Supervision):
         start_method: str | None,
         max_restarts: int,
         on_exit: Callable[[str, str], None],
+        has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         context = multiprocessing_context(start_method)
         self._actors = [_LocalActor(plan, context) for plan in plans]
-        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit, has_rollouts=has_rollouts)
         if isinstance(context, ForkServerContext):
             start_forkserver()
 

@@ -115,6 +115,7 @@ class SubprocDistributedActors(ServedDistributedActors):
                 start_method=self._start_method,
                 max_restarts=self._max_restarts,
                 on_exit=self._note_exit,
+                has_rollouts=lambda: self.n_rollouts > 0,
             )
             # Before the server: a process that is forked must not inherit a running one.
             self._processes.start()

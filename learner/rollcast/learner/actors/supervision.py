@@ -23,10 +23,12 @@ class ActorEnd:
     Attributes:
         report: A report for people; its first line is a summary.
         may_recover: True if a restart can help.
+        may_be_repeated: True if the next one probably ends so, too: the environment raised, or no process can begin.
     """
 
     report: str
     may_recover: bool = True
+    may_be_repeated: bool = False
 
 
 class SupervisedActor(Protocol):
@@ -49,6 +51,7 @@ class _Watched:
     started: float = 0.0
     delays: Iterator[float] = field(default_factory=backoff_delays)
     n_failures: int = 0
+    last_end: ActorEnd | None = None
     # None while it runs, as far as is known.
     restart_at: float | None = None
 
@@ -64,14 +67,21 @@ class Supervision:
         actors: The actors, not started.
         max_restarts: The failures in a row of one actor after which it is not started again.
         on_exit: Called with the actor's name and a report, for every actor that ended by itself.
+        has_rollouts: Returns whether any rollout has come. Before, no actor is started again once all have failed.
     """
 
     def __init__(
-        self, actors: Sequence[SupervisedActor], *, max_restarts: int, on_exit: Callable[[str, str], None]
+        self,
+        actors: Sequence[SupervisedActor],
+        *,
+        max_restarts: int,
+        on_exit: Callable[[str, str], None],
+        has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watched = [_Watched(actor) for actor in actors]
         self._max_restarts = max_restarts
         self._on_exit = on_exit
+        self._has_rollouts = has_rollouts
 
     def start(self) -> None:
         """Starts every actor."""
@@ -82,7 +92,8 @@ class Supervision:
         """Restarts actors that have ended, once their backoff has passed.
 
         Raises:
-            ActorFailedError: An actor has failed more than `max_restarts` times in a row, or cannot recover.
+            ActorFailedError: An actor has failed more than `max_restarts` times in a row, or cannot recover, or all
+                have failed before the first rollout.
         """
         now = time.monotonic()
         for watched in self._watched:
@@ -98,7 +109,13 @@ class Supervision:
         if now - watched.started > _RECOVERED_S:
             watched.n_failures, watched.delays = 0, backoff_delays()
         watched.n_failures += 1
+        watched.last_end = end
         self._on_exit(actor_id, end.report)
+        ends = [other.last_end for other in self._watched]
+        if all(one is not None and one.may_be_repeated for one in ends) and not self._has_rollouts():
+            watched.restart_at = math.inf
+            who = f"actor {actor_id}" if len(ends) == 1 else f"all {len(ends)} actors"
+            raise ActorFailedError(f"{who} failed before the first rollout, and none is started again: {end.report}")
         if watched.n_failures > self._max_restarts or not end.may_recover:
             watched.restart_at = math.inf
             raise ActorFailedError(

@@ -95,6 +95,7 @@ class ActorRegistry:
         self._n_rollouts = 0
         # The actors of the checkpoint from which the run was resumed that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
+        self._last_traceback = ""
 
     def join(self, offer: JoinOffer) -> ActorRecord:
         """Registers an actor, or recognises it.
@@ -267,16 +268,19 @@ class ActorRegistry:
         for name in self._earlier:
             self._homes.took(name)
 
-    def failed(self, record: ActorRecord, failure: ActorFailure) -> bool:
-        """Notes the reason why an actor ended; returns whether to log it: an actor may fail as often as it likes."""
+    def failed(self, record: ActorRecord, failure: ActorFailure) -> str | None:
+        """Notes the reason why an actor ended; returns what to log: a traceback only if it differs from the last one.
+
+        None: nothing, for an actor may fail as often as it likes.
+        """
         with self._lock:
+            is_new, self._last_traceback = failure.traceback != self._last_traceback, failure.traceback
             self._set_state(record, ActorState.FAILED)
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
-        is_told = self._told.take(record.actor_id) is None
-        if is_told:
-            text = f"failed: {record.last_error}"
-            self._note(EventSeverity.ERROR, text, who=record.actor_id, detail=failure.traceback)
-        return is_told
+        if self._told.take(record.actor_id) is not None:
+            return None
+        self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
+        return f"\n{failure.traceback}" if is_new else f" {failure.exception_type}, with the same traceback as before"
 
     def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> bool:
         """Notes why an actor's message was refused, which ends its stream; returns whether to log it.

@@ -285,8 +285,9 @@ class IntakeStream:
 
     def fail(self, failure: ActorFailure) -> None:
         """Notes why the actor has failed, and logs it, unless it fails again and again."""
-        if self._parts.registry.failed(self._record, failure):
-            logger.error("actor %s failed:\n%s", self.actor_id, failure.traceback)
+        told = self._parts.registry.failed(self._record, failure)
+        if told is not None:
+            logger.error("actor %s failed:%s", self.actor_id, told)
 
     def rejected(self, error: RollcastError) -> None:
         """Counts a rollout that did not fit, and logs it, unless that happens again and again."""

@@ -88,3 +88,8 @@ def test_rejects_wrong_arguments_of_environment():
 def test_rejects_unknown_vectorization():
     with pytest.raises(ConfigurationError, match="vectorization is 'async'; expected one of auto, sync, entry_point"):
         EnvironmentFactory("CartPole-v1", {}, "async")
+
+
+def test_a_class_in_place_of_a_name_is_a_factory_itself():
+    with pytest.raises(ConfigurationError, match=r"env_id is <class .*NumberedEnv'>; expected .* is itself a factory"):
+        EnvironmentFactory(NumberedEnv)

@@ -30,6 +30,10 @@ def no_module(observation_space, n_outputs):
     return lambda observation: observation
 
 
+def broken(observation_space, n_outputs):
+    raise ValueError("no such layer")
+
+
 class WrongShape(Own):
     def forward(self, observation):
         return super().forward(observation)[:, :1]

@@ -93,6 +93,10 @@ def test_own_network_is_built_and_unchanged_by_its_trial_run():
         ("WrongShape", r"gave \(2, 1\) for 2 observations; expected a Tensor of shape \(2, 3\)"),
         ("WrongPath", r"raised KeyError.*with the paths \[''\]"),
         ("NoTensor", "gave list"),
+        (
+            "broken",
+            r"broken' raised ValueError: no such layer \(.*own_networks\.py, line \d+, in broken\); expected",
+        ),
         ("missing", "no attribute 'missing'"),
     ],
 )

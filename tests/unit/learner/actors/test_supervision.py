@@ -92,3 +92,35 @@ def test_what_cannot_recover_is_not_started_again(clock: list[float]):
     with pytest.raises(ActorFailedError, match=r"failure 1 in a row\): exit code 2"):
         supervised.look_after()
     assert exits == [("fake-0", "exit code 2")]
+
+
+BROKEN = ActorEnd("EnvironmentFailedError: the pole is broken", may_be_repeated=True)
+
+
+def supervise_two(*, has_rollouts: bool) -> tuple[Supervision, list[FakeActor]]:
+    actors = [FakeActor("fake-0"), FakeActor("fake-1")]
+    supervised = Supervision(actors, max_restarts=5, on_exit=lambda *_: None, has_rollouts=lambda: has_rollouts)
+    supervised.start()
+    return supervised, actors
+
+
+def test_if_all_fail_before_the_first_rollout_none_is_started_again(clock: list[float]):
+    supervised, (first, second) = supervise_two(has_rollouts=False)
+    first.ends.append(BROKEN)
+    supervised.look_after()
+    second.ends.append(BROKEN)
+    with pytest.raises(ActorFailedError, match=r"all 2 actors failed before the first rollout, .*: EnvironmentFailed"):
+        supervised.look_after()
+
+
+@pytest.mark.parametrize(("has_rollouts", "other"), [(True, BROKEN), (False, ActorEnd("signal 9"))])
+def test_after_rollouts_or_for_other_reasons_they_are_started_again(
+    has_rollouts: bool, other: ActorEnd, clock: list[float]
+):
+    supervised, actors = supervise_two(has_rollouts=has_rollouts)
+    for actor, end in zip(actors, (BROKEN, other), strict=True):
+        actor.ends.append(end)
+    supervised.look_after()
+    clock[0] += 6.0
+    supervised.look_after()
+    assert [actor.launches for actor in actors] == [2, 2]
