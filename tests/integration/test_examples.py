@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 RUN_HERE = {
     *("client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
-    *("cooperative_game.py", "turn_taking_game.py", "warehouse.py"),
+    *("cooperative_game.py", "remote_actors.py", "turn_taking_game.py", "warehouse.py"),
 }
 RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
@@ -90,6 +90,14 @@ def test_library_example_trains(tmp_path: Path):
     printed = run_example("library.py", 10, cwd=tmp_path)
     assert re.fullmatch(r"mean return [\d.]+", printed.splitlines()[-1])
     assert float(printed.split()[-1]) > 0
+
+
+def test_remote_actors_example_learns_from_who_connects_and_tells_them_of_the_end(tmp_path: Path):
+    address = f"localhost:{free_port()}"
+    with running("actor", "--learner-address", address, "--env-id", "CartPole-v1") as actor:
+        printed = run_example("remote_actors.py", address, 20, cwd=tmp_path)
+        assert ended(actor) == 0
+    assert printed.splitlines() == [f"actors may connect to {address}", "20 updates, with 1 actors at the end"]
 
 
 def test_cooperative_game_trains(tmp_path: Path):
