@@ -26,6 +26,27 @@ from tests.processes import ended, free_port, refused, rollcast, wait_until
 HOSTILE = '<img src=x onerror="alert(1)">${alert(2)}`</script><script>alert(3)</script>'
 VIEWER, OPERATOR, ACTOR = "viewer-" + 32 * "v", "operator-" + 32 * "o", "actor-" + 32 * "a"
 
+# The contrast of each element's text with the page below it, from 1 to 21, by WCAG.
+CONTRASTS = """(elements) => {
+  const parse = (colour) => colour.match(/[0-9.]+/g).map(Number);
+  const light = (rgb) => {
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb.slice(0, 3).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const below = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = parse(getComputedStyle(e).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return elements.map((element) => {
+    const both = [light(parse(getComputedStyle(element).color)), light(below(element))].sort((a, b) => b - a);
+    return (both[0] + 0.05) / (both[1] + 0.05);
+  });
+}"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -160,6 +181,47 @@ class TestWhatItShows:
             seen.page.wait_for_selector('tr[data-actor="rack-3-9"]')
             assert seen.page.locator('tr[data-actor^="rack-2-"]').count() == 0
             assert seen.complaints == []
+
+    def test_a_page_that_is_opened_after_the_end_has_lanes(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.wait_for_text(".phase", "TRAINING")
+                ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
+                served.history.set_next(update(first.now_s + 1.0, status=ended, actors=first.actors))
+                seen.wait_for_text(".phase", "FINISHED")
+            with watcher(browser) as seen:
+                seen.open(url)
+                seen.page.wait_for_selector('tr[data-actor="left-arm"]')
+                wait_until(lambda: seen.lane("left-arm")["painted"], "the lane to be painted")
+
+    def test_a_telephone_shows_all_without_sideways_scrolling(self, browser, first):
+        long_name = "rack-2-of-the-second-room-" * 3
+        said = HistoryEvent(time_s=59.0, severity=EventSeverity.INFO, who=long_name, text="a-long-word-" * 12)
+        first = dataclasses.replace(busy_run(20), events=(*first.events, said))
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.page.set_viewport_size({"width": 390, "height": 844})
+                seen.open(url)
+                seen.page.wait_for_selector('tr[data-actor="left-arm"]')
+                assert seen.page.evaluate("document.scrollingElement.scrollWidth") == 390
+                assert seen.page.locator('tr[data-actor="left-arm"] canvas').bounding_box()["width"] > 200
+                text = seen.page.locator(".events .text", has_text="a-long-word").first
+                assert text.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing of it is cut"
+
+    @pytest.mark.parametrize("scheme", ["dark", "light"])
+    def test_buttons_can_be_read_and_the_one_with_the_focus_is_seen(self, browser, first, scheme):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser, color_scheme=scheme) as seen:
+                seen.open(url)
+                seen.page.wait_for_selector(".q-btn")
+                assert seen.page.locator("main").count() == 1
+                contrasts = seen.page.locator(".q-btn").evaluate_all(CONTRASTS)
+                assert len(contrasts) > 8
+                assert min(contrasts) >= 4.5, "as WCAG asks for"
+                seen.page.keyboard.press("Tab")
+                shadow = seen.page.evaluate("getComputedStyle(document.activeElement).boxShadow")
+                assert shadow == f"rgb({'236, 236, 236' if scheme == 'dark' else '28, 28, 28'}) 0px 0px 0px 3px"
 
     def test_dark_and_light_follow_the_browser(self, browser, first):
         with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):

@@ -39,6 +39,7 @@ class Lanes(Element, component="lanes.js"):
         self._props["columns"] = [{"name": name, "title": title} for name, title in COLUMNS]
         self._sent = SentLanes()
         self._is_ready = False
+        self._shown: tuple[RunView, float, str] | None = None
         self._sent_picture: dict[str, Any] = {}
         self._scale: tuple[float, int] | None = None
         self._next_cells = 0.0
@@ -50,6 +51,10 @@ class Lanes(Element, component="lanes.js"):
         def begin(_: GenericEventArguments) -> None:
             self._is_ready = True
             self.begin_again()
+            if self._shown is not None:
+                # There may be nothing new for long, or ever.
+                view, span_s, find = self._shown
+                self.show(view, span_s=span_s, find=find)
 
         self.on("chosen", choose)
         self.on("ready", begin)
@@ -68,6 +73,7 @@ class Lanes(Element, component="lanes.js"):
             span_s: Seconds to show: 60, 300 or 3600.
             find: Actors with this text in their names, or in their relays', come first; empty: the worst off do.
         """
+        self._shown = view, span_s, find
         if not self._is_ready or view.now_s is None:
             return
         n_cells = _CELLS[span_s]

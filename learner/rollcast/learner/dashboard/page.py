@@ -105,7 +105,7 @@ class Page:
         # Browsers show it at once; the rest of the page follows when its scripts are loaded, and style.css hides this.
         sentence = html.escape(wording.headline(watched.snapshot().view))
         ui.add_body_html(f'<div id="first" class="dash"><div class="sentence">{sentence}</div></div>')
-        with ui.element("main").classes("dash"):
+        with ui.element("div").classes("dash"):
             self._build_head(learners)
             self._sentence = Text(classes="sentence").props("role=status aria-live=polite")
             self._problem = Text(classes="problem").props("role=alert")
