@@ -12,10 +12,20 @@ from rollcast.learner.commands import top_columns
 from rollcast.learner.commands.top_columns import Column
 from rollcast.learner.commands.top_relays import relay_lines
 from rollcast.learner.watching import states
-from rollcast.learner.watching.numbers import UNKNOWN, clock, count, decimal, percent, period, rate, short_count
+from rollcast.learner.watching.numbers import (
+    UNKNOWN,
+    clock,
+    count,
+    decimal,
+    minutes,
+    percent,
+    period,
+    rate,
+    short_count,
+)
 from rollcast.learner.watching.ranking import gone
 from rollcast.learner.watching.run_view import RunView
-from rollcast.learner.watching.wording import headline, median_rate, relays_of, state_text, waiting_fraction
+from rollcast.learner.watching.wording import headline, recent_rate, relays_of, state_text, waiting_fraction
 from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import LearnerStatus, Phase
@@ -166,7 +176,10 @@ def _wrapped(text: Text, width: int) -> list[Text]:
 
 def _fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
     yield from _return_fields(view, status)
-    yield _field("steps", f"{short_count(status.env_steps)}, {rate(median_rate(view))} (median of 1 min)")
+    speed = recent_rate(view)
+    yield _field(
+        "steps", f"{short_count(status.env_steps)}, {rate(speed.per_second)} (mean of {minutes(speed.over_s)})"
+    )
     yield _field("updates", f"{count(status.updates)}, {rate(status.updates_per_second)}")
     fraction = waiting_fraction(view)
     yield _field("trainer waits", percent(fraction), "yellow" if fraction is not None and fraction >= 0.25 else "")
@@ -236,7 +249,7 @@ def _lanes(view: RunView, status: LearnerStatus, layout: _Layout, span_s: float)
     values = {
         _STATE: status.phase.name.lower(),
         _POLICY: f"v{status.policy_version}",
-        _RATE: short_count(median_rate(view)),
+        _RATE: short_count(recent_rate(view).per_second),
         _STEPS: short_count(status.env_steps),
     }
     return [

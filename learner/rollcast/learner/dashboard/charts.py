@@ -1,5 +1,6 @@
 """Makes the options of the page's charts, for ECharts: what a run has done, as lines, points and bars."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -116,8 +117,9 @@ def speed_chart(points: Sequence[HistoryPoint], *, started_unix_s: float) -> Opt
     def x_of(point: HistoryPoint) -> float:
         return round(point.time_s - started_unix_s, 1)
 
-    speed = _with_gaps([[[x_of(p), round(p.env_steps_per_second, 1)] for p in part] for part in parts])
-    waiting = _with_gaps([[[x_of(p), round(100 * p.waiting_fraction, 1)] for p in part] for part in parts])
+    rates = [_by_updates(part) for part in parts]
+    speed = _with_gaps([[[x_of(p), round(p.env_steps_per_second, 1)] for p in part] for part in rates])
+    waiting = _with_gaps([[[x_of(p), round(100 * p.waiting_fraction, 1)] for p in part] for part in rates])
     return _chart(
         "time",
         started_unix_s,
@@ -139,6 +141,40 @@ def speed_chart(points: Sequence[HistoryPoint], *, started_unix_s: float) -> Opt
             | {"yAxisIndex": 1, "lineStyle": {"width": 1, "type": "dotted"}, "areaStyle": {"opacity": 0.12}},
         ],
         legend=["env steps/s", "trainer waits"],
+    )
+
+
+def _by_updates(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
+    """Joins points so that there is an update in the interval of each: slow updates are no peaks between zeros.
+
+    Args:
+        points: Points without a gap between them.
+
+    Returns:
+        Points with the mean rates of longer intervals. What follows the last update is left out until it is longer than
+        the longest interval before: the next update is still to come.
+    """
+    joined: list[HistoryPoint] = []
+    waiting: list[HistoryPoint] = []
+    for point in points:
+        waiting.append(point)
+        if not joined or point.env_steps > joined[-1].env_steps:
+            joined.append(_mean(waiting))
+            waiting.clear()
+    longest_s = max((point.interval_s for point in joined), default=0.0)
+    if waiting and sum(point.interval_s for point in waiting) > longest_s:
+        joined.append(_mean(waiting))
+    return joined
+
+
+def _mean(points: Sequence[HistoryPoint]) -> HistoryPoint:
+    """Returns the last of some points, with the interval and the rates of all of them."""
+    seconds = sum(point.interval_s for point in points)
+    return dataclasses.replace(
+        points[-1],
+        interval_s=seconds,
+        env_steps_per_second=sum(point.env_steps_per_second * point.interval_s for point in points) / seconds,
+        waiting_fraction=sum(point.waiting_fraction * point.interval_s for point in points) / seconds,
     )
 
 

@@ -12,6 +12,7 @@ from rollcast.learner.watching.numbers import (
     clock,
     count,
     decimal,
+    minutes,
     percent,
     period,
     rate,
@@ -86,10 +87,11 @@ def figures(view: RunView) -> tuple[Figure, ...]:
 
 
 def _speed(view: RunView, status: LearnerStatus) -> Iterator[Figure]:
+    speed = wording.recent_rate(view)
     yield Figure(
         name="env steps/s",
-        text=rate(wording.median_rate(view)),
-        note="median of 1 min",
+        text=rate(speed.per_second),
+        note=f"mean of {minutes(speed.over_s)}",
         title="Environment steps that are trained on in a second.",
     )
     waiting = wording.waiting_fraction(view)

@@ -56,17 +56,22 @@ def period(seconds: float | None) -> str:
         return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 or seconds == 0 else f"{1000 * seconds:.1f} ms"
     if seconds < 119.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+    whole = round(seconds / 60)
+    return f"{whole} min" if whole < 120 else f"{whole // 60:,} h {whole % 60} min"
+
+
+def minutes(seconds: float) -> str:
+    """Returns whole minutes: "1 min"."""
+    return f"{seconds / 60:.0f} min"
 
 
 def clock(seconds: float | None) -> str:
     """Returns a time relative to the run's begin: "0:12:41"; "-0:00:03" before it."""
     if not _known(seconds):
         return UNKNOWN
-    minutes, rest = divmod(int(abs(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{'-' if seconds <= -1 else ''}{hours:,}:{minutes:02d}:{rest:02d}"
+    whole, rest = divmod(int(abs(seconds)), 60)
+    hours, whole = divmod(whole, 60)
+    return f"{'-' if seconds <= -1 else ''}{hours:,}:{whole:02d}:{rest:02d}"
 
 
 def wall_clock(unix_s: float | None) -> str:

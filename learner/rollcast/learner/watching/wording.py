@@ -1,12 +1,12 @@
 """Says in one sentence how a run stands: who waits for whom, and what to do."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rollcast.learner.watching import states
-from rollcast.learner.watching.numbers import clock, count, decimal, percent, period
+from rollcast.learner.watching.numbers import clock, count, decimal, percent, period, rate
 from rollcast.learner.watching.ranking import SILENT_S, gone
 from rollcast.learner.watching.relays import RelayActors
 from rollcast.learner.watching.run_view import RunView
@@ -17,6 +17,11 @@ from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus
 # Fractions of the last minute: from the first on, somebody waits; from the second on, a state of the actors is a cause.
 _WAITS: Final = 0.25
 _CAUSE: Final = 0.3
+# The times over which the rate is taken, in seconds: the first in which there was an update.
+_RATES_S: Final = (60.0, 300.0, 3600.0)
+# An actor is the slow one, of so many at least, if the others make so many times its steps or more.
+_MANY: Final = 3
+_TIMES_SLOWER: Final = 2.0
 # The trainer waits if the wait of now is so long, whatever the last minute was.
 _LONG_WAIT_S: Final = 5.0
 # A name and a text of somebody else in the sentence are cut to so many characters.
@@ -60,10 +65,29 @@ def waiting_fraction(view: RunView) -> float | None:
     return None if view.status is None or not view.status.updates else view.status.waiting_fraction
 
 
-def median_rate(view: RunView) -> float | None:
-    """Returns the median of the last minute's environment steps a second; None if it is not known."""
-    rates = [point.env_steps_per_second for point in view.last_minute()]
-    return float(np.median(rates)) if rates else None
+class RecentRate(NamedTuple):
+    """The environment steps a second that were trained on lately.
+
+    Attributes:
+        per_second: Their mean; None if it is not known.
+        over_s: The seconds that it is over.
+    """
+
+    per_second: float | None
+    over_s: float
+
+
+def recent_rate(view: RunView) -> RecentRate:
+    """Returns the rate of the last minute, or of a longer time if there was no update in that."""
+    found = RecentRate(None, _RATES_S[0])
+    for over_s in _RATES_S:
+        points = view.points(over_s) if over_s > _RATES_S[0] else view.last_minute()
+        if points:
+            steps = sum(point.env_steps_per_second * point.interval_s for point in points)
+            found = RecentRate(steps / sum(point.interval_s for point in points), over_s)
+        if found.per_second:
+            return found
+    return found
 
 
 def state_text(actor: ActorInfo, *, is_short: bool = False) -> str:
@@ -173,9 +197,22 @@ def _why_actors_are_slow(view: RunView, streaming: Sequence[ActorInfo]) -> str:
         return f"no actor {'is connected' if view.actors else 'has joined'}; {_START_AN_ACTOR}"
     shares = [_mean_share(view, streaming, state) for state in ActingState]
     if shares[0] is None:
-        return f"{_they(len(streaming), 'deliver')} fewer than it could use; {_MORE_ACTORS}"
+        return f"{_they(len(streaming), 'deliver')} fewer than it could use{_slow_one(streaming)}; {_MORE_ACTORS}"
     doing = _main_hindrance({state: share or 0.0 for state, share in zip(ActingState, shares, strict=True)})
-    return f"{_they(len(streaming), 'spend')} {doing}"
+    return f"{_they(len(streaming), 'spend')} {doing}{_slow_one(streaming)}"
+
+
+def _slow_one(streaming: Sequence[ActorInfo]) -> str:
+    """Returns a clause that names the slowest actor if it is far behind, with a semicolon; empty: none is."""
+    if len(streaming) < _MANY:
+        return ""
+    slowest = min(streaming, key=lambda actor: actor.env_steps_per_second)
+    others = float(np.median([actor.env_steps_per_second for actor in streaming if actor is not slowest]))
+    if others <= 0 or others < _TIMES_SLOWER * slowest.env_steps_per_second:
+        return ""
+    return (
+        f"; {_name(slowest)} is the slowest with {rate(slowest.env_steps_per_second)}, where half make {rate(others)}"
+    )
 
 
 def _main_hindrance(shares: Mapping[ActingState, float]) -> str:

@@ -108,7 +108,7 @@ def test_numbers_have_units_and_say_over_what():
         "return 187.3 (goal 200.0)",
         "evaluation 214.3 (200.0 to 228.6) v790",
         "best 214.3 v790",
-        "steps 18.2M, 41,200/s (median of 1 min)",
+        "steps 18.2M, 41,200/s (mean of 1 min)",
         "trainer waits 38 %",
         "queue 48 of 64 ######..",
         "policy lag 0:##### 60 %  1:## 30 %  2:# 10 %  limit 4",

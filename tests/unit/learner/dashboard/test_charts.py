@@ -1,5 +1,6 @@
 """The options of charts: every point is in them, gaps are gaps, and a chart without data says what it waits for."""
 
+import dataclasses
 import json
 import math
 
@@ -68,6 +69,23 @@ class TestSpeed:
         options = speed_chart(points(2, env_steps_per_second=41_200.0, waiting_fraction=0.381), started_unix_s=0.0)
         assert series(options, "env steps/s")["data"] == [[1.0, 41_200.0], [2.0, 41_200.0]]
         assert series(options, "trainer waits")["data"] == [[1.0, 38.1], [2.0, 38.1]]
+
+    def test_slow_updates_are_no_peaks_between_zeros(self):
+        """An update every four seconds; after the last one come three seconds, and then six."""
+
+        def data(seconds):
+            of_time = [
+                dataclasses.replace(
+                    point,
+                    env_steps=1000 * (min(second, 12) // 4),
+                    env_steps_per_second=1000.0 * (second % 4 == 0 and second <= 12),
+                )
+                for second, point in enumerate(points(seconds), start=1)
+            ]
+            return series(speed_chart(of_time, started_unix_s=0.0), "env steps/s")["data"]
+
+        assert data(15) == [[1.0, 0.0], [4.0, 333.3], [8.0, 250.0], [12.0, 250.0]]
+        assert data(18) == [*data(15), [18.0, 0.0]], "there is no update any more"
 
     def test_says_what_it_waits_for(self):
         assert speed_chart((), started_unix_s=0.0)["title"]["text"] == "waiting for the first update"

@@ -6,7 +6,7 @@ from rollcast.learner.watching.relays import RelayActors
 from rollcast.learner.watching.run_view import RunView
 from rollcast.learner.watching.wording import (
     headline,
-    median_rate,
+    recent_rate,
     relay_name,
     relay_text,
     relays_of,
@@ -232,9 +232,30 @@ def test_waiting_fraction_is_that_of_the_status_without_points():
     assert waiting_fraction(view_of(update(1.0, run=RUN, status=status(updates=0)))) is None
 
 
-def test_median_rate_is_that_of_the_last_minute():
-    assert median_rate(RunView()) is None
-    assert median_rate(view_of(busy_run())) == 41_200.0
+def test_recent_rate_is_the_steps_of_the_last_minute_over_its_seconds():
+    assert recent_rate(RunView()) == (None, 60.0)
+    assert recent_rate(view_of(busy_run())) == (pytest.approx(41_200.0), 60.0)
+
+
+def test_recent_rate_of_slow_updates_is_not_zero():
+    """An update every ten seconds, of 1,120 steps each: most seconds have none."""
+    seconds = [
+        dataclasses.replace(point, env_steps_per_second=1120.0 * (second % 10 == 9))
+        for second, point in enumerate(points(60))
+    ]
+    assert recent_rate(view_of(update(60.0, run=RUN, points=tuple(seconds)))) == (pytest.approx(112.0), 60.0)
+    silent = points(60, end_s=120.0, env_steps_per_second=0.0)
+    assert recent_rate(view_of(update(120.0, run=RUN, points=(*seconds, *silent)))) == (pytest.approx(56.0), 300.0)
+
+
+@pytest.mark.parametrize("fraction", [0.38, 0.9])
+def test_names_the_slow_actor(fraction: float):
+    rates = {"a0": 100.0, "a1": 110.0, "slow": 12.0, "a3": 90.0}
+    actors = [actor(name, slot, env_steps_per_second=rate) for slot, (name, rate) in enumerate(rates.items())]
+    told = sentence(fraction, states=[A] * 4, actors=actors)
+    assert "; slow is the slowest with 12/s, where half make 100/s." in told
+    alike = [dataclasses.replace(one, env_steps_per_second=100.0) for one in actors]
+    assert "slowest" not in sentence(fraction, states=[A] * 4, actors=alike)
 
 
 def test_state_of_a_lost_actor_counts_before_what_it_did():
