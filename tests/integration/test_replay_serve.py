@@ -68,8 +68,17 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
             assert actor.poll() is None
             with LearnerClient(address) as learner:
                 assert learner.status().replay.capacity == 20_000
+            size = client.info().size
             assert ended(server, signal.SIGINT) == 130
-            assert "replay buffer: 20,000 transitions of " in server.stdout.read()
+            said = server.stdout.read()
+            assert "replay buffer: 20,000 transitions of " in said
+            assert "a restart begins with a new one" in said
+            lost = re.search(r"ended: the (\d+) entries in the replay buffer were in memory only, and are gone", said)
+            assert lost is not None
+            assert int(lost[1]) >= size
+            with running("learner", "replay", "serve", "--address", address, *options):
+                wait_until(has(client, 500), "the same actor to fill the next buffer")
+                assert actor.poll() is None
 
 
 def test_a_learner_serves_its_buffer_and_status_says_who_waits_for_it(tmp_path: Path):

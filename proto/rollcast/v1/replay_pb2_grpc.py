@@ -31,7 +31,11 @@ class ReplayServiceStub:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later;
+    `rollcast replay serve` acknowledges it when it has entered.
+
+    `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
+    rollouts are gone, counts are 0, and keys begin again.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
@@ -72,7 +76,11 @@ class ReplayServiceServicer:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later;
+    `rollcast replay serve` acknowledges it when it has entered.
+
+    `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
+    rollouts are gone, counts are 0, and keys begin again.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
@@ -158,7 +166,11 @@ class ReplayService:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later.
+    reconnect enters the buffer once. A rollout is acknowledged when it is queued, and enters the buffer a moment later;
+    `rollcast replay serve` acknowledges it when it has entered.
+
+    `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
+    rollouts are gone, counts are 0, and keys begin again.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.

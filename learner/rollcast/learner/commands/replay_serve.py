@@ -148,8 +148,11 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
             server = stack.enter_context(MetricsServer(settings.metrics_address, collect))
             logger.info("metrics for Prometheus at http://%s/metrics", server.address)
         n_entries = sum(buffer.info().capacity for buffer in buffers.values())
-        logger.info("serving a replay buffer of %d entries at %s", n_entries, ", ".join(actors.addresses))
+        where = ", ".join(actors.addresses)
+        logger.info("serving a replay buffer of %d entries at %s; a restart begins with a new one", n_entries, where)
         watch(buffers, actors)
+    n_lost = sum(buffer.size for buffer in buffers.values())
+    logger.info("ended: the %d entries in the replay buffer were in memory only, and are gone", n_lost)
 
 
 def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> EnvironmentSpaces:
