@@ -39,7 +39,8 @@ class _Stream(FakeStream):
 class _Learner:
     """A `BundleSink` with two actors, a and b."""
 
-    learner_nonce = 1
+    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+        return 1
 
     def open_bundled(
         self, actor_id: str, incarnation: int, *, answer: Callable[[Answer], None], cancel: Any, **_: Any

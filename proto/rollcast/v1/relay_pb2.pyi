@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StreamBundlesRequest(_message.Message):
-    __slots__ = ("open", "parts", "digest")
+    __slots__ = ("open", "waiting", "parts", "digest")
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     open: _rollout_pb2.Relay
+    waiting: _containers.RepeatedCompositeFieldContainer[_rollout_pb2.Relay]
     parts: _containers.RepeatedCompositeFieldContainer[UpwardPart]
     digest: int
-    def __init__(self, open: _Optional[_Union[_rollout_pb2.Relay, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[UpwardPart, _Mapping]]] = ..., digest: _Optional[int] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[_rollout_pb2.Relay, _Mapping]] = ..., waiting: _Optional[_Iterable[_Union[_rollout_pb2.Relay, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[UpwardPart, _Mapping]]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class UpwardPart(_message.Message):
     __slots__ = ("stream", "open", "message", "ended")

@@ -72,7 +72,7 @@ class RelayServiceServicer:
         An error of one actor's stream ends that stream alone, and comes as its `status`. When this stream ends, all of its
         actors' streams have ended: their actors join again, here or elsewhere, and send what was not acknowledged again.
 
-        INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message has too many parts, or there are too many
+        FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message has too many parts, or there are too many
         relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the learner is stopping, or a message was
         damaged; reconnect with backoff.
         """

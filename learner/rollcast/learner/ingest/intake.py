@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.bundled import QueuedIntakeStream, ThreadedIntakeStream
@@ -97,6 +97,11 @@ class RolloutIntake:
     @property
     def learner_nonce(self) -> int:
         """The number of this learner's process, from which actors know it."""
+        return self._nonce
+
+    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+        """Admits any relay; see `BundleSink`."""
+        del relay, waiting
         return self._nonce
 
     @property

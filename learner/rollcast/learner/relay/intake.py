@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rollcast.learner.relay.link import LearnerLink, OpenLink
@@ -59,14 +59,9 @@ class RelayIntake:
         self._n_bytes = 0
         self._last_key = 0
 
-    @property
-    def learner_nonce(self) -> int:
-        """The number of the learner's process, as in `JoinAgreement`.
-
-        Raises:
-            NotReadyError: There is no learner at this moment.
-        """
-        return self._link.current().learner_nonce
+    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+        """Admits a relay while there is a learner; see `BundleSink`."""
+        return self._link.admit(relay, waiting)
 
     @property
     def n_actors(self) -> int:

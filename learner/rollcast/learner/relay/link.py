@@ -3,14 +3,21 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rollcast.actor.connection.ending import Ending
 from rollcast.actor.connection.reconnects import Patience, Reconnects
 from rollcast.services.client.relay import RelayClient
-from rollcast.services.errors import ConfigurationError, LearnerUnreachableError, NotReadyError, RollcastError
+from rollcast.services.errors import (
+    ConfigurationError,
+    LearnerUnreachableError,
+    NotReadyError,
+    RefusedError,
+    RollcastError,
+)
+from rollcast.services.limits.limits import MAX_RELAYS
 from rollcast.services.rollouts.bundle_link import BundleLink
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.security import ClientSecurity
@@ -74,7 +81,9 @@ class LearnerLink:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._follower = follower
         self._ending = Ending(stop)
-        self._lock = threading.Lock()  # guards the four below
+        self._lock = threading.Lock()  # guards the five below
+        # The relays that wait for this one to have a learner, the last to ask at the end.
+        self._waiting: dict[Relay, None] = {}
         self._open: OpenLink | None = None
         self._bundles: BundleLink | None = None
         self._reason = "it has not answered yet"
@@ -113,6 +122,37 @@ class LearnerLink:
                     f"{', '.join(self._addresses)}: {self._reason}; try again with backoff, or join elsewhere"
                 )
             return self._open
+
+    def admit(self, relay: Relay, waiting: Iterable[Relay]) -> int:
+        """Returns the number of the learner's process, for a relay; without a learner, notes who waits for it.
+
+        Args:
+            relay: The relay, whose learner this relay is.
+            waiting: The relays that wait for that one.
+
+        Raises:
+            NotReadyError: There is no learner at this moment.
+            RefusedError: This relay has only one way, and that leads back to it.
+        """
+        with self._lock:
+            if self._open is not None:
+                return self._open.learner_nonce
+            for other in (*waiting, relay):
+                # Another address may still lead to a learner.
+                if other == self._relay and len(self._addresses) == 1:
+                    raise RefusedError(
+                        f"relays form a loop: the learner of relay {self._relay.relay_id!r} is to be found at "
+                        f"{self._addresses[0]}, which leads back to it through relay {relay.relay_id!r}; expected a "
+                        "learner at the end; correct the --learner-address of one of them"
+                    )
+                self._waiting.pop(other, None)
+                self._waiting[other] = None
+            while len(self._waiting) > MAX_RELAYS:
+                del self._waiting[next(iter(self._waiting))]
+        raise NotReadyError(
+            f"relay {self._relay.relay_id!r} has no connection to its learner at this moment; expected one; its log "
+            "says why; try again with backoff"
+        )
 
     def drop(self, link: OpenLink) -> None:
         """Ends a connection, if it is still the open one; another is made.
@@ -170,7 +210,8 @@ class LearnerLink:
                     error, has_opened = caught, self.is_open
                 with self._lock:
                     self._open = None
-                    self._reason = str(error)
+                    # Without its advice: that of this relay follows.
+                    self._reason = str(error).partition(";")[0]
                 if self._ending.is_set():
                     return
                 if has_opened:
@@ -196,8 +237,8 @@ class LearnerLink:
             # The files were right at the first connection: somebody is replacing them now.
             raise NotReadyError(str(error)) from error
         with client:
-            bundles = client.open_bundles(self._relay, wait_s=self._wait_s)
             with self._lock:
+                bundles = client.open_bundles(self._relay, waiting=self._waiting, wait_s=self._wait_s)
                 self._bundles = bundles
             if self._ending.is_set():
                 bundles.close()
@@ -210,6 +251,7 @@ class LearnerLink:
                 self._follower.follow(link)
                 with self._lock:
                     self._open = link
+                    self._waiting.clear()
                 logger.info("relaying to the learner at %s", address)
 
             try:

@@ -1,7 +1,7 @@
 """A relay's calls of its learner: values in, values out, errors from the tree."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError
@@ -28,14 +28,15 @@ class RelayClient(LearnerClient):
         with self._perhaps_closed():
             super().report_evaluation(report)
 
-    def open_bundles(self, relay: Relay, *, wait_s: float = 0.0) -> BundleLink:
+    def open_bundles(self, relay: Relay, *, waiting: Iterable[Relay] = (), wait_s: float = 0.0) -> BundleLink:
         """Opens the stream for the rollouts of all actors, which has no deadline; its `run` raises its errors.
 
         Args:
             relay: This relay.
+            waiting: The relays that wait for this one to have a learner.
             wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         """
-        return BundleLink(self._channel, self.address, relay, wait_s=wait_s)
+        return BundleLink(self._channel, self.address, relay, waiting=waiting, wait_s=wait_s)
 
     def subscribe_encoded(
         self, assembler: PolicyAssembler, *, evaluator_id: str = "", incarnation: int = 0, after_version: int = 0

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -46,11 +46,14 @@ class BundleLink:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         relay: This relay.
+        waiting: The relays that wait for this one to have a learner.
         wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
             seconds. Others may join it meanwhile: the busier the learner, the larger the bundles.
     """
 
-    def __init__(self, channel: grpc.Channel, target: str, relay: Relay, *, wait_s: float = 0.0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, target: str, relay: Relay, *, waiting: Iterable[Relay] = (), wait_s: float = 0.0
+    ) -> None:
         self._target = target
         self._wait_s = wait_s
         self._changed = threading.Condition()  # guards all below
@@ -69,7 +72,8 @@ class BundleLink:
         self.n_bundles = 0
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_bundles = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
-        self._call: Any = stream_bundles(self._requests(relay))
+        opening = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting))
+        self._call: Any = stream_bundles(self._requests(opening))
         self._call.add_callback(self.close)
 
     @property
@@ -221,9 +225,9 @@ class BundleLink:
         for on_answer in answers:
             on_answer(error)
 
-    def _requests(self, relay: Relay) -> Iterator[bytes]:
+    def _requests(self, opening: relay_pb2.StreamBundlesRequest) -> Iterator[bytes]:
         """Yields the serialised bundles; gRPC's own thread iterates over it."""
-        yield seal(relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay)).SerializeToString())
+        yield seal(opening.SerializeToString())
         while parts := self._next():
             yield seal(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
 

@@ -81,12 +81,12 @@ class BundleServicer:
         first = next(requests, None)
         if first is None:
             return
-        if not first.HasField("open") or first.parts:
+        if not first.HasField("open") or first.parts or len(first.waiting) > MAX_RELAYS:
             raise InvalidRolloutError(
-                "a relay's stream began without open, or with parts beside it; expected the relay's name alone; send "
-                "that first"
+                f"a relay's stream began without open, with parts beside it, or with more than {MAX_RELAYS} relays "
+                "that wait; expected the relay's name, and theirs; send that first"
             )
-        relay = relay_from_proto(first.open)
+        relay, waiting = relay_from_proto(first.open), tuple(map(relay_from_proto, first.waiting))
         with self._place(context):
             _log.info("relay %s at %s is here", relay.relay_id, context.peer())
             bundles = RelayCall(
@@ -102,7 +102,7 @@ class BundleServicer:
                 target=bundles.read_bundles, args=(requests,), name="rollcast-bundles", daemon=True
             )
             try:
-                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.learner_nonce)
+                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.admit(relay, waiting))
                 reader.start()
                 yield from bundles.answers()
             finally:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -34,12 +34,16 @@ class BundledStream(RolloutStream, Protocol):
 class BundleSink(Protocol):
     """The learner as relays see it. Called from many threads."""
 
-    @property
-    def learner_nonce(self) -> int:
-        """The number of the learner's process, as in `JoinAgreement`.
+    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+        """Admits a relay, and returns the number of the learner's process, as in `JoinAgreement`.
+
+        Args:
+            relay: The relay.
+            waiting: The relays that wait for it to have a learner.
 
         Raises:
-            NotReadyError: It is not known: this is a relay without a learner.
+            NotReadyError: There is no learner: this is a relay without one.
+            RefusedError: This is one of these relays: they form a loop.
         """
 
     def open_bundled(

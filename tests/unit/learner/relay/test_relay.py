@@ -20,7 +20,6 @@ from rollcast.services.errors import (
     NotReadyError,
     ProtocolMismatchError,
     RefusedError,
-    RollcastError,
     SpacesMismatchError,
     UnknownActorError,
 )
@@ -194,14 +193,57 @@ def test_a_learner_that_is_gone_is_told_and_its_successor_found():
             assert next(iter(client.subscribe_policy()))[0] == 7
 
 
-def test_a_loop_of_relays_is_refused():
-    ports = free_port(), free_port()
+@pytest.mark.parametrize("n_relays", [1, 2, 3])
+def test_a_loop_of_relays_is_refused(n_relays: int):
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(n_relays)]
     with contextlib.ExitStack() as stack:
-        for own, other in (ports, ports[::-1]):
-            stack.enter_context(relaying(f"127.0.0.1:{other}", address=f"127.0.0.1:{own}", waits=False))
-        with LearnerClient(f"127.0.0.1:{ports[0]}") as client, pytest.raises(RollcastError) as refused:
-            client.join(offer())
-        assert "has no connection to its learner" in str(refused.value) or "form a loop" in str(refused.value)
+        relays = [
+            stack.enter_context(relaying(addresses[(i + 1) % n_relays], address=address, waits=False))
+            for i, address in enumerate(addresses)
+        ]
+        wait_until(lambda: any(relay.link.error for relay in relays), "a relay to find itself")
+        error = next(relay.link.error for relay in relays if relay.link.error)
+        assert isinstance(error, RefusedError)
+        assert "relays form a loop" in str(error)
+        assert "correct the --learner-address of one of them" in str(error)
+
+
+def test_a_relay_that_has_another_way_is_no_loop(learner: Learner):
+    ports = free_port(), free_port()
+    first, second = (f"127.0.0.1:{port}" for port in ports)
+    with (
+        # as soon as the second one answers that it has no learner, which it has only through this one
+        relaying(second, learner.address, address=first, waits=False, connect_timeout_s=2.0) as outer,
+        relaying(first, address=second, waits=False),
+    ):
+        wait_until(lambda: outer.link.is_open, "the other way")
+        with LearnerClient(second) as client:
+            wait_until(lambda: joins(client), "an actor to join through both")
+
+
+def joins(client: LearnerClient) -> bool:
+    with contextlib.suppress(NotReadyError):
+        client.join(offer())
+        return True
+    return False
+
+
+def test_reasons_of_relays_in_a_row_do_not_nest():
+    with contextlib.ExitStack() as stack:
+        address = f"127.0.0.1:{free_port()}"
+        for _ in range(4):
+            relay = stack.enter_context(relaying(address, waits=False))
+            address = relay.address
+        with LearnerClient(address) as client:
+
+            def reason() -> str:
+                with pytest.raises(NotReadyError) as refused:
+                    client.join(offer())
+                return str(refused.value)
+
+            wait_until(lambda: reason().count("has no connection to its learner") > 1, "the reason of the next one")
+            assert reason().count("has no connection to its learner") == 2
+            assert reason().count("try again") == 1
 
 
 def test_a_relay_that_finds_itself_on_the_way_says_so(learner: Learner, relay: RollcastRelay):

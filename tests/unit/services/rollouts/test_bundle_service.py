@@ -225,6 +225,10 @@ def test_what_no_relay_sends_ends_the_call(learner: Learner, parts: list[relay_p
     [
         (relay_pb2.StreamBundlesRequest(parts=[opening(1, "a")]), InvalidRolloutError),
         (relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY), parts=[opening(1, "a")]), InvalidRolloutError),
+        (
+            relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY), waiting=[relay_to_proto(RELAY)] * 65),
+            InvalidRolloutError,
+        ),
         (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="a b", nonce=1)), InvalidInputError),
         (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="rack")), InvalidInputError),
     ],
