@@ -125,7 +125,7 @@ def read_rendezvous(path: Path) -> Rendezvous:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        rendezvous = Rendezvous(address=str(content["address"]), server_name=str(content.get("server_name", "")))
+        rendezvous = Rendezvous(address=str(content["address"]), server_name=str(content.get("server_name") or ""))
     except FileNotFoundError as error:
         raise LearnerUnreachableError(
             f"there is no address file {str(path)!r}; expected one from a learner with --address-file, which has not "

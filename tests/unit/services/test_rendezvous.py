@@ -61,6 +61,12 @@ def test_a_file_that_is_not_there_is_a_learner_that_is_not_there(tmp_path: Path)
         make_channel(f"file:{tmp_path}/learner.address")
 
 
+def test_a_name_that_is_null_is_that_of_the_address(tmp_path: Path):
+    path = tmp_path / "learner.address"
+    path.write_text('{"address": "node7:34567", "server_name": null}')
+    assert read_rendezvous(path) == Rendezvous(address="node7:34567")
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
         write_rendezvous(tmp_path / "nowhere" / "learner.address", HERE)

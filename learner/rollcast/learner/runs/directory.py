@@ -68,11 +68,13 @@ class RunDirectory:
             The directory, which has only empty folders.
 
         Raises:
-            ConfigurationError: The directory has files already, or cannot be made.
+            ConfigurationError: The directory has files already, another process trains in it, or it cannot be made.
         """
         path = root / name
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if is_locked(path):
+                raise _taken(path)
             if any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM):
                 raise ConfigurationError(
                     f"The run directory {path} is not empty; expected a new one. "
@@ -130,10 +132,7 @@ class RunDirectory:
         """
         with lock(self.path) as is_ours:
             if not is_ours:
-                raise ConfigurationError(
-                    f"another process trains in the run directory {self.path}; expected one at a time; stop it first, "
-                    "or start another run"
-                )
+                raise _taken(self.path)
             yield
 
     def is_locked(self) -> bool:
@@ -228,3 +227,10 @@ def _env_steps_of(record: bytes) -> float:
         return float(json.loads(record)["env_steps"])
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         return -1.0
+
+
+def _taken(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"another process trains in the run directory {path}; expected one at a time; stop it first, or start another "
+        "run with another --run-dir"
+    )

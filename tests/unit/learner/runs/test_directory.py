@@ -40,6 +40,11 @@ def test_a_run_is_never_written_over(run, tmp_path):
         RunDirectory.create(tmp_path / "runs", "one")
 
 
+def test_who_begins_a_run_that_another_begins_is_told_of_the_other(run, tmp_path):
+    with run.locked(), pytest.raises(ConfigurationError, match=r"another process trains in the run directory .*one;"):
+        RunDirectory.create(tmp_path / "runs", "one")
+
+
 def test_a_place_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"file.one cannot be made: Not a directory"):

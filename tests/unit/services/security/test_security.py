@@ -1,4 +1,6 @@
-"""Tests of what may be served in the open, and of files that go together."""
+"""Tests of what may be served in the open, of files that go together, and of the documentation of roles."""
+
+import re
 
 import pytest
 from pydantic import SecretStr
@@ -8,7 +10,10 @@ from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.security.authorization import METHOD_ROLES
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from rollcast.services.security.tokens import Role
+from tests.processes import ROOT
 
 TOKEN = "0123456789abcdef-secret"
 
@@ -135,3 +140,11 @@ class TestSettings:
             settings.server_security()
         settings = ServingSettings.from_command_line("rollcast", ["--address", "0.0.0.0:1", "--insecure"])
         assert settings.server_security() == ServerSecurity(insecure=True)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_the_documentation_names_every_call_of_a_role(role: Role):
+    (row,) = re.findall(rf"^\| `{role.value}` \|(.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    calls = {method.rpartition("/")[2] for method, needed in METHOD_ROLES.items() if needed is role}
+    named = set(re.findall(r"`([A-Z]\w+)`", row.replace("reflection", "`ServerReflectionInfo`")))
+    assert named == calls
