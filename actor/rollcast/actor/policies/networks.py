@@ -33,6 +33,21 @@ _TORSOS: Final[Mapping[str, type[ImpalaResnet | ImpalaShallow]]] = {
 }
 
 
+def check_default_dtype() -> None:
+    """Checks that torch makes float32 tensors by default, as networks and updates expect.
+
+    Raises:
+        ConfigurationError: If something in this process has changed that, an environment for example.
+    """
+    dtype = torch.get_default_dtype()
+    if dtype is not torch.float32:
+        raise ConfigurationError(
+            f"torch's default dtype is {dtype} in this process; expected torch.float32, in which policies act and "
+            "learn; look for torch.set_default_dtype in the environment or what it imports: give its tensors a dtype "
+            "instead"
+        )
+
+
 def build_network(
     observation_space: Space[Any], n_outputs: int, spec: PolicySpec, *, output_gain: float = 0.01
 ) -> nn.Module:
@@ -53,10 +68,12 @@ def build_network(
         The network.
 
     Raises:
-        ConfigurationError: If the factory cannot be loaded, its network does not fit, or it is to be recurrent.
+        ConfigurationError: If the factory cannot be loaded, its network does not fit, or it is to be recurrent; or
+            torch's default dtype is another than float32.
         InvalidSpaceError: If the observation space is not supported.
         LimitExceededError: If its weights are too large for a policy.
     """
+    check_default_dtype()
     if spec.network in BUILT_IN_NETWORKS:
         kind = RecurrentNetwork if spec.state_size else AutoNetwork
         return kind(feature_layout(observation_space, spec.network), observation_space, n_outputs, spec, output_gain)

@@ -11,6 +11,7 @@ from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.networks import check_default_dtype
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import WORKER_INFO_KEYS, make_vector_env
 from rollcast.actor.workers.base import Worker
@@ -243,6 +244,7 @@ class SequentialDistributedActors(DistributedActors):
             self._turn = (self._turn + 1) % self.n_actors
             with self.waiting.waiting_for("a rollout that is played in this thread"), _naming(slot):
                 rollout = worker.collect(lambda: self.interrupted)
+            check_default_dtype()
             if rollout is None:
                 raise CollectInterruptedError("collecting was interrupted: training is to end")
             self._queue.append(RolloutSlice(rollout, 0, rollout.n_envs))
