@@ -91,6 +91,8 @@ class TrackerWriter:
         """Starts the tracker's run, or goes on with the one of an earlier process; returns whether that worked."""
         try:
             identity = self._identity_path.read_text(encoding="utf-8") if self._identity_path.is_file() else None
+            if identity is None and (identity := self._tracker.new_identity()) is not None:
+                write_whole(self._identity_path, identity.encode())
             begun = self._tracker.start(identity)
             if begun != identity:
                 write_whole(self._identity_path, begun.encode())

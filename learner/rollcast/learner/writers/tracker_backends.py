@@ -2,6 +2,7 @@
 
 import math
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -15,11 +16,17 @@ _NOT_MLFLOW: Final = re.compile(r"[^\w\-. /]")
 class Tracker(Protocol):
     """A tracker's run. One thread calls it; any call may raise anything, and may take long."""
 
+    def new_identity(self) -> str | None:
+        """Returns an identity for a run that does not exist yet; None: the tracker gives it one in `start`.
+
+        It is kept before `start`: a process that is killed in it leaves no run that the next one does not know.
+        """
+
     def start(self, identity: str | None) -> str:
         """Begins a run, or goes on with one.
 
         Args:
-            identity: What an earlier `start` returned; None: a new run.
+            identity: What `new_identity` or an earlier `start` returned; None: a new run.
 
         Returns:
             What makes a later process go on with the run.
@@ -56,6 +63,9 @@ class _Wandb:
         self._project, self._run_dir, self._settings = project, run_dir, settings
         self._run: Any = None
 
+    def new_identity(self) -> str:
+        return secrets.token_hex(8)
+
     def start(self, identity: str | None) -> str:
         import wandb
 
@@ -88,6 +98,9 @@ class _Trackio:
         self._project, self._name, self._settings = project, run_dir.name, settings
         self._run: Any = None
 
+    def new_identity(self) -> None:
+        return None
+
     def start(self, identity: str | None) -> str:
         import trackio
 
@@ -116,6 +129,9 @@ class _Mlflow:
         self._project, self._name, self._settings = project, run_dir.name, settings
         self._client: Any = None
         self._run_id = ""
+
+    def new_identity(self) -> None:
+        return None
 
     def start(self, identity: str | None) -> str:
         import mlflow

@@ -13,13 +13,17 @@ from tests.processes import wait_until
 class Recorder:
     """A tracker that keeps what it is given, and fails or hangs when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: str | None = None) -> None:
+        self.chosen = chosen
         self.started: list[str | None] = []
         self.records: list[tuple[int, Mapping[str, float]]] = []
         self.finished = 0
         self.start_fails = self.log_fails = False
         self.goes_on = threading.Event()
         self.goes_on.set()
+
+    def new_identity(self) -> str | None:
+        return self.chosen
 
     def start(self, identity: str | None) -> str:
         self.started.append(identity)
@@ -56,6 +60,14 @@ def test_a_later_process_goes_on_with_the_same_run(tmp_path: Path):
     other = Recorder()
     TrackerWriter("mlflow", other, tmp_path).close()
     assert other.started == [None], "each tracker has its own"
+
+
+def test_an_identity_that_is_chosen_here_is_kept_before_the_run_begins(tmp_path: Path):
+    killed, second = Recorder("chosen"), Recorder("another")
+    killed.start_fails = True
+    TrackerWriter("wandb", killed, tmp_path).close()
+    TrackerWriter("wandb", second, tmp_path).close()
+    assert (killed.started, second.started) == (["chosen"], ["chosen"])
 
 
 def test_a_tracker_that_fails_is_logged_once_a_minute_and_nothing_else_happens(tmp_path: Path, caplog):
