@@ -142,14 +142,17 @@ class ActorStream:
     def opened(self, stream: BundledStream) -> None:
         """Takes the learner's end of the stream, which ends at once if this has been ended meanwhile."""
         with self._lock:
-            self._stream, ended = stream, self._ended
+            ended = self._ended
+            if not ended:
+                self._stream = stream
         if ended:
             stream.close(clean=False)
             return
-        self._receiver = RolloutReceiver(
+        receiver = RolloutReceiver(
             stream, max_rollout_bytes=self._bundles.max_rollout_bytes, hold=self._hold, sealed=False
         )
-        self._receiver.await_message()
+        self._receiver = receiver
+        receiver.await_message()
 
     def receive(self, message: bytes) -> None:
         """Takes a message of the actor; errors are answered, and end the stream."""
@@ -184,8 +187,9 @@ class ActorStream:
             # An actor that was given no credit has nothing to send.
             has_credit = progress is None or progress.credit_sequence > progress.acknowledged_sequence
             awaits_message = not self._held and has_credit
-        if awaits_message and self._receiver is not None:
-            self._receiver.await_message()
+        receiver = self._receiver
+        if awaits_message and receiver is not None:
+            receiver.await_message()
         self._bundles.answer(self.number, answer)
         if progress is None:
             self.end(clean=False)
@@ -200,8 +204,9 @@ class ActorStream:
 
     def refused(self, error: RollcastError) -> None:
         """Notes that the relay has refused a message of the actor."""
-        if self._stream is not None:
-            self._stream.rejected(error)
+        stream = self._stream
+        if stream is not None:
+            stream.rejected(error)
 
     def end(self, *, clean: bool) -> None:
         """Ends the stream. Does nothing the second time."""
@@ -209,6 +214,8 @@ class ActorStream:
             if self._ended:
                 return
             self._ended, stream = True, self._stream
+            # Both hold this: what has ended is freed at once, and not when garbage is collected.
+            self._stream = self._receiver = None
             held = [memory for _, memory in self._held]
             self._held.clear()
         self._bundles.forget(self.number)

@@ -1,6 +1,7 @@
 import contextlib
 import functools
 import json
+import math
 import random
 import time
 from collections.abc import Callable
@@ -370,9 +371,10 @@ def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_com
 
 
 class Clock:
+    """The registry's clock, in whole seconds; it begins with that of the records, which is the machine's."""
+
     def __init__(self) -> None:
-        # records take the machine's own when they are made
-        self.now = time.monotonic()
+        self.now = math.ceil(time.monotonic())
 
     def monotonic(self) -> float:
         return self.now

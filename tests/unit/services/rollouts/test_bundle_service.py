@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import queue
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.stream import IntakeStream
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
@@ -134,6 +136,26 @@ def test_one_bad_rollout_ends_its_own_stream_alone(learner: Learner):
         assert raw.part().progress.acknowledged_sequence == 1
         wait_until(lambda: learner.info("a").state is ActorState.REFUSED, "the registry to know")
     assert [rollout.actor_id for rollout in learner.take(1)] == ["b"]
+
+
+def test_a_stream_that_has_ended_is_freed_at_once(learner: Learner):
+    """Without the garbage collector, which comes late if there is much else in memory."""
+
+    def n_streams() -> int:
+        return sum(type(one) is IntakeStream for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        with connected(learner, "a", "b", "c") as raw:
+            raw.send(*rollout_parts(1, "a", 1))
+            assert raw.part().progress.acknowledged_sequence == 1
+            for number in (1, 2):
+                raw.send(relay_pb2.UpwardPart(stream=number, ended=relay_pb2.StreamEnd(clean=number == 1)))
+            wait_until(lambda: learner.info("b").state is ActorState.LOST, "the registry to know")
+            wait_until(lambda: n_streams() == 1, "the streams to be freed")
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"", rollout_parts(1, "b", 1)[0].message])

@@ -85,6 +85,7 @@ def test_a_stream_that_ends_gives_everything_back_whenever_that_is(messages: lis
         bundles = Bundles(ends_at)
         opened = Opened(bundles)
         bundles.stream.opened(opened)
+        bundles.stream.answer(StreamProgress(acknowledged_sequence=0, credit_sequence=2))
         for message in messages:
             bundles.stream.receive(message)
             bundles.happens()
