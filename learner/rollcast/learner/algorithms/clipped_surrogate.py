@@ -11,7 +11,11 @@ from torch import Tensor
 from rollcast.actor.policies.torch_distributions import log_prob_and_entropy
 from rollcast.learner.algorithms.actor_critic import ActorCritic, LossTerms
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings, items_in_minibatch
+from rollcast.learner.algorithms.clipped_surrogate_settings import (
+    ClippedSurrogateSettings,
+    default_minibatch_steps,
+    items_in_minibatch,
+)
 from rollcast.learner.algorithms.minibatches import Memory, Steps
 from rollcast.learner.algorithms.one_substep import columns_of
 from rollcast.learner.algorithms.ppo_loss import ppo_loss
@@ -91,7 +95,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         total: Tensor | float = 0.0
         n_epochs = 0
         n_items = steps.n_items
-        size = items_in_minibatch(self._settings.minibatch_steps, len(steps.valid) // n_items, algorithm=self.name)
+        size = self._items_in_minibatch(n_items, len(steps.valid) // n_items)
         n_minibatches = n_items / size  # of a pass; a smaller last one counts by its share
         while n_epochs < self._settings.n_epochs:
             of_pass = [self._step(steps.at(index), numbers) for index in self._minibatches(n_items, size)]
@@ -122,7 +126,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         """Computes the estimates, and flattens the batch into steps; returns these, and the estimates' metrics."""
         settings, columns = self._settings, columns_of(batch, self._substep_key)
         n_steps = batch.reward.numel()
-        if n_steps < settings.minibatch_steps:
+        if settings.minibatch_steps is not None and n_steps < settings.minibatch_steps:
             raise ConfigurationError(
                 f"--{self.name}.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps "
                 "(batch_size * n_rollout_steps); expected no more than that; lower it, or raise --batch-size or "
@@ -153,6 +157,16 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         order = torch.randperm(n_items, generator=self._generator, device=self._device)
         for start in range(0, n_items, size):
             yield order[start : start + size]
+
+    def _items_in_minibatch(self, n_items: int, steps_of_item: int) -> int:
+        settings = self._settings
+        n_steps = settings.minibatch_steps
+        if n_steps is not None:
+            return items_in_minibatch(n_steps, steps_of_item, algorithm=self.name)
+        n_steps = default_minibatch_steps(
+            n_items * steps_of_item, n_epochs=settings.n_epochs, recurrent=steps_of_item > 1
+        )
+        return max(1, n_steps // steps_of_item)
 
     def _step(self, steps: Steps, numbers: Numbers) -> Tensor:
         """Makes one step of the optimiser; returns the `LossTerms`, the KL estimate and the clip fraction, `[7]`."""

@@ -22,10 +22,11 @@ class ClippedSurrogateSettings(ActorCriticSettings):
         0.0, "Weight of the entropy bonus in the loss, per nat, at least 0. Try 0.01 for discrete actions.", LEARNING
     )
     n_epochs: AtLeastOne = setting(10, "Passes over each batch; at least 1.", LEARNING)
-    minibatch_steps: AtLeastOne = setting(
-        64,
+    minibatch_steps: AtLeastOne | None = setting(
+        None,
         "Steps in a minibatch; a batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass those "
-        "that are left. With --recurrence the default is 256, and it must be a multiple of n_rollout_steps.",
+        "that are left. With --recurrence it must be a multiple of n_rollout_steps. Default: 64, with --recurrence "
+        "256, or in larger batches a 32nd of the steps; from 8,192 steps on a 16th, if there are 8 passes or more.",
         LEARNING,
     )
     clip_range: PositiveFloat = setting(
@@ -49,6 +50,20 @@ class ClippedSurrogateSettings(ActorCriticSettings):
     def schedules(self) -> dict[str, Schedule]:
         """Returns the settings that follow the progress of training, by name."""
         return {**super().schedules(), "clip_range": make_schedule(self.clip_range_schedule, self.clip_range, 0.0)}
+
+
+def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> int:
+    """Returns how many steps a minibatch has where the settings do not say.
+
+    More minibatches learn more from a batch, and small ones leave most of a processor idle: each step of the optimiser
+    costs as much as hundreds of samples.
+
+    Args:
+        n_steps: The steps of a batch.
+        n_epochs: The passes over it.
+        recurrent: Whether minibatches are of whole trajectories.
+    """
+    return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))
 
 
 def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: str) -> int:

@@ -14,16 +14,8 @@ from rollcast.services.policies.policies import AUTO_NETWORK, IMAGE_NETWORKS
 # sequences, of which the first quarter warms the memory up; it makes an update for every ten steps.
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     "impala": {},
-    "ppo": {
-        "n_rollout_steps": 128,
-        "batch_size": 16,
-        "total_steps": 1_000_000,
-    },
-    "appo": {
-        "n_rollout_steps": 128,
-        "batch_size": 16,
-        "total_steps": 1_000_000,
-    },
+    "ppo": {"n_rollout_steps": 128, "total_steps": 1_000_000},
+    "appo": {"n_rollout_steps": 128, "total_steps": 1_000_000},
     "sac": {
         "hidden_sizes": (256, 256),
         "activation": "relu",
@@ -71,9 +63,6 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Beside them, with a recurrent policy: minibatches of whole trajectories.
-RECURRENT_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"minibatch_steps": 256}} for name in ("ppo", "appo")}
-
 # With `--atari` and a built-in network without a memory: one torso for policy and critic, as in the papers.
 TORSO_DEFAULTS: dict[str, dict[str, Any]] = {name: {name: {"share_torso": True}} for name in ("impala", "ppo", "appo")}
 
@@ -109,8 +98,8 @@ ATARI_DEFAULTS: dict[str, dict[str, Any]] = {
             "reward_scale": 1.0,
         },
     },
-    "ppo": {**_FRAMES, **_LONG, "batch_size": 8, "ppo": _CLIPPED_SURROGATE},
-    "appo": {**_FRAMES, **_LONG, "batch_size": 8, "appo": _CLIPPED_SURROGATE},
+    "ppo": {**_FRAMES, **_LONG, "ppo": _CLIPPED_SURROGATE},
+    "appo": {**_FRAMES, **_LONG, "appo": _CLIPPED_SURROGATE},
     "dqn": {
         **_FRAMES,
         **_LONG,
@@ -183,15 +172,13 @@ def check_algorithm(algorithm: str) -> str:
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
-    """Returns the settings with the defaults of the algorithm, its recurrent policies and Atari, in fields not set.
+    """Returns the settings with the defaults of the algorithm, and of Atari, in fields not set.
 
     Args:
         settings: The settings as they were read. Defaults for fields that they do not have are ignored.
         algorithm: The algorithm's name.
     """
     # The most special come first: what is set is set.
-    if getattr(settings, "recurrence", "none") != "none":
-        settings = _with_defaults(settings, RECURRENT_DEFAULTS.get(algorithm, {}))
     if getattr(settings, "atari", False):
         has_torso = getattr(settings, "network", AUTO_NETWORK) in (AUTO_NETWORK, *IMAGE_NETWORKS)
         if has_torso and getattr(settings, "recurrence", "none") == "none":

@@ -161,8 +161,12 @@ class LearnerSettings(
         "may have its own number.",
         ACTING,
     )
-    batch_size: AtLeastOne = setting(
-        8, "B: rollouts in a batch, each of one environment; with a replay buffer, entries in a batch.", LEARNING
+    batch_size: AtLeastOne | None = setting(
+        None,
+        "B: rollouts in a batch, each of one environment (and agent); with a replay buffer, entries in a batch. "
+        "Default: what the actors bring in a round, one rollout of each of their environments; the start of a run "
+        "says how many. rollcast learner, which does not know how many actors will come, takes that of two.",
+        LEARNING,
     )
     updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
     policy_rounding: Literal["none", "bfloat16"] = setting(

@@ -20,7 +20,7 @@ from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.run_device import choose_device
-from rollcast.learner.training.run_parts import learns_from_replay
+from rollcast.learner.training.run_parts import batch_size, learns_from_replay
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.history.history import LearnerActivity
 from rollcast.services.rendezvous import advertised_address
@@ -178,7 +178,7 @@ def ranked_experience(
         nothing=lambda device: batch_of_nothing(
             algorithm.policy,
             n_steps=n_steps,
-            batch_size=settings.batch_size,
+            batch_size=batch_size(settings, algorithm.policy.spaces),
             device=device,
             from_replay=of_transitions,
             burn_in=burn_in,

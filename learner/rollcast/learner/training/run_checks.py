@@ -5,7 +5,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings, items_in_minibatch
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import evaluation_may_decide, evaluation_schedule, plays_in_rounds
+from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds
 from rollcast.services.errors import ConfigurationError
 
 
@@ -20,7 +20,8 @@ def check_settings(settings: LearnerSettings) -> None:
     if settings.durable:
         _check_durable(settings)
     own = getattr(settings, settings.algorithm, None)
-    if isinstance(own, ClippedSurrogateSettings) and settings.recurrence != "none":
+    is_recurrent = settings.recurrence != "none"
+    if isinstance(own, ClippedSurrogateSettings) and is_recurrent and own.minibatch_steps is not None:
         items_in_minibatch(own.minibatch_steps, settings.n_rollout_steps, algorithm=settings.algorithm)
     _check_evaluation(settings)
 
@@ -56,7 +57,7 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
         )
     (substep,) = spaces.values()
     n_trajectories = settings.envs_per_actor * substep.n_agents
-    if settings.batch_size % n_trajectories:
+    if batch_size(settings, spaces) % n_trajectories:
         raise ConfigurationError(
             f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
             "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "

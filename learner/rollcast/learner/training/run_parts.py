@@ -1,8 +1,9 @@
 """Makes the parts of a training run from its settings: algorithm, replay buffers, experience, schedule."""
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -45,6 +46,9 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
 _DISCOUNT = 0.99
+
+# B at least, where the settings do not say: IMPALA's also for an own algorithm.
+_LEAST_TRAJECTORIES: Final = {"impala": 8, "ppo": 16, "appo": 16}
 
 # By the name for `--algorithm`; the settings of each have the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[Dqn] | type[R2d2]] = {
@@ -160,12 +164,13 @@ def make_replay_buffers(
                 f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
                 f"{entry}; expected {entry!r}; leave --replay.entry out"
             )
-    _announce_many_updates(settings, announce)
+    n_entries = batch_size(settings, spaces)
+    _announce_many_updates(settings, n_entries, announce)
     return make_buffers(
         settings.replay,
         spaces,
         n_rollout_steps=settings.n_rollout_steps,
-        batch_size=settings.batch_size,
+        batch_size=n_entries,
         n_envs=MAX_TRAJECTORIES,
         state_size=_policy_spec(settings).state_size,
         discount=_discount(settings),
@@ -176,17 +181,17 @@ def make_replay_buffers(
     )
 
 
-def _announce_many_updates(settings: LearnerSettings, announce: Callable[[str], None]) -> None:
-    replay, batch_size = settings.replay, settings.batch_size
+def _announce_many_updates(settings: LearnerSettings, n_entries: int, announce: Callable[[str], None]) -> None:
+    replay = settings.replay
     if replay.samples_per_insert is None:
         return
     steps_of_entry = settings.n_rollout_steps if replay.entry == "rollouts" else 1
-    n_updates = replay.samples_per_insert / (batch_size * steps_of_entry)
+    n_updates = replay.samples_per_insert / (n_entries * steps_of_entry)
     if n_updates > 1.0:
         announce(
             f"{n_updates:g} updates to each step of an environment, because --replay.samples-per-insert is "
-            f"{replay.samples_per_insert:g} with --batch-size {batch_size}; "
-            f"--replay.samples-per-insert {batch_size * steps_of_entry} makes one"
+            f"{replay.samples_per_insert:g} with --batch-size {n_entries}; "
+            f"--replay.samples-per-insert {n_entries * steps_of_entry} makes one"
         )
 
 
@@ -230,10 +235,10 @@ def make_experience(
             buffers,
             policy=policy,
             policy_state=algorithm.policy_state,
-            batch_size=settings.batch_size,
+            batch_size=batch_size(settings, policy.spaces),
             beta=beta,
         )
-    return ReplayedExperience(actors, buffers, policy=policy, batch_size=settings.batch_size, beta=beta)
+    return ReplayedExperience(actors, buffers, policy=policy, batch_size=batch_size(settings, policy.spaces), beta=beta)
 
 
 def serving_options(
@@ -339,6 +344,29 @@ def plays_in_rounds(settings: LearnerSettings) -> bool:
     return settings.deterministic and learns_from_replay(settings)
 
 
+def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
+    """Returns B: what the settings say, or one rollout of each environment of the run's actors.
+
+    Where these are few, it is as many of an actor's as make updates that are worth it.
+
+    Raises:
+        ConfigurationError: The algorithm is an own one, and there is no such factory.
+    """
+    if settings.batch_size is not None:
+        return settings.batch_size
+    least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
+    if learns_from_replay(settings):
+        return least
+    if isinstance(settings, TrainSettings):
+        n_actors = settings.n_actors
+    else:
+        # A deterministic learner waits for all of them. Else nobody knows how many will come.
+        n_actors = settings.max_actors if settings.deterministic else 2
+    of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
+    # Actors that play in step bring a rollout each for every batch.
+    return of_actor * (n_actors if settings.deterministic else max(n_actors, math.ceil(least / of_actor)))
+
+
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
     """Returns how many trajectories are collected from the actors at once.
 
@@ -354,7 +382,7 @@ def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_ac
         ConfigurationError: The mode is deterministic, and the environment has several substeps.
     """
     if not learns_from_replay(settings):
-        return settings.batch_size
+        return batch_size(settings, spaces)
     return n_actors * trajectories_of_an_actor(spaces, settings.envs_per_actor) if settings.deterministic else 1
 
 

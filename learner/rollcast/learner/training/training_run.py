@@ -41,6 +41,7 @@ from rollcast.learner.training.run_checks import check_actors_resume, check_batc
 from rollcast.learner.training.run_device import capture_updates, choose_device, make_arithmetic, set_torch_threads
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
+    batch_size,
     load_initial_data,
     make_algorithm,
     make_experience,
@@ -152,6 +153,8 @@ def training_run(
     check_settings(settings)
     if hint := raw_frames_hint(spaces):
         announce(hint)
+    if settings.batch_size is None:
+        announce(f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)")
     is_first = ranks is None or ranks.rank == 0
     with ExitStack() as stack:
         device = _prepare_arithmetic(settings, n_local_actors, stack, ranks)
@@ -160,7 +163,7 @@ def training_run(
         control = TrainingControl(
             algorithm=settings.algorithm,
             run_dir=folder.directory.path,
-            batch_size=settings.batch_size,
+            batch_size=batch_size(settings, spaces),
             facts=RunFacts(env_id=settings.env_id, seed=settings.seed, stop_return=_stop_return(settings)),
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
             pauses_by_rounds=ranks is not None,

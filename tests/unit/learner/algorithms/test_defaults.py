@@ -1,5 +1,6 @@
 import pytest
 
+from rollcast.learner.algorithms.clipped_surrogate_settings import default_minibatch_steps
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     ALGORITHM_GROUPS,
@@ -117,11 +118,17 @@ def test_r2d2_sees_single_frames_of_an_atari_game():
     assert with_algorithm_defaults(LearnerSettings.model_validate({"atari": True}), "r2d2").frame_stack == 1
 
 
-def test_recurrent_policies_have_their_own_default_of_minibatches():
-    for given, expected in (
-        ({}, 64),
-        ({"recurrence": "gru"}, 256),
-        ({"recurrence": "gru", "ppo": {"minibatch_steps": 128}}, 128),
-    ):
-        settings = with_algorithm_defaults(LearnerSettings.model_validate(given), "ppo")
-        assert settings.ppo.minibatch_steps == expected
+@pytest.mark.parametrize(
+    ("n_steps", "n_epochs", "recurrent", "expected"),
+    [
+        (128, 10, False, 64),
+        (2048, 10, False, 64),
+        (2048, 10, True, 256),
+        (4096, 10, False, 128),
+        (8192, 10, False, 512),
+        (8192, 4, False, 256),
+        (131_072, 10, True, 8192),
+    ],
+)
+def test_minibatches_grow_with_the_batch(n_steps: int, n_epochs: int, recurrent: bool, expected: int):
+    assert default_minibatch_steps(n_steps, n_epochs=n_epochs, recurrent=recurrent) == expected

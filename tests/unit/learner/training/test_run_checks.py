@@ -40,7 +40,8 @@ def test_rejects_several_substeps_by_name():
 @pytest.mark.parametrize("name", ["ppo", "appo"])
 def test_rejects_minibatches_that_would_cut_recurrent_trajectories(name: str):
     settings = TrainSettings.from_command_line(
-        "rollcast train", ["--algorithm", name, "--recurrence", "lstm", "--n-rollout-steps", "100"]
+        "rollcast train",
+        [f"--{name}.minibatch-steps=256", "--algorithm", name, "--recurrence", "lstm", "--n-rollout-steps", "100"],
     )
     with pytest.raises(
         ConfigurationError, match=rf"--{name}.minibatch-steps: 256 .*a multiple of --n-rollout-steps, 100"

@@ -1,13 +1,54 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import make_algorithm, make_replay_buffers
+from rollcast.learner.training.run_parts import batch_size, make_algorithm, make_replay_buffers
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import CARTPOLE_LIKE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", 16),
+        ("--n-actors 1", 8),
+        ("--n-actors 8 --envs-per-actor 64", 512),
+        ("--n-actors 1 --envs-per-actor 1", 8),
+        ("--n-actors 2 --envs-per-actor 3", 9),
+        ("--n-actors 1 --envs-per-actor 1 --deterministic", 1),
+        ("--algorithm ppo", 16),
+        ("--algorithm ppo --n-actors 1", 16),
+        ("--algorithm ppo --n-actors 2 --envs-per-actor 64", 128),
+        ("--algorithm ppo --atari --envs-per-actor 64", 128),
+        ("--algorithm appo --n-actors 3 --envs-per-actor 5", 20),
+        ("--batch-size 5 --n-actors 8 --envs-per-actor 64", 5),
+        ("--algorithm sac", 256),
+        ("--algorithm examples.own_algorithm:ActorCritic --env-id CartPole-v1", 16),
+    ],
+)
+def test_a_batch_has_what_the_actors_bring_in_a_round(arguments: str, expected: int):
+    settings = TrainSettings.from_command_line("rollcast train", arguments.split())
+    assert batch_size(settings, CARTPOLE_LIKE) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [("", 16), ("--envs-per-actor 64", 128), ("--deterministic --max-actors 5", 40)]
+)
+def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
+    settings = ServingSettings.from_command_line("rollcast learner", ["--insecure", *arguments.split()])
+    assert batch_size(settings, CARTPOLE_LIKE) == expected
+
+
+def test_each_agent_of_a_round_has_a_trajectory():
+    (substep,) = CARTPOLE_LIKE.values()
+    spaces = {"base": dataclasses.replace(substep, n_agents=3)}
+    assert batch_size(TrainSettings.from_command_line("rollcast train", []), spaces) == 48
 
 
 def test_algorithm_of_ones_own_may_learn_from_whole_rollouts():
