@@ -60,7 +60,8 @@ def run(stage: str, *, output: int | None = None) -> Result:
     seconds, reports = time.monotonic() - begun, _reports(stage)
     cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
     outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
-    print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s", flush=True)  # noqa: T201
+    # in one write: another stage may end at the same moment
+    print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s\n", end="", flush=True)  # noqa: T201
     return _result(stage, seconds, process.returncode, reports)
 
 
