@@ -284,7 +284,8 @@ def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(co
             "sac",
             "Pendulum-v1",
             4_000,
-            LEARNER={"ROLLCAST_BATCH_SIZE": "64", "ROLLCAST_REPLAY__SAMPLES_PER_INSERT": "64"},
+            ROLLCAST_BATCH_SIZE="64",
+            ROLLCAST_REPLAY__SAMPLES_PER_INSERT="64",
         )
     ],
     indirect=True,

@@ -66,7 +66,12 @@ class Prometheus:
 @pytest.mark.parametrize(
     "compose",
     [
-        {**ENDLESS, "ROLLCAST_PROMETHEUS_IMAGE": _IMAGE, "ROLLCAST_PROMETHEUS_PORT": "0"},
+        {
+            **ENDLESS,
+            "ROLLCAST_EVAL_INTERVAL_S": "1",
+            "ROLLCAST_PROMETHEUS_IMAGE": _IMAGE,
+            "ROLLCAST_PROMETHEUS_PORT": "0",
+        },
     ],
     indirect=True,
 )
@@ -89,7 +94,7 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
         (steps,) = prometheus.wait_for("rollcast_train_env_steps_total", lambda values: values > [0])
         assert steps <= watch.client.status().env_steps
         # an actor's first sample may be from before it acted
-        acting = "rollcast_actor_state_seconds_total{state='acting'}"
+        acting = "rollcast_actor_state_seconds_total{job='rollcast-actor',state='acting'}"
         prometheus.wait_for(acting, lambda values: len(values) == 2 and min(values) > 0)
     compose.containers("learner")[0].kill("SIGKILL")
     wait_until(lambda: "RollcastLearnerDown" in prometheus.alerts(), "the alert that the learner is down")

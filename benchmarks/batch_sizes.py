@@ -1,0 +1,63 @@
+"""Measures the default batch of `rollcast train` beside batches set by hand: seeds solved, seconds, rate, policy lag.
+
+    python -m benchmarks.batch_sizes [--algorithm impala] [--rounds 2x8 2x64 ...] [--seeds 5] [--first-seed 100]
+
+A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, and twice
+as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of steps.
+"""
+
+import argparse
+import statistics
+from typing import Any
+
+from benchmarks.solve import solve
+from benchmarks.table import print_table
+
+ENV_ID = "CartPole-v1"
+
+
+def measure(
+    algorithm: str, n_actors: int, n_envs: int, batch_size: int | None, seeds: range
+) -> tuple[str, str, str, str, str]:
+    """Trains with each seed; returns seeds solved, median seconds, env steps and env steps/s, and the policy lag."""
+    options = ["--algorithm", algorithm, "--n-actors", str(n_actors), "--envs-per-actor", str(n_envs)]
+    if batch_size is not None:
+        options += ["--batch-size", str(batch_size)]
+    runs: list[dict[str, Any]] = [solve(ENV_ID, seed, options)[1] for seed in seeds]
+    seconds = statistics.median(run["seconds"] for run in runs)
+    env_steps = statistics.median(run["env_steps"] for run in runs)
+    rate = statistics.median(run["env_steps"] / run["seconds"] for run in runs)
+    lags = [run["policy_lag_mean"] for run in runs]
+    n_solved = sum(run["solved"] for run in runs)
+    lag = f"{statistics.median(lags):.1f} ({max(lags):.1f}), at most {max(run['policy_lag_max'] for run in runs)}"
+    return f"{n_solved} of {len(runs)}", f"{seconds:.1f}", f"{env_steps:,.0f}", f"{rate:,.0f}", lag
+
+
+def batch_sizes(algorithm: str, n_actors: int, n_envs: int) -> list[int]:
+    """Returns the batch sizes to set by hand."""
+    whole = n_actors * n_envs
+    # PPO's batches have whole rollouts of an actor
+    least = n_envs if algorithm == "ppo" else 1
+    return [size for size in (whole // 4, whole // 2, 2 * whole) if size >= least and size % least == 0]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithm", default="impala", choices=("impala", "ppo", "appo"))
+    parser.add_argument("--rounds", nargs="+", default=["1x1", "2x8", "8x8", "2x64", "8x64"])
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first-seed", type=int, default=100, help="the first of them")
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    rows = []
+    for size in options.rounds:
+        n_actors, n_envs = map(int, size.split("x"))
+        for batch_size in (None, *batch_sizes(options.algorithm, n_actors, n_envs)):
+            shown = "default" if batch_size is None else str(batch_size)
+            rows.append((size, shown, *measure(options.algorithm, n_actors, n_envs, batch_size, seeds)))
+    print_table(("round", "batch", "solved", "seconds", "env steps", "env steps/s", "lag: median (largest mean)"), rows)
+
+
+if __name__ == "__main__":
+    main()
