@@ -210,6 +210,10 @@ chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and netwo
 soak: env ## half an hour of learners and actors: memory, threads, descriptors flat? ARGS="--minutes 5 --plot soak.svg"
 	$(BIN)/python -m tests.soak $(ARGS)
 
+.PHONY: attacks
+attacks: env ## hostile clients: the rates of honest actors and the learner's memory under each attack; ARGS="--seconds 5"
+	$(BIN)/python -m tests.attacks $(ARGS)
+
 .PHONY: fuzz
 fuzz: env ## hostile input by the million for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less
 	$(BIN)/python -m tests.fuzz $(or $(ARGS),--messages 1000000 --seed 3)

@@ -1,6 +1,6 @@
-"""Measures what hostile clients cost honest actors: their rate under each attack against the quiet before it.
+"""Measures what hostile clients cost honest actors and the learner: rates and memory under attack and before it.
 
-    python -m tests.attacks [--seconds 10] [--rounds 3] [--only "half-open calls"]
+    make attacks, or python -m tests.attacks [--seconds 10] [--rounds 3] [--only "half-open calls"]
 
 A learner and two actors play CartPole as separate processes, over TCP. Forty hollow actors join with 65536 environments
 each, declare a rollout and send none of it; two hundred half-open calls come over five connections; then both at once;
@@ -103,6 +103,7 @@ class Measurement:
     n_steps: int
     honest_cpu_s: float
     attackers_cpu_s: float
+    learner_bytes: int
     n_asked: int
     n_answered: int
 
@@ -146,6 +147,7 @@ def measure(
             n_steps=steady.status().env_steps - steps,
             honest_cpu_s=cpu_seconds(honest) - honest_s,
             attackers_cpu_s=cpu_seconds(attacking) - attackers_s,
+            learner_bytes=honest[0].memory_info().rss,
             n_asked=n_asked,
             n_answered=n_answered,
         )
@@ -171,7 +173,10 @@ def main() -> None:
                     rounds.append((before, measure(address, honest, (attacking,), options.seconds)))
             rows.append((name, *summary(rounds)))
     print_table(
-        ("attack", "steps/s before", "during", "ratio", "attackers' CPU", "steps per CPU s", "answers"),
+        (
+            *("attack", "steps/s before", "during", "ratio", "attackers' CPU", "steps per CPU s"),
+            *("learner's memory before", "most during", "answers"),
+        ),
         rows,
     )
 
@@ -196,7 +201,10 @@ def summary(rounds: Sequence[tuple[Measurement, Measurement]]) -> tuple[str, ...
     )
     answered, asked = (sum(getattr(during, name) for _, during in rounds) for name in ("n_answered", "n_asked"))
     percent = (f"{share:.0%}" for share in (ratios, shares, costs))
-    return f"{rates:,.0f}", f"{rates_during:,.0f}", *percent, f"{answered} of {asked}"
+    # of the first round: what an attack leaves behind is in the quiet after it
+    memory = (rounds[0][0].learner_bytes, max(during.learner_bytes for _, during in rounds))
+    mib = (f"{n_bytes / 2**20:.0f} MiB" for n_bytes in memory)
+    return f"{rates:,.0f}", f"{rates_during:,.0f}", *percent, *mib, f"{answered} of {asked}"
 
 
 if __name__ == "__main__":
