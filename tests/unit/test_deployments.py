@@ -21,7 +21,7 @@ TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
 RANKS = yaml.safe_load((ROOT / "docker-compose.ddp.yml").read_text())
 RELAYS = yaml.safe_load((ROOT / "docker-compose.relay.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
-# What runs in a service of that name, and where the service stands.
+# The settings of the process in each service, by its name, and the files of the services.
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings, "relay": RelaySettings, "dashboard": DashboardSettings}
 SERVICES = [(COMPOSE, "learner"), (COMPOSE, "actor"), (COMPOSE, "dashboard"), (RELAYS, "relay")]
 SERVICES += [(STACK, "learner"), (STACK, "actor")]

@@ -151,6 +151,6 @@ class ObservationMoments(RunningMoments):
             n_valid: Their number.
         """
         flat = [observation[path].reshape(-1, size) for path, size in zip(self._shapes, self._sizes, strict=True)]
-        # What is beyond float32's range counts as its largest number.
+        # Numbers beyond float32's range count as its largest.
         values = torch.cat([leaf.to(torch.float64) for leaf in flat], dim=1).clamp_(-_LARGEST, _LARGEST)
         self.merge(values, valid.reshape(-1), n_valid)

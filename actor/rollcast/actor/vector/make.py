@@ -24,7 +24,7 @@ from rollcast.services.spaces.spaces import (
 
 Environments = VectorEnv | StructuredVectorEnv
 
-# What a rollout worker reads of infos. The rest may be large, or of a kind that cannot be sent between processes.
+# The keys of infos that a rollout worker reads. The rest may be large, or of a kind that no process can send.
 WORKER_INFO_KEYS: Final = frozenset({EVENTS_KEY, FAILURE_KEY})
 
 _Kind = TypeVar("_Kind", bound=Environment)

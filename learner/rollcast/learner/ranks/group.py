@@ -27,7 +27,7 @@ _ANSWER_S: Final = 5.0
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
 _MAX_ERROR: Final = 300
-# What a rank says of itself is cut to so many.
+# The words of a rank about itself are cut to so many characters.
 _MAX_WORD: Final = 1000
 # A text that is waited for is looked for so often.
 _LOOK_S: Final = 0.05

@@ -58,7 +58,7 @@ class RankHomes:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        # Where actors reach each rank; empty: some do not serve yet.
+        # The address of each rank for actors; empty: some do not serve yet.
         self._addresses: Sequence[str] = ()
         self._lock = threading.Lock()  # guards the actors of each rank: those it has told, and those sent there since
         self._told = [0] * board.n_ranks

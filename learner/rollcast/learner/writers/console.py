@@ -75,7 +75,7 @@ class ConsoleView:
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
         self._first_return: float | None = None
-        # What the last line told, when by `time.monotonic`, and how many seconds after the one before.
+        # The content of the last line, its time by `time.monotonic`, and the seconds between it and the one before.
         self._told: tuple[object, ...] = ()
         self._told_at = self._told_after_s = 0.0
         self._stop = threading.Event()

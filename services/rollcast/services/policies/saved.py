@@ -25,7 +25,7 @@ _METADATA_KEY: Final = "rollcast.policy.v1"
 _DIGEST_KEY: Final = "xxh3_128"
 # The place of the digest.
 _NO_DIGEST: Final = "0" * 32
-# What files without a digest hold; any other name among these is a damaged one.
+# The names in files without a digest; any other name is a damaged one.
 _OLD_KEYS: Final = frozenset({"spec", "policy_version", "env_steps", "mean_return", "spaces"})
 # safetensors' own limit.
 _MAX_HEADER_BYTES: Final = 100_000_000

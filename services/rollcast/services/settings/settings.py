@@ -45,7 +45,7 @@ _OF_ANOTHER_PROCESS: Final = frozenset(
 )
 
 _A_WHOLE_NUMBER: Final = "expected a whole number, such as 5000, 1e6 or 20M"
-# What is said instead of pydantic's own text, by the type of its error.
+# The words in place of pydantic's own, by the type of its error.
 _EXPECTED: Final = {
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), _A_WHOLE_NUMBER),
     **dict.fromkeys(("float_parsing", "float_type"), "expected a number, such as 0.5 or 3e-4"),
