@@ -124,6 +124,7 @@ class Reception:
             reserved_names=work.names,
             note=forget_event if memory is None else memory.note,
             homes=homes,
+            in_step=in_step,
         )
         self.registry.load_state(earlier.actors)
         self.publisher = publisher = PolicyPublisher(

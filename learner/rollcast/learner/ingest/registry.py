@@ -16,6 +16,7 @@ from rollcast.services.errors import (
     LimitExceededError,
     MissingMessageError,
     NotReadyError,
+    RefusedError,
     RollcastError,
     ThrottledError,
     UnknownActorError,
@@ -69,6 +70,7 @@ class ActorRegistry:
             actors get the slots after these, in the order in which they join.
         note: Notes what happens to the actors.
         homes: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
+        in_step: True: actors play in step, so a process that replaces another goes on with its sequence numbers.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class ActorRegistry:
         reserved_names: Sequence[str] = (),
         note: NoteEvent = forget_event,
         homes: ActorHomes = ONE_HOME,
+        in_step: bool = False,
     ) -> None:
         self._note = note
+        self._in_step = in_step
         self._homes = homes
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
@@ -103,6 +107,7 @@ class ActorRegistry:
         Raises:
             LimitExceededError: `max_actors` actors are alive already.
             ActorReplacedError: Another process has joined under this process's name since.
+            RefusedError: It has played for an earlier learner, and the actors of this one play in step.
         """
         with self._lock:
             self._end_leases()
@@ -116,25 +121,31 @@ class ActorRegistry:
                 return known
             earlier = self._earlier.get(actor_id)
             before = known or earlier
-            if before is not None and offer.process_nonce in before.replaced_nonces:
+            came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
+            if before is not None and not came_back and _was_replaced(offer, before):
                 raise ActorReplacedError(
                     f"another process has joined as {actor_id!r} since this one did: give each actor its own "
                     "--actor-id, or end one of the two"
                 )
+            if known is None and self._in_step and offer.incarnation:
+                raise RefusedError(
+                    f"actor {actor_id!r} has played for an earlier learner, and actors of this one play in step from "
+                    "their first rollout on, because of --deterministic; expected a new process: start the actor again"
+                )
             self._check_room(known)
-            came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
-            # A learner that was started again continues the actor's own counts.
-            incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
-            acknowledged = offer.acknowledged_sequence if known is None else 0
+            # A process that has played for another learner of this run goes on with its own counts.
+            incarnation, acknowledged = max(offer.incarnation, 1), offer.acknowledged_sequence
             replaced_nonces = () if before is None else before.replaced_nonces
             if before is not None and not came_back:
                 replaced_nonces = (*replaced_nonces, before.process_nonce)[-_MAX_REPLACED:]
+                incarnation = max(incarnation, before.incarnation + 1)
             if came_back and earlier is not None:
                 incarnation = earlier.incarnation
                 # The actor no longer has the rollouts that the dead learner acknowledged after its checkpoint.
                 acknowledged = max(acknowledged, earlier.taken_sequence)
-            elif earlier is not None:
-                incarnation = max(incarnation, earlier.incarnation + 1)
+            elif known is not None and self._in_step:
+                # Rollout s is played for update s, whichever process plays it.
+                acknowledged = known.acknowledged_sequence
             if before is None:
                 self._forget_too_many()
             record = ActorRecord(
@@ -434,6 +445,14 @@ class ActorRegistry:
         """Returns how many actors are here, those included that have joined and opened no stream yet."""
         with self._lock:
             return sum(record.is_alive for record in self._records.values())
+
+
+def _was_replaced(offer: JoinOffer, before: ActorRecord | EarlierActor) -> bool:
+    """Returns whether an actor's process was replaced by the one that has its name, or by one before that.
+
+    A learner that has lost its memory does not know which processes it replaced; their incarnations still tell.
+    """
+    return offer.process_nonce in before.replaced_nonces or 0 < offer.incarnation <= before.incarnation
 
 
 def _arrival(record: ActorRecord) -> str:

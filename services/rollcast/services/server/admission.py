@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from rollcast.services.errors import InvalidInputError
+from rollcast.services.errors import MissingMessageError
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.stream_gate import CallPlace, StreamGate
@@ -111,7 +111,9 @@ class AdmissionInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  #
 def _only(requests: Iterator[Any], method: str, context: grpc.ServicerContext) -> object:
     request = next(requests, None)
     if request is None:
-        raise InvalidInputError(f"{method} from {context.peer()} came without a request; expected one message; send it")
+        raise MissingMessageError(
+            f"{method} from {context.peer()} came without a request; expected one message; send it"
+        )
     return request
 
 

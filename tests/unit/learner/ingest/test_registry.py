@@ -10,7 +10,7 @@ import pytest
 
 from rollcast.learner.ingest.homes import OneHome
 from rollcast.learner.ingest.registry import ActorRegistry
-from rollcast.services.errors import ActorReplacedError, LimitExceededError, UnknownActorError
+from rollcast.services.errors import ActorReplacedError, LimitExceededError, RefusedError, UnknownActorError
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
@@ -46,6 +46,19 @@ def test_a_restarted_actor_keeps_its_slot_and_is_a_new_incarnation():
     registry.join(offer("b", 2))
     again = registry.join(offer("a", 3))
     assert (again.slot, again.incarnation) == (0, 2)
+
+
+def test_a_process_that_replaces_another_in_step_goes_on_with_its_rollouts():
+    registry = make_registry(in_step=True)
+    first = registry.join(offer("a", 1))
+    for sequence in (1, 2, 3):
+        registry.accepted(first, make_rollout(sequence))
+    assert registry.join(offer("a", 2)).acknowledged_sequence == 3
+
+
+def test_an_actor_of_an_earlier_learner_cannot_go_on_in_step():
+    with pytest.raises(RefusedError, match=r"played for an earlier learner.*start the actor again"):
+        make_registry(in_step=True).join(offer("a", 1, incarnation=1, acknowledged_sequence=3))
 
 
 def test_an_actor_brings_its_incarnation_and_sequence_to_a_new_learner():
@@ -194,6 +207,21 @@ def test_a_process_that_was_replaced_does_not_come_back():
     with pytest.raises(ActorReplacedError, match="give each actor its own --actor-id"):
         registry.join(offer("a", 1))
     assert registry.join(offer("a", 2)) is newer, "the newer process is left in peace"
+
+
+def test_a_learner_without_memory_takes_the_newer_of_two_processes_of_a_name_whichever_comes_first():
+    registry = make_registry()
+    newer = registry.join(offer("a", 2, incarnation=2, acknowledged_sequence=5))
+    with pytest.raises(ActorReplacedError, match="since this one did"):
+        registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
+    assert registry.join(offer("a", 2, incarnation=2)) is newer
+
+    registry = make_registry()
+    registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
+    newer = registry.join(offer("a", 3, incarnation=3, acknowledged_sequence=5))
+    assert (newer.incarnation, newer.acknowledged_sequence) == (3, 5), "it goes on with its own counts"
+    with pytest.raises(ActorReplacedError, match="since this one did"):
+        registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
 
 
 def test_of_the_processes_that_had_a_name_the_last_64_are_remembered():
