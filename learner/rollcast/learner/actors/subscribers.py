@@ -42,9 +42,9 @@ class Subscribers:
         self._lock = threading.Lock()  # guards what is below; nobody waits while holding it
         self._newest: EncodedPolicy | None = None
         self._ended = False
-        self._waiting: set[_Subscriber] = set()
+        self._waiting: dict[_Subscriber, None] = {}  # in the order of their coming, in which they are woken
         # Those that wait and are paused: a new version does not look at them, however many they are.
-        self._resting: set[_Subscriber] = set()
+        self._resting: dict[_Subscriber, None] = {}
         # By name: the open subscriptions of each actor, at least one.
         self._actors: dict[str, list[_Subscriber]] = {}
 
@@ -83,8 +83,8 @@ class Subscribers:
             for one in self._actors.get(actor_id, ()):
                 one.is_paused = False
                 if one in self._resting:
-                    self._resting.remove(one)
-                    self._waiting.add(one)
+                    del self._resting[one]
+                    self._waiting[one] = None
                 if version <= max(one.version, one.wanted):
                     continue
                 one.wanted = version
@@ -137,8 +137,8 @@ class Subscribers:
             for one in self._actors.get(actor_id, ()):
                 one.is_paused = True
                 if one in self._waiting and self._due_s(one, 0.0) == math.inf:
-                    self._waiting.remove(one)
-                    self._resting.add(one)
+                    del self._waiting[one]
+                    self._resting[one] = None
 
     @contextmanager
     def subscription(self, after_version: int, actor_id: str) -> Iterator[WaitForVersion]:
@@ -171,7 +171,7 @@ class Subscribers:
                 if self._ended or left_s <= 0.0:
                     return None
                 # Minus infinity, that of an actor which was sent none yet, is due, and no rest.
-                (self._resting if due_s == math.inf else self._waiting).add(one)
+                (self._resting if due_s == math.inf else self._waiting)[one] = None
             self._block(one, min(left_s, due_s) if due_s > 0.0 else left_s)
 
     def _block(self, one: "_Subscriber", timeout_s: float) -> None:
@@ -179,16 +179,16 @@ class Subscribers:
             return
         with self._lock:
             if one in self._waiting or one in self._resting:
-                self._waiting.discard(one)
-                self._resting.discard(one)
+                self._waiting.pop(one, None)
+                self._resting.pop(one, None)
             else:  # woken in between: it was released with the lock held, so this never waits
                 one.woken.acquire(blocking=False)
 
     def _wake(self, some: "list[_Subscriber]") -> None:
         """Ends the waits of subscribers that wait. Called with the lock held."""
-        self._waiting.difference_update(some)
-        self._resting.difference_update(some)
         for one in some:
+            self._waiting.pop(one, None)
+            self._resting.pop(one, None)
             one.woken.release()
 
     def _due_s(self, one: "_Subscriber", now: float) -> float:

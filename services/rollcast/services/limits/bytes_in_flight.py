@@ -46,7 +46,7 @@ class BytesInFlight:
         # Of the streams whose rollout is incomplete.
         self._n_half_sent = 0
         self._favourite: StreamBytes | None = None
-        self._streams: set[StreamBytes] = set()
+        self._streams: dict[StreamBytes, None] = {}
         self._waiting: deque[StreamBytes] = deque()
 
     @property
@@ -70,13 +70,13 @@ class BytesInFlight:
         """
         stream = StreamBytes(self, who, cancel, is_active)
         with self._lock:
-            self._streams.add(stream)
+            self._streams[stream] = None
         try:
             yield stream
         finally:
             self._give_back(stream)
             with self._lock:
-                self._streams.remove(stream)
+                del self._streams[stream]
 
     def end_stalled(self) -> None:
         """Ends the streams that do not continue a rollout; to be called regularly."""

@@ -87,7 +87,7 @@ class StreamGate:
         self._lock = threading.Lock()  # guards the three below
         self._n_streams = 0
         self._n_calls = 0
-        self._places: set[CallPlace] = set()
+        self._places: dict[CallPlace, None] = {}
         self._draining = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -151,14 +151,14 @@ class StreamGate:
                     limit="max_streams",
                 )
             self._n_streams += 1
-            self._places.add(place)
+            self._places[place] = None
             set_switch_interval(self._n_streams)
         try:
             yield place
         finally:
             with self._lock:
                 self._n_streams -= 1
-                self._places.remove(place)
+                del self._places[place]
                 set_switch_interval(self._n_streams)
 
     @contextlib.contextmanager
