@@ -13,9 +13,10 @@ from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.addresses import ServerAddresses
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.origins import Origins
-from rollcast.services.settings.recipes import read_recipe, recipe_names
+from rollcast.services.settings.recipes import recipe_given, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
@@ -120,7 +121,7 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         description="act: play rollouts for training; evaluate: play whole episodes with the likeliest actions, to "
         "measure how good the policies are, for a learner with --eval-interval-s or --eval-interval-steps.",
     )
-    learner_address: str = Field(
+    learner_address: ServerAddresses = Field(
         "localhost:50051",
         description="The learner's address, or a relay's: host:port, unix:/path, or file:/path of its --address-file. "
         "Several ways to the same learner, with commas between them, are tried in their order, also after a loss.",
@@ -173,6 +174,4 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         Raises:
             ConfigurationError: There is no such recipe.
         """
-        recipe = origins.value_of("recipe")
-        values = {} if recipe is None else read_recipe(str(recipe))
-        return {name: value for name, value in values.items() if name in cls.model_fields}
+        return {name: value for name, value in recipe_given(origins).items() if name in cls.model_fields}

@@ -99,6 +99,20 @@ def parse_listening_address(text: str) -> Address:
     return address
 
 
+def parse_web_address(text: str) -> Address:
+    """Checks and splits the address at which HTTP is to be served.
+
+    Raises:
+        ConfigurationError: As of `parse_listening_address`, or it is a socket of a file.
+    """
+    address = parse_listening_address(text)
+    if address.path is not None:
+        raise ConfigurationError(
+            f"the address {text!r} is a socket of a file; expected host:port, as it is asked over HTTP; choose a port"
+        )
+    return address
+
+
 def split_addresses(text: str) -> tuple[str, ...]:
     """Splits several addresses with commas between them.
 

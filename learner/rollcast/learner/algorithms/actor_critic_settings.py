@@ -41,7 +41,8 @@ class ActorCriticSettings(BaseModel):
     )
     entropy_cost_end: NonNegativeFloat | None = setting(
         None,
-        "Weight of the entropy bonus at the end of training, approached linearly. Default: it does not change.",
+        "Weight of the entropy bonus at the end of training, per nat, approached linearly. Default: it does not "
+        "change.",
         LEARNING,
     )
     value_cost: PositiveFloat = setting(0.5, "Weight of half the squared error of the critic, above 0.", LEARNING)

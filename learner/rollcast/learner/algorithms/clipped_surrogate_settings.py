@@ -37,7 +37,8 @@ class ClippedSurrogateSettings(ActorCriticSettings):
     )
     clip_range_value: PositiveFloat | None = setting(
         None,
-        "The furthest that a value may move in one batch and still lower the loss, above 0. Default: no bound.",
+        "The furthest that a value, in scaled returns, may move in one batch and still lower the loss, above 0. "
+        "Default: no bound.",
         LEARNING,
     )
     target_kl: PositiveFloat | None = setting(

@@ -49,7 +49,8 @@ class QLearningSettings(BaseModel):
     )
     huber_delta: PositiveOrInfinite = setting(
         1.0,
-        "TD error beyond which the loss grows linearly, above 0. 1 clips errors as in Mnih et al. 2015; inf: "
+        "TD error, in scaled returns, beyond which the loss grows linearly, above 0. "
+        "1 clips errors as in Mnih et al. 2015; inf: "
         "the squared error.",
         LEARNING,
     )
@@ -67,7 +68,7 @@ class QLearningSettings(BaseModel):
         LEARNING,
     )
     epsilon_end: ZeroToOne | None = setting(
-        None, "epsilon at the end of training, approached linearly. Default: it does not change.", LEARNING
+        None, "epsilon at the end of training, in [0, 1], approached linearly. Default: it does not change.", LEARNING
     )
     epsilon_alpha: NonNegativeFloat = setting(
         1.0, "Steepness of the actors' epsilons, at least 0; 0: all the same. 7 in Ape-X.", LEARNING

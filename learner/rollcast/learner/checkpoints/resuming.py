@@ -45,14 +45,14 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
     unknown = sorted(saved.keys() - type(settings).model_fields.keys())
     if unknown:
         raise ConfigurationError(
-            f"--resume: the run {path} has settings that this command does not know: {', '.join(unknown)}; "
+            f"the run {path} has settings that this command does not know: {', '.join(unknown)}; "
             "expected a run of the same command; resume it with the command that started it, rollcast train or "
             "rollcast learner"
         )
     refused = list(_refused(given, saved))
     if refused:
         raise ConfigurationError(
-            f"--resume: the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
+            f"the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
             f"run; leave them out, or start another run from its policy with --initial-policy {path}"
         )
     return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}

@@ -16,7 +16,7 @@ from rollcast.learner.dashboard.doors import Doors
 from rollcast.learner.dashboard.page import Page
 from rollcast.learner.dashboard.text import Text
 from rollcast.learner.dashboard.watched import Watched
-from rollcast.services.address import parse_listening_address
+from rollcast.services.address import parse_web_address
 from rollcast.services.errors import AddressInUseError, ConfigurationError
 
 # A learner that is restarted, or a token file that changes, may give another role.
@@ -135,9 +135,7 @@ async def _keep_role(watched: Watched) -> None:
 
 def _listen(address: str) -> tuple[socket.socket, str]:
     """Returns a socket that listens at an address, and its host."""
-    parsed = parse_listening_address(address)
-    if parsed.path is not None:
-        raise ConfigurationError(f"the address {address!r} is a socket's; expected host:port, which browsers can open")
+    parsed = parse_web_address(address)
     try:
         candidates = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

@@ -8,6 +8,7 @@ from rollcast.services.address import parse_listening_address, split_addresses
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.addresses import ServerAddresses, WebAddress
 from rollcast.services.settings.settings import LogLevel
 
 
@@ -19,12 +20,12 @@ class DashboardSettings(ClientSecuritySettings):
         "log_level",
     )
 
-    learner_address: str = Field(
+    learner_address: ServerAddresses = Field(
         "localhost:50051",
         description="The learner's address: host:port, unix:/path, or file:/path of its --address-file. Several, with "
         "commas between them, get a page each.",
     )
-    listen_address: str = Field(
+    listen_address: WebAddress = Field(
         "localhost:8080", description="The address to serve the page at, host:port (port 0: any free port)."
     )
     read_only: bool = Field(

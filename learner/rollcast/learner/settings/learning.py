@@ -34,11 +34,12 @@ from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
+from rollcast.services.settings.addresses import ListeningAddress
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.origins import Origins
-from rollcast.services.settings.recipes import read_recipe, recipe_names
+from rollcast.services.settings.recipes import recipe_given, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, describe_validation_error
@@ -67,7 +68,7 @@ class LearnerSettings(
 ):
     """The settings that `train` and `learner` share."""
 
-    address: str = setting(
+    address: ListeningAddress = setting(
         "localhost:50051", "The address to listen on: host:port (port 0: any free port) or unix:/path.", FREE
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
@@ -118,7 +119,7 @@ class LearnerSettings(
         stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = setting(
-        (64, 64), "Sizes of the hidden layers of the MLP.", stays("the checkpoint has weights of these sizes")
+        (64, 64), "Units of each hidden layer of the MLP.", stays("the checkpoint has weights of these sizes")
     )
     activation: Activation = setting(
         "tanh", "Activation function of the MLP.", stays("the checkpoint's weights were learnt with it")
@@ -130,7 +131,7 @@ class LearnerSettings(
         stays("the checkpoint has the weights of that memory"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
-        64, "Size of the memory.", stays("the checkpoint has weights of that size")
+        64, "Size of the memory, in units.", stays("the checkpoint has weights of that size")
     )
     normalize_observations: bool = setting(
         False,
@@ -313,8 +314,7 @@ class LearnerSettings(
         Raises:
             ConfigurationError: There is no such recipe.
         """
-        recipe = origins.value_of("recipe")
-        values = {} if recipe is None else read_recipe(str(recipe))
+        values = recipe_given(origins)
         algorithm = origins.value_of("algorithm") or values.get("algorithm")
         replay = ALGORITHM_DEFAULTS.get(str(algorithm), {}).get("replay", {})
         return _joined({"replay": {"entry": replay["entry"]}}, values) if "entry" in replay else values
@@ -342,7 +342,10 @@ class LearnerSettings(
         """
         settings = with_algorithm_defaults(self, self.algorithm)
         if self.resume is not None:
-            settings = type(self).resumed(settings, self)
+            try:
+                settings = type(self).resumed(settings, self)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"--resume{origins.describe(['resume'])}: {error}") from error
         _refuse_other_algorithms(settings, origins)
         return settings
 
@@ -364,7 +367,7 @@ class LearnerSettings(
             return cls.model_validate(resumed_settings(settings, given))
         except ValidationError as error:
             raise ConfigurationError(
-                f"--resume: the settings of the run {settings.resume} are not valid: "
+                f"the settings of the run {settings.resume} are not valid: "
                 f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
             ) from error
 
@@ -389,7 +392,7 @@ def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> Non
     lines = []
     for group in sorted(foreign_groups(settings.algorithm)):
         expected = f"expected options of {settings.algorithm}; leave it out, or choose --algorithm {readers_of(group)}"
-        for option in origins.options_in(group):
+        for option in origins.options_in((group,)):
             lines.append(f"{option}: the algorithm is {settings.algorithm!r}, which does not use it; {expected}")
         kind = type(getattr(settings, group))
         for source, values in ((repr(str(origins.file)), origins.from_file), ("the recipe", origins.preset)):

@@ -19,4 +19,4 @@ class PlotSettings(ProcessSettings):
         description="The metric to draw. Default: eval/mean_return where all runs have it, else train/mean_return.",
     )
     over: Literal["env_steps", "seconds"] = Field("env_steps", description="The unit of the horizontal axis.")
-    threshold: float | None = Field(None, description="Draw a line at this value. Default: none.")
+    threshold: float | None = Field(None, description="Draw a line at this value, in the metric's unit. Default: none.")

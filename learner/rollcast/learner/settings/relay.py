@@ -15,6 +15,7 @@ from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.security.settings import RelayingSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
+from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses
 from rollcast.services.settings.settings import LogLevel
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
@@ -40,12 +41,12 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
         *("serve_tls_key", "tokens_file", "insecure", "metrics_address", "log_level"),
     )
 
-    learner_address: str = Field(
+    learner_address: ServerAddresses = Field(
         "localhost:50051",
         description="The learner's address, or that of another relay: host:port, unix:/path, or file:/path of its "
         "--address-file. Several, with commas between them, are tried in their order.",
     )
-    address: str = Field(
+    address: ListeningAddress = Field(
         "localhost:50053", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
     relay_id: Annotated[str, AfterValidator(_checked_name)] = Field(

@@ -12,6 +12,7 @@ from rollcast.services.limits.settings import ServerLimitSettings
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
+from rollcast.services.settings.addresses import ListeningAddress
 from rollcast.services.settings.numbers import AtLeastOne, Seed, ZeroToOne
 from rollcast.services.settings.settings import LogLevel
 
@@ -27,7 +28,7 @@ class ReplayServeSettings(
         *("replay.min_size", "n_rollout_steps", "batch_size", "envs_per_actor", "discount", "seed", "log_level"),
     )
 
-    address: str = Field(
+    address: ListeningAddress = Field(
         "localhost:50051", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
     spaces_from: Literal["environment", "first_actor"] = Field(

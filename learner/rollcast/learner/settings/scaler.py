@@ -8,6 +8,7 @@ from rollcast.learner.scaling.controller import ScalingRules
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.security.settings import RelayingSecuritySettings
+from rollcast.services.settings.addresses import ListeningAddress, ServerAddress
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.settings import LogLevel
 
@@ -22,11 +23,11 @@ class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
         *("insecure", "metrics_address", "log_level"),
     )
 
-    learner_address: str = Field(
+    learner_address: ServerAddress = Field(
         "localhost:50051",
         description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
     )
-    address: str = Field(
+    address: ListeningAddress = Field(
         "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
     min_actors: AtLeastOne = Field(

@@ -15,6 +15,7 @@ from rollcast.learner.settings.learning import FIRST_OF_LEARNING
 from rollcast.learner.slurm.scripts import Resources
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.settings.addresses import ListeningAddress
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.options import option_name
@@ -165,7 +166,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         FREE,
     )
     max_restarts: NonNegativeInt = setting(
-        10, "An actor that failed is started again, unless its job has been started again so often already.", FREE
+        10, "Times that an actor's job is started again, for whatever reason; one that fails after that ends.", FREE
     )
     patience_s: TimeoutSeconds = setting(
         600.0,
@@ -173,7 +174,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         "too.",
         FREE,
     )
-    address: str = setting(
+    address: ListeningAddress = setting(
         "0.0.0.0:0", "The address on which the learner listens: host:port (port 0: any free port).", FREE
     )
     collect_timeout_s: TimeoutSeconds = setting(
@@ -222,7 +223,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
                 itself, or the learner would not admit so many actors.
         """
         for name in _MADE_HERE:
-            if origins.options_in(name) or name in origins.from_file:
+            if origins.options_in((name,)) or name in origins.from_file:
                 raise ConfigurationError(
                     f"{option_name((name,))}: rollcast slurm makes certificates, tokens and the address file of each "
                     "run itself; expected none; leave it out"

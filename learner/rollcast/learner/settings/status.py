@@ -4,12 +4,13 @@ from pydantic import Field
 
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.addresses import ServerAddress
 
 
 class StatusSettings(ClientSecuritySettings):
     """Shows the status of a learner."""
 
-    address: str = Field(
+    address: ServerAddress = Field(
         "localhost:50051",
         description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
     )
@@ -22,7 +23,7 @@ class StatusSettings(ClientSecuritySettings):
 class TopSettings(ClientSecuritySettings):
     """Shows a run in the terminal while it goes on: who waits for whom, and what each actor does. q ends it."""
 
-    address: str = Field(
+    address: ServerAddress = Field(
         "localhost:50051",
         description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
     )
@@ -38,7 +39,7 @@ class TopSettings(ClientSecuritySettings):
 class DoctorSettings(ClientSecuritySettings):
     """Finds out what is wrong with a run, and what to do: who waits for whom, and since when."""
 
-    address: str = Field(
+    address: ServerAddress = Field(
         "localhost:50051",
         description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
     )

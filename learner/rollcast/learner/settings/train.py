@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeInt
 
 from rollcast.actor.settings import ActingSettings
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
+from rollcast.services.settings.addresses import ListeningAddress, WebAddress
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.setting import setting
 
@@ -15,7 +16,7 @@ class TrainSettings(ActingSettings, LearnerSettings):
 
     first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *FIRST_OF_LEARNING, "log_level")
 
-    address: str = setting(
+    address: ListeningAddress = setting(
         "localhost:0",
         "The address to serve the API on, also for further actors from elsewhere: host:port (port 0: any free "
         "port). Local actors use a socket of their own.",
@@ -38,7 +39,7 @@ class TrainSettings(ActingSettings, LearnerSettings):
     dashboard: bool = setting(
         False, "Serve a page for browsers that shows the run, and print its link; needs the extra `dashboard`.", FREE
     )
-    dashboard_address: str = setting(
+    dashboard_address: WebAddress = setting(
         "localhost:0", "The address of the page of --dashboard: host:port (port 0: any free port).", FREE
     )
     start_method: Literal["forkserver", "spawn", "fork"] | None = setting(

@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from rollcast.services.address import Address, parse_listening_address
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.address import Address, parse_web_address
 from rollcast.services.server.binding import check_bindable
 
 logger = logging.getLogger(__name__)
@@ -59,12 +58,7 @@ class MetricsServer:
             AddressInUseError: Another process has the address.
             ConfigurationError: The address cannot be taken for another reason, or is no TCP address.
         """
-        where = parse_listening_address(address)
-        if where.path is not None:
-            raise ConfigurationError(
-                f"--metrics-address: {address!r} is a socket of a file; expected host:port, as Prometheus asks over "
-                "HTTP; choose a port"
-            )
+        where = parse_web_address(address)
         check_bindable(where)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collected(collect))

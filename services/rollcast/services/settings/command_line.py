@@ -1,6 +1,7 @@
 """Parses a process's command line: no abbreviations, and errors that suggest existing options."""
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,11 @@ class CommandLineParser(argparse.ArgumentParser):
         if unknown:
             lines = [self._unknown(option) for option in options]
             raise ConfigurationError("\n".join(lines) or f"{unknown[0]!r} is one argument too many; expected options")
+        arguments = {action.dest for action in self._actions if not action.option_strings}
+        for name, values in vars(parsed).items():
+            if isinstance(values, list):
+                # One text, as a variable has it. A path among the arguments may have commas.
+                setattr(parsed, name, json.dumps(values) if name in arguments else ",".join(values))
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:

@@ -14,7 +14,7 @@ _COLUMN: Final = 34
 _OTHER_SOURCES: Final = (
     "Each setting can also be given as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
     f"named by {CONFIG} FILE; the command line wins, then the environment, then the file. Whole numbers may be written "
-    "as 1e6, 64k or 20M."
+    "as 1e6, 1_000_000, 64k or 20M, lists with commas; None stands for no value where a setting may have none."
 )
 
 

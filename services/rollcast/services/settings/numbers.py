@@ -15,7 +15,9 @@ AboveZeroToOne: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 ZeroToBelowOne: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 PositiveOrInfinite: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
-_WHOLE_NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,2})?)([kmg]?)", re.IGNORECASE)
+_WHOLE_NUMBER: Final = re.compile(
+    r"([0-9](?:_?[0-9]){0,14}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,2})?)([kmg]?)", re.IGNORECASE
+)
 _THOUSANDS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
 

@@ -35,19 +35,21 @@ class Origins:
                 return argument.partition("=")[2]
         return self._variables().get(variable_name((name,))) or self.from_file.get(name, self.preset.get(name))
 
-    def options_in(self, group: str) -> list[str]:
-        """Returns the options of the command line that set something in a group: `--sac.tau` for `sac`."""
+    def options_in(self, path: Sequence[str]) -> list[str]:
+        """Returns the options of the command line that set it, or something in it: `--sac.tau` for `("sac",)`."""
         options = [argument.partition("=")[0] for argument in self.arguments]
-        name = option_name((group,))
-        within = (f"{name}.", f"--no-{name[2:]}.")
-        return [option for option in options if option == name or option.startswith(within)]
+        name = option_name(path)
+        negated = f"--no-{name[2:]}"
+        return [
+            option for option in options if option in (name, negated) or option.startswith((f"{name}.", f"{negated}."))
+        ]
 
     def describe(self, path: Sequence[str]) -> str:
         """Returns the source of a setting in words, such as `" (from 'run.yaml')"`; empty for the command line."""
-        above = [path[:length] for length in range(1, len(path) + 1)]
-        if any(argument.partition("=")[0] == option_name(path) for argument in self.arguments):
+        above = [variable_name(path[:length]) for length in range(1, len(path) + 1)]
+        if self.options_in(path):
             return ""
-        for variable in (variable_name(part) for part in above):
+        for variable in above:
             if variable in self._variables():
                 return f" (from {variable})"
         if self.file is not None and path and path[0] in self.from_file:

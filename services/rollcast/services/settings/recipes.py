@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.file import read_settings
+from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
@@ -15,6 +16,21 @@ _FOLDERS: Final = (_PACKAGE / "recipes", _PACKAGE.parents[2] / "recipes")
 def recipe_names() -> tuple[str, ...]:
     """Returns the names of all recipes, `ALGORITHM-TASK`, in alphabetical order."""
     return tuple(sorted(path.stem for folder in _FOLDERS for path in folder.glob("*.yaml")))
+
+
+def recipe_given(origins: Origins) -> dict[str, Any]:
+    """Returns the settings of the recipe that is given as `recipe`, unchecked; none without one.
+
+    Raises:
+        ConfigurationError: As of `read_recipe`.
+    """
+    name = origins.value_of("recipe")
+    if name is None:
+        return {}
+    try:
+        return read_recipe(str(name))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--recipe: {name!r} is not valid{origins.describe(['recipe'])}: {error}") from error
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -39,11 +55,11 @@ def recipe_file(name: str) -> Path:
     if name not in names:
         if Path(name).is_file():
             raise ConfigurationError(
-                f"--recipe: {name!r} is a file; expected the name of a recipe; use --config {name}"
+                f"the recipe {name!r} is a file; expected the name of a recipe; use --config {name}"
             )
         guess = did_you_mean(name, names)
         raise ConfigurationError(
-            f"--recipe: there is no recipe {name!r}; expected one of {', '.join(names)}; "
+            f"there is no recipe {name!r}; expected one of {', '.join(names)}; "
             f"{guess or 'rollcast recipes lists them with their tasks'}"
         )
     return next(path for folder in _FOLDERS if (path := folder / f"{name}.yaml").is_file())

@@ -5,10 +5,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -18,7 +19,6 @@ from pydantic_settings import (
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
 )
 
 from rollcast.services.errors import ConfigurationError
@@ -44,6 +44,9 @@ _OF_ANOTHER_PROCESS: Final = frozenset(
     }
 )
 
+_MOST_SHOWN: Final = 200
+# Messages have them as int64.
+_MOST_WHOLE: Final = 2**63
 _A_WHOLE_NUMBER: Final = "expected a whole number, such as 5000, 1e6 or 20M"
 # The words in place of pydantic's own, by the type of its error.
 _EXPECTED: Final = {
@@ -57,6 +60,7 @@ _EXPECTED: Final = {
     "less_than_equal": "expected at most {le}",
     "literal_error": "expected {expected}",
     "string_type": "expected text",
+    "string_unicode": "expected text in UTF-8",
     "path_type": "expected a path",
     "dict_type": "expected names with values",
     "model_type": "expected a group of settings",
@@ -69,7 +73,7 @@ def _parse_json_object(value: object) -> object:
     if isinstance(value, str):
         try:
             return json.loads(value)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'not JSON ({error}); expected an object such as {{"gravity": 9.8}}') from error
     return value
 
@@ -80,15 +84,30 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class _Environment(EnvSettingsSource):
-    """Reads `ROLLCAST_*` variables; a list may also be written with commas, as on the command line."""
+    """Reads `ROLLCAST_*` variables."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 - pydantic's
-        """Decodes a value that is more than a text or a number."""
+        """Decodes JSON; leaves other texts to the setting, which takes lists with commas and explains errors."""
+        if not value.lstrip().startswith(("[", "{")):
+            return value
         try:
             return super().decode_complex_value(field_name, field, value)
-        except ValueError:
-            # Left as it is: its validator explains the error.
-            return value.split(",") if get_origin(field.annotation) is tuple else value
+        except (ValueError, RecursionError):
+            return value
+
+
+class _CommandLine(_Environment, CliSettingsSource[Any]):
+    """Reads the command line; lists and objects are written as in a variable."""
+
+
+class _Unusable:
+    """Stands for a text that no setting can have, where one is expected: validation refuses it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
 
 
 class ProcessSettings(BaseSettings):
@@ -105,7 +124,7 @@ class ProcessSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="ROLLCAST_",
         env_nested_delimiter="__",
-        env_ignore_empty=True,
+        env_parse_none_str="None",
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
@@ -133,12 +152,12 @@ class ProcessSettings(BaseSettings):
         """Orders the sources: command line (pydantic-settings puts it first), arguments, environment, file, preset."""
         del env_settings, dotenv_settings, file_secret_settings
         plain = (InitSettingsSource(settings_cls, dict(values)) for values in (cls._from_file, cls._preset))
-        return init_settings, _Environment(settings_cls), *plain
+        return init_settings, _Environment(settings_cls, env_ignore_empty=True), *plain
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_whole_numbers(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return _with_whole_numbers(cls, values)
+    def _read_texts(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return _with_texts_read(cls, values)
 
     @classmethod
     def from_command_line(cls, program: str, arguments: Sequence[str]) -> Self:
@@ -169,15 +188,11 @@ class ProcessSettings(BaseSettings):
         reader = type(cls.__name__, (cls,), given)
         parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
         try:
-            source: CliSettingsSource[Any] = CliSettingsSource(
-                reader, cli_prog_name=program, cli_parse_args=rest, root_parser=parser
-            )
+            source = _CommandLine(reader, cli_prog_name=program, cli_parse_args=rest, root_parser=parser)
             settings: Self = reader(_cli_settings_source=source)
         except ValidationError as error:
             told = describe_validation_error(error, cls, origins, scope.spellings(cls))
             raise ConfigurationError(told) from error
-        except SettingsError as error:
-            raise ConfigurationError(_describe_settings_error(error)) from error
         return settings.completed(origins)
 
     @classmethod
@@ -227,9 +242,11 @@ def describe_validation_error(
         applicable: The options that apply here, which are suggested first.
     """
     lines = []
+    arguments = () if settings is None else [option.path for option in options_of(settings) if option.positional]
     for detail in error.errors():
-        path = [str(part) for part in detail["loc"]]
-        option = option_name(path)
+        # a member of a list is named by its value
+        path = [part for part in detail["loc"] if isinstance(part, str)]
+        option = path[0].upper() if tuple(path) in arguments else option_name(path)
         source = "" if origins is None else origins.describe(path)
         if detail["type"] == "extra_forbidden":
             guess = did_you_mean(option, _names(settings), applicable, shown=_as_in_file(beside=path))
@@ -238,11 +255,21 @@ def describe_validation_error(
             lines.append(f"{option}: it is not given; expected a value; see {HELP} for what it is")
         elif not path:  # all settings together
             lines.append(_expectation(detail))
+        elif detail["type"] == "value_error" and isinstance(detail["input"], Mapping | BaseModel):  # a group together
+            told = _expectation(detail)
+            named = [] if origins is None else [origins.describe([*path, name]) for name in re.findall(r"\w+", told)]
+            lines.append(f"{option}{''.join(dict.fromkeys(named))}: {told}")
         else:
             # A token must not be shown, even if it is wrong.
-            value = "what is given" if path == ["token"] else repr(detail["input"])
+            value = "what is given" if path == ["token"] else _shown(detail["input"])
             lines.append(f"{option}: {value} is not valid{source}: {_expectation(detail)}")
     return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """Returns a value for a message, which a long one would bury."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _expectation(detail: ErrorDetails) -> str:
@@ -298,25 +325,38 @@ def _misspelt_variables(settings: type[BaseModel], origins: Origins, scope: Help
     return lines
 
 
-def _with_whole_numbers(settings: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values with whole numbers that are written as text, such as `1e6`, as numbers."""
+def _with_texts_read(settings: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as the types of their settings take them, from wherever they come."""
     read = dict(values)
     for name, field in settings.model_fields.items():
-        kind, value = bare_type(field.annotation), values.get(name)
-        if kind is int and isinstance(value, str):
-            read[name] = expand_whole_number(value)
-        elif isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
-            read[name] = _with_whole_numbers(kind, value)
+        kind = bare_type(field.annotation)
+        if name not in values:
+            continue
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if isinstance(values[name], Mapping):
+                read[name] = _with_texts_read(kind, values[name])
+        elif not values[name] == field.default == "":
+            read[name] = _read(kind, values[name])
     return read
 
 
-def _describe_settings_error(error: SettingsError) -> str:
-    """Returns pydantic-settings' error about an unreadable value, after the name of its option."""
-    found = re.match(r"Parsing error encountered for ([\w.]+): (.*)", str(error))
-    if found is None:
-        return f"a setting cannot be read: {error}; see {HELP} for what is expected"
-    option = option_name(found[1].split("."))
-    return f"{option}: its value cannot be read ({found[2]}); expected JSON, such as '{{\"gravity\": 9.8}}'; correct it"
+def _read(kind: Any, value: object) -> object:  # noqa: ANN401  # an annotation has no common type
+    """Returns a value as a type takes it: `1e6` as a number, `64,32` as a list."""
+    if get_origin(kind) in (tuple, list) and isinstance(value, str | int | float):
+        value = value.split(",") if isinstance(value, str) else [value]
+    if isinstance(value, list) and (members := get_args(kind)):
+        return [_read(bare_type(members[0]), member) for member in value]
+    if isinstance(value, bool) and "on" in get_args(kind):
+        return "on" if value else "off"  # as which YAML reads them
+    if isinstance(value, bool) and kind in (int, float):
+        return str(value).lower()  # pydantic takes true for 1
+    if kind is int and isinstance(value, int | str):
+        number = expand_whole_number(value) if isinstance(value, str) else value
+        digits = str(number).strip().lstrip("+").replace("_", "")
+        return _Unusable(str(value)) if digits.isdecimal() and Decimal(digits) >= _MOST_WHOLE else number
+    if kind in (str, Path, SecretStr) and isinstance(value, str) and (not value or "\0" in value):
+        return _Unusable(value)
+    return value
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -25,12 +25,12 @@ class TestCommandLine:
             (("3",), "'3' is one argument too many; expected options"),
             (("--seed",), "--seed: no value is given; expected one; write --seed VALUE, or --seed=VALUE if it begins"),
             (("--deterministic=1",), "--deterministic: a value is given; expected none; write --deterministic"),
-            (("--env-kwargs", "{"), "--env-kwargs: its value cannot be read (Missing end delimiter"),
+            (("--env-kwargs", "{"), "--env-kwargs: '{' is not valid: not JSON (Expecting property name"),
             (("--seed", "-1"), "--seed: '-1' is not valid: expected at least 0"),
             (("--seed", "x"), "--seed: 'x' is not valid: expected a whole number, such as 5000, 1e6 or 20M"),
             (("--seed", "2.5"), "--seed: '2.5' is not valid: expected a whole number, such as"),
             (("--stop-return", "x"), "--stop-return: 'x' is not valid: expected a number, such as"),
-            (("--sizes", "3,x"), "--sizes.1: 'x' is not valid: expected a whole number, such as"),
+            (("--sizes", "3,x"), "--sizes: 'x' is not valid: expected a whole number, such as"),
             (
                 ("--network.activation", "Relu"),
                 "--network.activation: 'Relu' is not valid: expected 'tanh' or 'relu'; did you mean relu?",
@@ -65,7 +65,6 @@ class TestCommandLine:
             ),
             *(
                 ("1_000", 1000),
-                ("12345678901234567890123", 12345678901234567890123),
                 ("123456789012345k", 123456789012345000),
             ),
         ],
@@ -73,7 +72,7 @@ class TestCommandLine:
     def test_takes_whole_numbers_as_people_write_them(self, value: str, number: int):
         assert read("--n-actors", value).n_actors == number
 
-    @pytest.mark.parametrize("value", ["2.5", "1e-3", "1e999999999", "20 MB", "M", "0x10", "1.2345k"])
+    @pytest.mark.parametrize("value", ["2.5", "1e-3", "1e999999999", "20 MB", "M", "0x10", "1.2345k", str(2**63)])
     def test_refuses_what_is_no_whole_number(self, value: str):
         assert refused("--n-actors", value) == (
             f"--n-actors: {value!r} is not valid: expected a whole number, such as 5000, 1e6 or 20M"

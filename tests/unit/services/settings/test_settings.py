@@ -24,7 +24,7 @@ class TestEnvironment:
         ("variable", "value", "message"),
         [
             ("ROLLCAST_ENV_KWARGS", "{", "--env-kwargs: '{' is not valid (from ROLLCAST_ENV_KWARGS): not JSON"),
-            ("ROLLCAST_SIZES", "3,x", "--sizes.1: 'x' is not valid (from ROLLCAST_SIZES): "),
+            ("ROLLCAST_SIZES", "3,x", "--sizes: 'x' is not valid (from ROLLCAST_SIZES): "),
             ("ROLLCAST_SEED", "-1", "--seed: '-1' is not valid (from ROLLCAST_SEED): "),
             ("rollcast_seed", "-1", "--seed: '-1' is not valid (from ROLLCAST_SEED): "),
             ("ROLLCAST_NETWORK", "{", "--network: '{' is not valid (from ROLLCAST_NETWORK): "),
