@@ -25,13 +25,19 @@ STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings, "relay": RelaySettings, "dashboard": DashboardSettings}
 SERVICES = [(COMPOSE, "learner"), (COMPOSE, "actor"), (COMPOSE, "dashboard"), (RELAYS, "relay")]
 SERVICES += [(STACK, "learner"), (STACK, "actor")]
-# Those of a process in its container: names, places in the network, and files that are mounted with their paths.
-OF_THE_CONTAINER = (
-    *("settings_exit_code", "actor_id", "role", "relay_id", "heartbeat_file", "address_file", "advertised_host"),
-    *("address", "learner_address", "listen_address", "metrics_address"),
-    *("insecure", "token", "token_file", "tokens_file", "tls_ca", "tls_cert", "tls_key", "tls_client_ca"),
-    *("tls_server_name", "serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"),
-)
+# The settings of a process that its container has of its own, and does not take from the shell, with the reasons.
+OF_THE_CONTAINER = {
+    "settings_exit_code": "restart policies cannot tell wrong settings from a crash",
+    **dict.fromkeys(("actor_id", "relay_id"), "after the host, so that each replica has its own"),
+    "role": "a service for each",
+    "heartbeat_file": "the image's health check looks there",
+    **dict.fromkeys(("address_file", "advertised_host", "tls_server_name"), "the network has a name for the service"),
+    **dict.fromkeys(("address", "learner_address", "listen_address", "metrics_address"), "in the network of services"),
+    "insecure": "that network is this machine's or the stack's own",
+    **dict.fromkeys(("token", "token_file", "tokens_file"), "mounted with their paths"),
+    **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "tls_client_ca"), "mounted with their paths"),
+    **dict.fromkeys(("serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"), "mounted with their paths"),
+}
 
 
 def health_check(component):
@@ -129,7 +135,9 @@ class TestLearner:
 @pytest.mark.parametrize(("file", "component"), SERVICES)
 def test_whatever_the_shell_sets_is_passed_on(file, component):
     given = file["services"][component]["environment"]
-    expected = variables_of(component) - {variable_name((name,)) for name in OF_THE_CONTAINER}
+    own = {variable_name((name,)) for name in OF_THE_CONTAINER}
+    assert own <= set.union(*map(variables_of, SETTINGS)), "each of the table is a setting"
+    expected = variables_of(component) - own
     lacking = expected - given.keys()
     assert not lacking, f"{', '.join(sorted(lacking))}: write them into the list of what is passed on"
     assert given.keys() <= variables_of(component)

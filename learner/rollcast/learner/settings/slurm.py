@@ -15,6 +15,7 @@ from rollcast.learner.settings.learning import FIRST_OF_LEARNING
 from rollcast.learner.slurm.scripts import Resources
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.settings.addresses import ListeningAddress
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne
@@ -174,6 +175,9 @@ class SlurmSettings(ActingSettings, ServingSettings):
         "too.",
         FREE,
     )
+    policy_encoding: PolicyEncodingName = setting(
+        "full", "Form in which policies come to actors and evaluators, as for rollcast actor.", FREE
+    )
     address: ListeningAddress = setting(
         "0.0.0.0:0", "The address on which the learner listens: host:port (port 0: any free port).", FREE
     )
@@ -260,7 +264,9 @@ class SlurmSettings(ActingSettings, ServingSettings):
         Args:
             role: `act` or `evaluate`.
         """
-        values = self.model_dump(mode="json", include={*ActingSettings.model_fields, "network", "log_level"})
+        values = self.model_dump(
+            mode="json", include={*ActingSettings.model_fields, "network", "policy_encoding", "log_level"}
+        )
         return {**values, "role": role, "max_rollout_bytes": self.limits.max_rollout_bytes}
 
     def learner_resources(self) -> Resources:

@@ -122,3 +122,47 @@ def test_refuses_what_cannot_be_right(arguments, match):
 def test_a_certificate_for_clients_in_the_environment_is_not_the_learners(monkeypatch):
     monkeypatch.setenv("ROLLCAST_TLS_CERT", "viewer.pem")
     assert "tls_cert" not in read().learner_values()
+
+
+# The options of the processes that a run on Slurm does not pass on, and why.
+NOT_PASSED_ON = {
+    "learner": {
+        **dict.fromkeys(
+            ("tls_cert", "tls_key", "tls_client_ca", "tokens_file", "tls_server_name"), "made for each run"
+        ),
+        "insecure": "each run has certificates",
+        "address_file": "the run's folder has it",
+        "advertised_host": "the learner says which node it got",
+        "run_dir": "an argument in the script",
+        "resume": "the script says auto",
+    },
+    "actor": {
+        **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "token", "token_file", "insecure"), "made for each run"),
+        "learner_address": "the run's folder has it",
+        "actor_id": "after the task of the array",
+        "role": "after the array",
+        "recipe": "what it says is passed on",
+        **dict.fromkeys(("connect_timeout_s", "reconnect_timeout_s"), "--patience-s"),
+        "wait_for_next_run": "a run is a submission",
+        "heartbeat_file": "Slurm checks no health",
+        "envs_per_actor": "the learner tells its actors",
+        "max_rollout_bytes": "--limits.max-rollout-bytes is both sides'",
+        "metrics_address": "the learner's: several actors may share a node",
+        "torch_threads": "the learner's: an actor computes on one core",
+    },
+}
+
+
+@pytest.mark.parametrize(("process", "settings"), [("learner", ServingSettings), ("actor", ActorSettings)])
+def test_every_option_of_the_processes_reaches_them_or_is_made_here(process, settings):
+    given = read()
+    passed_on = given.learner_values() if process == "learner" else given.actor_values("act")
+    unset = {name for name in SlurmSettings.model_fields if getattr(given, name) is None}
+    lost = settings.model_fields.keys() - passed_on.keys() - unset - NOT_PASSED_ON[process].keys()
+    assert not lost, f"{', '.join(sorted(lost))}: pass them on, or say why not"
+    assert NOT_PASSED_ON[process].keys() <= settings.model_fields.keys()
+
+
+def test_form_of_policies_is_the_actors(monkeypatch):
+    monkeypatch.setenv("ROLLCAST_POLICY_ENCODING", "delta")
+    assert read().actor_values("act")["policy_encoding"] == "delta"
