@@ -160,6 +160,14 @@ class LearnerConnection(Connection):
         except RollcastError as error:
             # The thread that keeps the stream meets the same error, and reconnects.
             logger.debug("the learner at %s does not say how far it is: %s", self._address, error)
+            with self._changed:
+                gives_up = self._outbox.uplink is uplink and self._silence.is_in_vain()
+            if gives_up:
+                uplink.cancel(
+                    NotReadyError(
+                        f"the learner is silent, and has not said how far it is: {error}; join again with backoff"
+                    )
+                )
             return
         with self._changed:
             if self._outbox.uplink is not uplink or self._outbox.acknowledged != acknowledged:

@@ -10,6 +10,8 @@ from rollcast.services.rollouts.join import JoinAgreement
 
 # Seconds of silence after which the learner is asked.
 SILENCE_S = 15.0
+# So often it is asked without an answer before the actor connects again. On a slow link it never answers in time.
+_MAX_IN_VAIN = 3
 
 
 class Silence:
@@ -23,6 +25,7 @@ class Silence:
         self._may_last_s = self._ask_after_s = SILENCE_S
         # The policy version in the learner's last answer; 0: it has not been asked on this stream.
         self._told_version = 0
+        self._n_in_vain = 0
 
     def opened(self) -> None:
         """Starts over for a new stream, perhaps to another learner."""
@@ -32,6 +35,7 @@ class Silence:
     def broken(self) -> None:
         """Starts the clock again: the learner has answered, or the actor has sent a rollout."""
         self._since, self._ask_after_s = time.monotonic(), self._may_last_s
+        self._n_in_vain = 0
 
     def progressed(self) -> None:
         """Notes that a rollout was acknowledged: messages arrive, so the usual silence is allowed again."""
@@ -44,6 +48,11 @@ class Silence:
             return False
         self._ask_after_s = silent_s + SILENCE_S
         return True
+
+    def is_in_vain(self) -> bool:
+        """Notes that the learner has not answered in time; returns True the third time: nobody can say what is lost."""
+        self._n_in_vain += 1
+        return self._n_in_vain % _MAX_IN_VAIN == 0
 
     def find_loss(
         self, answer: JoinAgreement, *, is_open: bool, acknowledged: int, has_sent: bool, policy_version: int

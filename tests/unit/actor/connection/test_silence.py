@@ -49,6 +49,15 @@ def test_asks_the_learner_once_in_15_s_of_silence(clock: Clock):
     assert not silent.is_to_be_asked()
 
 
+def test_a_learner_that_never_answers_in_time_is_given_up_the_third_time(clock: Clock):
+    silent = Silence()
+    assert [silent.is_in_vain() for _ in range(6)] == [False, False, True, False, False, True]
+    silent.is_in_vain()
+    silent.broken()
+    assert not silent.is_in_vain(), "it has answered since"
+    assert not silent.is_in_vain()
+
+
 @pytest.mark.parametrize(
     ("told", "known"),
     [
