@@ -206,6 +206,10 @@ speed: env ## three minutes of make bench-against
 chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and networks, and the books kept; ARGS="--seed 3"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: simulate
+simulate: env ## the real parts in one thread, in orders that seeds decide, with faults; ARGS="--seconds 600", "--prove"
+	$(BIN)/python -m tests.simulation $(ARGS)
+
 .PHONY: soak
 soak: env ## half an hour of learners and actors: memory, threads, descriptors flat? ARGS="--minutes 5 --plot soak.svg"
 	$(BIN)/python -m tests.soak $(ARGS)

@@ -1,0 +1,40 @@
+"""Schedules that have failed once; what was wrong with each is mended, and stays so."""
+
+import dataclasses
+
+from tests.simulation.scenario import Fault, Scenario
+
+_ONE_ACTOR = Scenario(
+    setting="queue",
+    n_actors=1,
+    envs_per_actor=1,
+    batch_size=1,
+    factor=1.0,
+    n_updates=5,
+    checkpoint_every=99,
+    n_relays=0,
+    is_durable=False,
+    rate=0.0,
+    faults=(),
+)
+
+
+def _with(setting: str, *faults: Fault) -> Scenario:
+    return dataclasses.replace(_ONE_ACTOR, setting=setting, faults=faults)
+
+
+FOUND = {
+    "of two processes of a name, both ended when the learner had forgotten them": _with(
+        "queue", Fault(40, "replace an actor", 3), Fault(56, "kill the learner", 1)
+    ),
+    "in step, another learner waited without an end for what had been played": _with(
+        "in_step", Fault(120, "kill the learner", 1)
+    ),
+    "a message that was lost on a slow link was never missed": _with(
+        "in_step",
+        Fault(11, "cut a connection", 7134),
+        Fault(48, "slow a connection", 8873),
+        Fault(277, "lose a message", 30269),
+    ),
+    "an actor ended when the only message of its subscription was lost": _with("queue", Fault(13, "lose a message", 0)),
+}

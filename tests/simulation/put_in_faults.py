@@ -1,0 +1,180 @@
+"""Faults that are put into the parts, to see that the simulator finds them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PutIn:
+    """A fault that is put in.
+
+    Attributes:
+        name: What is wrong then.
+        path: The module's file.
+        right: A text that is there once.
+        wrong: What takes its place.
+        world: The world that shall find it.
+    """
+
+    name: str
+    path: str
+    right: str
+    wrong: str
+    world: str = "system"
+
+
+_INGEST = "learner/rollcast/learner/ingest"
+_DURABLE = "learner/rollcast/learner/durable"
+_CONNECTION = "actor/rollcast/actor/connection"
+
+FAULTS = (
+    PutIn(
+        "a rollout is acknowledged before the queue has it",
+        f"{_INGEST}/stream.py",
+        "                    durable.discard(rollout)\n                return False",
+        "                    durable.discard(rollout)\n                return True",
+    ),
+    PutIn(
+        "a rollout may go by < for <=",
+        "services/rollcast/services/rollouts/uplink.py",
+        "item.sequence <= self._credit_sequence",
+        "item.sequence < self._credit_sequence",
+    ),
+    PutIn(
+        "a learner that is resumed forgets which rollouts it has taken",
+        f"{_INGEST}/registry.py",
+        "acknowledged = max(acknowledged, earlier.taken_sequence)",
+        "acknowledged = 0",
+        "durable",
+    ),
+    PutIn(
+        "a process that was replaced gets its name back",
+        f"{_INGEST}/registry.py",
+        "offer.process_nonce in before.replaced_nonces or 0 < offer.incarnation <= before.incarnation",
+        "False",
+    ),
+    PutIn(
+        "a credit is given twice",
+        f"{_INGEST}/credits.py",
+        "            self.credit += 1\n",
+        "            self.credit += 2\n",
+        "credits",
+    ),
+    PutIn(
+        "what a closed stream reserved is not given back",
+        f"{_INGEST}/credits.py",
+        "            self._room.release(self._n_trajectories)\n",
+        "            pass\n",
+        "credits",
+    ),
+    PutIn(
+        "room that is given back lets nobody in",
+        f"{_INGEST}/queue.py",
+        "            self._reserved -= n_trajectories\n            self._let_in()",
+        "            self._reserved -= n_trajectories",
+        "queue",
+    ),
+    PutIn(
+        "the queue reserves without its lock",
+        f"{_INGEST}/queue.py",
+        "        with self._lock:\n            n_left_queued",
+        "        if True:\n            n_left_queued",
+        "queue",
+    ),
+    PutIn(
+        "a turn that is withdrawn stays in the line",
+        f"{_INGEST}/queue.py",
+        "                self._turns.remove(turn)\n",
+        "",
+        "queue",
+    ),
+    PutIn(
+        "places of a round are not given back",
+        f"{_INGEST}/rounds.py",
+        "                place.is_held = False\n                self._free(place)",
+        "                place.is_held = False",
+        "in rounds",
+    ),
+    PutIn(
+        "who gets places is not woken",
+        f"{_INGEST}/rounds.py",
+        "            place.version = self._version\n            place.is_over.release()",
+        "            place.version = self._version",
+        "rounds",
+    ),
+    PutIn(
+        "a round has one place too many",
+        f"{_INGEST}/rounds.py",
+        "if self._taken[version] >= self._batch_size:",
+        "if self._taken[version] > self._batch_size:",
+        "rounds",
+    ),
+    PutIn(
+        "actors of a later round are not called back",
+        f"{_INGEST}/rounds.py",
+        "        for recall in recalls:\n            recall()",
+        "        del recalls",
+        "rounds",
+    ),
+    PutIn(
+        "a rollout is on the disk before the disk says so",
+        f"{_DURABLE}/log.py",
+        "        self._writer.commit()\n",
+        "",
+        "durable",
+    ),
+    PutIn(
+        "the log is trimmed one rollout too far",
+        f"{_DURABLE}/coverage.py",
+        "                runs.append((rollout.number, rollout.number))",
+        "                runs.append((rollout.number + 1, rollout.number + 1))",
+        "durable",
+    ),
+    PutIn(
+        "a stream that is opened again sends nothing again",
+        f"{_CONNECTION}/outbox.py",
+        "            for rollout in self._rollouts:\n                self.uplink.send(rollout)\n",
+        "",
+    ),
+    PutIn(
+        "an actor forgets one rollout more than was acknowledged",
+        f"{_CONNECTION}/outbox.py",
+        "self._rollouts[0].sequence <= progress.acknowledged_sequence:",
+        "self._rollouts[0].sequence <= progress.acknowledged_sequence + 1:",
+    ),
+    PutIn(
+        "a silent learner is never asked",
+        f"{_CONNECTION}/silence.py",
+        "        self._ask_after_s = silent_s + SILENCE_S\n        return True",
+        "        self._ask_after_s = silent_s + SILENCE_S\n        return False",
+    ),
+    PutIn(
+        "a learner that is stopping is given up",
+        f"{_CONNECTION}/reconnects.py",
+        "_RETRYABLE = (LearnerUnreachableError, NotReadyError,",
+        "_RETRYABLE = (LearnerUnreachableError,",
+    ),
+    PutIn(
+        "an actor does not note its credit",
+        "services/rollcast/services/rollouts/uplink.py",
+        "                    self._credit_sequence = max(self._credit_sequence, response.credit_sequence)\n",
+        "",
+    ),
+    PutIn(
+        "a version wakes no subscriber",
+        "learner/rollcast/learner/actors/subscribers.py",
+        "            self._wake([one for one in self._waiting if self._due_s(one, now) <= 0.0])",
+        "            del now",
+        "subscribers",
+    ),
+    PutIn(
+        "stale is one version later",
+        "learner/rollcast/learner/actors/stale_trajectories.py",
+        "policy_lag > self._max_policy_lag",
+        "policy_lag > self._max_policy_lag + 1",
+    ),
+)
+
+
+def find(name: str) -> PutIn:
+    """Returns a fault by its name."""
+    return next(fault for fault in FAULTS if fault.name == name)

@@ -1,0 +1,297 @@
+"""Runs tasks one at a time, in an order that a seed decides, by a clock of its own.
+
+A task is a greenlet. It runs until it waits for something or reaches a switch point, such as a lock; there the
+scheduler may let another one go on. Time stands still while any task can run; when none can, it jumps to the next
+timer. So a schedule takes no longer than its steps, and the same choices give the same run.
+"""
+
+import heapq
+import itertools
+import math
+import random
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import greenlet  # type: ignore[import-untyped]
+
+# In the place of a number of waits: the task is ready, and its process is frozen.
+_FROZEN = -1
+
+
+class ScheduleError(AssertionError):
+    """A schedule has shown a fault."""
+
+
+class Choices:
+    """Decides at each switch point; remembers every decision that is not the plain one, 0.
+
+    Args:
+        seed: The seed of the decisions.
+        rate: The share of switch points at which another task goes on.
+        given: The decisions of an earlier run, by number; None: they are drawn.
+    """
+
+    def __init__(self, seed: int, rate: float, given: Mapping[int, int] | None = None) -> None:
+        self.random = random.Random(seed)
+        self._rate = rate
+        self._given = given
+        self._n = 0
+        self.made: dict[int, int] = {}
+
+    def pick(self, n: int) -> int:
+        """Returns a number below `n`, nearly always 0."""
+        i = self._n
+        self._n += 1
+        if self._given is not None:
+            choice = self._given.get(i, 0) % n
+        elif self.random.random() >= self._rate:
+            return 0
+        else:
+            choice = int(self.random.random() * n)
+        if choice:
+            self.made[i] = choice
+        return choice
+
+
+class Process:
+    """Tasks that are killed, frozen and started together.
+
+    Attributes:
+        name: The name.
+        is_dead: True once it was killed: its tasks never run again.
+        frozen_until: Its tasks do not run before this time.
+    """
+
+    __slots__ = ("frozen_until", "is_dead", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_dead = False
+        self.frozen_until = 0.0
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Task:
+    """One thread of a process."""
+
+    __slots__ = ("glet", "is_done", "is_parked", "joiners", "name", "number", "process", "was_woken")
+
+    def __init__(self, process: Process, name: str, number: int) -> None:
+        self.process = process
+        self.name = name
+        self.number = number
+        self.is_done = False
+        self.is_parked = False
+        # Whether the last wait ended by a wake-up; False: by its deadline.
+        self.was_woken = False
+        self.joiners: list[Task] = []
+        self.glet: greenlet.greenlet | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.process}/{self.name}"
+
+    def stack(self) -> str:
+        """Returns where it waits."""
+        frame = None if self.glet is None else self.glet.gr_frame
+        lines = traceback.format_stack(frame)[-6:] if frame is not None else ["  (it has not begun)\n"]
+        return "".join(lines)
+
+
+class Scheduler:
+    """Runs tasks until all have ended or wait for each other.
+
+    Args:
+        choices: Decides which task goes on.
+        max_steps: After so many steps the schedule has failed: it would never end.
+        max_time_s: Likewise, by its own clock.
+
+    Attributes:
+        now: Its clock, in seconds.
+        current: The task that runs; None outside of tasks.
+        n_steps: The steps so far.
+        is_over: True once `close` was called: nothing waits any more.
+        failures: The exceptions that have ended tasks.
+    """
+
+    def __init__(self, choices: Choices, *, max_steps: int = 200_000, max_time_s: float = 3_600.0) -> None:
+        self.now = 1_000.0
+        self.choices = choices
+        self.current: Task | None = None
+        self.n_steps = 0
+        self.is_over = False
+        self.failures: list[tuple[Task, BaseException]] = []
+        self._max_steps = max_steps
+        self._ends_at = self.now + max_time_s
+        self._ready: deque[Task] = deque()
+        self._timers: list[tuple[float, int, Task, int]] = []
+        self._numbers = itertools.count(1)
+        # How often each task has waited: a timer of an earlier wait has no effect.
+        self._waits: dict[Task, int] = {}
+        self._tasks: dict[Task, None] = {}
+        self._hub = greenlet.getcurrent()
+        self._events: deque[tuple[int, Callable[[], None]]] = deque()
+
+    # -- for tasks --
+
+    def spawn(self, process: Process, name: str, target: Callable[[], object], *, delay_s: float = 0.0) -> Task:
+        """Begins a task, at once or after a time."""
+        task = Task(process, name, next(self._numbers))
+        if self.is_over:
+            task.is_done = True
+            return task
+        task.glet = greenlet.greenlet(lambda: self._run(task, target), self._hub)
+        self._tasks[task] = None
+        if delay_s > 0.0:
+            task.is_parked = True
+            self._set_timer(task, self.now + delay_s)
+        else:
+            self._ready.append(task)
+        return task
+
+    def pause(self) -> None:
+        """Is a switch point: perhaps another task goes on here."""
+        task = self.current
+        if task is None or not self._ready or self.is_over:
+            return
+        choice = self.choices.pick(len(self._ready) + 1)
+        if choice:
+            self._ready.rotate(1 - choice)
+            self._ready.insert(1, task)
+            self._hub.switch(True)
+
+    def park(self, deadline: float = math.inf) -> bool:
+        """Waits until the task is woken, or until its deadline; returns whether it was woken."""
+        task = self.current
+        if self.is_over or task is None:
+            raise greenlet.GreenletExit
+        task.is_parked, task.was_woken = True, False
+        self._waits[task] = self._waits.get(task, 0) + 1
+        if deadline < math.inf:
+            self._set_timer(task, deadline)
+        self._hub.switch(False)
+        return task.was_woken
+
+    def sleep(self, seconds: float) -> None:
+        """Waits for a time."""
+        if not self.is_over:
+            self.park(self.now + max(0.0, seconds))
+
+    def wake(self, task: Task) -> None:
+        """Ends the wait of a task."""
+        if task.is_parked and not task.process.is_dead:
+            task.is_parked, task.was_woken = False, True
+            self._ready.append(task)
+
+    # -- for the one that drives --
+
+    def at_step(self, step: int, event: Callable[[], None]) -> None:
+        """Has an event happen between two steps. Events are given in their order."""
+        self._events.append((step, event))
+
+    @property
+    def has_events(self) -> bool:
+        """True while there are events to come."""
+        return bool(self._events)
+
+    @property
+    def n_ready(self) -> int:
+        """The tasks that could go on now."""
+        return len(self._ready)
+
+    def kill(self, process: Process) -> None:
+        """Ends a process between two of its steps."""
+        process.is_dead = True
+        self._ready = deque(task for task in self._ready if not task.process.is_dead)
+
+    def run(self, is_finished: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+        """Runs until the schedule is finished.
+
+        Args:
+            is_finished: Returns whether all that was to happen has.
+            check: Called after each step; raises a `ScheduleError` if an invariant is broken.
+
+        Raises:
+            ScheduleError: It never ends, or `check` has raised it.
+        """
+        takes_first = False
+        while not is_finished():
+            while self._events and (self._events[0][0] <= self.n_steps or not (self._ready or self._timers)):
+                self._events.popleft()[1]()
+                takes_first = False
+            if not self._ready and not self._next_timer():
+                if self._events:
+                    continue
+                raise ScheduleError(f"nobody can go on any more\n{self.waiting()}")
+            if not takes_first and len(self._ready) > 1:
+                self._ready.rotate(-self.choices.pick(len(self._ready)))
+            takes_first = self._step(self._ready.popleft())
+            check()
+            if self.failures:
+                task, error = self.failures[0]
+                raise ScheduleError(f"{task} failed: {type(error).__name__}: {error}") from error
+            if self.n_steps > self._max_steps or self.now > self._ends_at:
+                raise ScheduleError(f"no end after {self.n_steps} steps and {self.now - 1_000:.0f} s\n{self.waiting()}")
+
+    def waiting(self) -> str:
+        """Describes where each task waits."""
+        waits = [task for task in self._tasks if not task.is_done and not task.process.is_dead]
+        return "\n".join(f"{task}:\n{task.stack()}" for task in waits)
+
+    def close(self) -> None:
+        """Ends all tasks."""
+        self.is_over = True
+        for task in list(self._tasks):
+            if task.glet is not None and not task.is_done and task.glet:
+                self.current = task
+                task.glet.throw(greenlet.GreenletExit)
+        self.current = None
+
+    def _set_timer(self, task: Task, at: float) -> None:
+        heapq.heappush(self._timers, (at, next(self._numbers), task, self._waits.get(task, 0)))
+
+    def _next_timer(self) -> bool:
+        """Lets time go on to the next timer; returns False if there is none."""
+        while self._timers:
+            at, _, task, n_waits = heapq.heappop(self._timers)
+            if task.process.is_dead:
+                continue
+            if n_waits == _FROZEN:
+                self.now = max(self.now, at)
+                self._ready.append(task)
+                return True
+            if task.is_parked and self._waits.get(task, 0) == n_waits:
+                self.now = max(self.now, at)
+                task.is_parked, task.was_woken = False, False
+                self._ready.append(task)
+                return True
+        return False
+
+    def _step(self, task: Task) -> bool:
+        """Lets a task go on; returns whether it has chosen who is next."""
+        self.n_steps += 1
+        if task.process.frozen_until > self.now:
+            heapq.heappush(self._timers, (task.process.frozen_until, next(self._numbers), task, _FROZEN))
+            return False
+        self.current = task
+        assert task.glet is not None
+        chosen = task.glet.switch()
+        self.current = None
+        return chosen is True
+
+    def _run(self, task: Task, target: Callable[[], object]) -> None:
+        try:
+            target()
+        except greenlet.GreenletExit:
+            pass
+        except BaseException as error:  # noqa: BLE001 - it ends the schedule
+            if not self.is_over:
+                self.failures.append((task, error))
+        finally:
+            task.is_done = True
+            self._tasks.pop(task, None)
+            self._waits.pop(task, None)
+            for joiner in task.joiners:
+                self.wake(joiner)

@@ -1,0 +1,107 @@
+"""Runs schedules in a process of its own, and prints a line of JSON for each world and each failure."""
+
+import argparse
+import gc
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+from tests.simulation.instrument import instrument
+from tests.simulation.put_in_faults import find
+from tests.simulation.shrink import Outcome, shrink
+from tests.simulation.worlds import World, worlds
+
+# Python's clock, before the simulator has one.
+_clock = time.monotonic
+# Schedules after which circles of dead tasks are collected.
+_COLLECT_EVERY = 50
+
+
+def main() -> None:
+    """Runs what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worlds", required=True, help="names, with commas between")
+    parser.add_argument("--first-seed", type=int, required=True)
+    parser.add_argument("--every", type=int, default=1, help="the distance from one seed to the next")
+    parser.add_argument("--schedules", type=int, default=sys.maxsize, help="of each world")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--shrink-seconds", type=float, default=30.0)
+    parser.add_argument("--failures", type=int, default=sys.maxsize, help="end after so many of a world")
+    parser.add_argument("--fault", default="", help="put this one in")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    fault = find(given.fault) if given.fault else None
+    instrument(None if fault is None else (fault.path, fault.right, fault.wrong))
+    known = worlds()
+    ends_at = _clock() + given.seconds
+    chosen = {name: known[name] for name in given.worlds.split(",")}
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    whole = sum(world.share for world in chosen.values())
+    for name, world in chosen.items():
+        left_s = ends_at - _clock()
+        until = _clock() + left_s * world.share / whole
+        whole -= world.share
+        _run_world(name, world, given, until)
+
+
+def _run_world(name: str, world: World, given: Any, until: float) -> None:
+    began, n, n_steps, n_failures = _clock(), 0, 0, 0
+    while n < given.schedules and n_failures < given.failures and _clock() < until:
+        seed = given.first_seed + n * given.every
+        n += 1
+        scenario = world.draw(seed)
+        outcome = world.run(scenario, seed, None)
+        n_steps += outcome.n_steps
+        if n % _COLLECT_EVERY == 0:
+            gc.collect()
+        if outcome.failure:
+            n_failures += 1
+            after_s = _clock() - began
+            _tell_failure(name, world, seed, scenario, outcome, shrink_s=given.shrink_seconds, after_s=after_s)
+    _say(world=name, schedules=n, steps=n_steps, failures=n_failures, seconds=_clock() - began)
+
+
+def _tell_failure(
+    name: str,
+    world: World,
+    seed: int,
+    scenario: Any,
+    outcome: Outcome,
+    *,
+    shrink_s: float,
+    after_s: float,
+) -> None:
+    deadline = _clock() + shrink_s
+    small, shrunk = shrink(
+        scenario,
+        outcome,
+        lambda smaller, switches: world.run(smaller, seed, switches),
+        goes_on=lambda: _clock() < deadline,
+    )
+    _say(
+        world=name,
+        seed=seed,
+        after_s=after_s,
+        failure=shrunk.failure,
+        scenario=str(small),
+        switches=len(shrunk.switches),
+        steps=shrunk.n_steps,
+    )
+
+
+def _say(**fields: object) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        raise SystemExit("PYTHONHASHSEED is not 0, and sets would have another order; expected it to be; set it")
+    main()
+    # Generators of tasks that were ended would run on while the interpreter is taken apart.
+    os._exit(0)

@@ -1,0 +1,41 @@
+"""The worlds that can be simulated, by name: what each plays, and how a schedule of it is drawn and run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tests.simulation.found import FOUND
+from tests.simulation.shrink import Outcome
+
+
+@dataclass(frozen=True)
+class World:
+    """A world.
+
+    Attributes:
+        draw: Draws a scenario from a seed.
+        run: Runs a scenario: its seed, and the switches of an earlier run or None.
+        share: Its share of the time.
+    """
+
+    draw: Callable[[int], Any]
+    run: Callable[[Any, int, dict[int, int] | None], Outcome]
+    share: float
+
+
+def worlds() -> Mapping[str, World]:
+    """Returns the worlds; the first call installs the simulator in this process."""
+    from tests.simulation import world
+    from tests.simulation.parts import PARTS, run_scripts
+    from tests.simulation.scenario import draw_durable, draw_rounds_of_actors, draw_scenario
+
+    parts = {name: World(draw, partial(run_scripts, build), 0.07) for name, (draw, build) in PARTS.items()}
+    found = tuple(FOUND.values())
+    return {
+        "found": World(lambda seed: found[seed % len(found)], world.run_schedule, 0.01),
+        "system": World(draw_scenario, world.run_schedule, 0.3),
+        "durable": World(draw_durable, world.run_schedule, 0.15),
+        "in rounds": World(draw_rounds_of_actors, world.run_schedule, 0.15),
+        **parts,
+    }
