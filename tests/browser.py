@@ -1,6 +1,7 @@
 """A headless Chromium for tests of pages, and the dashboards that they open."""
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
+from tests import deaf_chromium
 from tests.needs import lacks
 from tests.processes import DEADLINE_S, running, wait_until
 from tests.zygote import ForkedProcess
@@ -23,8 +25,11 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         lacks("chromium", "no Chromium is installed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        # Chromium has no sandbox for root
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=deaf_chromium.__file__,
+            env={**os.environ, "CHROMIUM": program},
+            args=["--no-sandbox"],  # it has none for root
+        )
         try:
             yield browser
         finally:

@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
@@ -19,6 +22,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.history.history import EventSeverity, HistoryEvent
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.status.status import ActorState, Phase
+from tests import deaf_chromium
 from tests.browser import chromium, dashboard, watcher
 from tests.histories import actor, busy_run, relayed_run, serve_history, status, update
 from tests.processes import ended, free_port, refused, rollcast, wait_until
@@ -350,6 +354,19 @@ def code_of(request):
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+def test_the_browser_hears_nothing_of_networks_that_other_tests_start():
+    """It would end its connections, and the page would complain."""
+    asked = "import socket; socket.socket(socket.AF_INET).close(); socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"
+    done = subprocess.run(
+        [deaf_chromium.__file__, "-c", asked],
+        env={**os.environ, "CHROMIUM": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.strip().endswith("Address family not supported by protocol")
 
 
 class TestTheProcess:
