@@ -267,7 +267,6 @@ def test_what_is_called_too_often(limit):
 HALF_OPEN = {
     "max_half_open_calls": Limits(max_half_open_calls=8, request_s=60.0),
     "max_half_open_calls_per_host": Limits(max_half_open_calls_per_host=8, request_s=60.0),
-    # a second, so that the test's own calls, on a machine with other work, are never late
     "request_s": Limits(request_s=1.0),
 }
 
@@ -276,11 +275,20 @@ HALF_OPEN = {
 def test_what_sends_no_request_is_ended(limit, caplog):
     with serve(limits=HALF_OPEN[limit]) as learner, LearnerClient(learner.address) as client:
         with half_open_calls(learner.address, [HEALTH_CHECK], n_calls=16, n_connections=2):
-            wait_until(lambda: client.is_serving() and throttled(client), "some were ended")
-            assert throttled(client) == {("ipv4:127.0.0.1", limit)}
+            met = []
+            wait_until(lambda: met.extend(met_while_serving(client)) or met, "some were ended, and others served")
+            assert set(met) == {("ipv4:127.0.0.1", limit)}
             # the status knows it a moment before
             told = f"calls that sent no request, the last of ipv4:127.0.0.1 ({limit})"
             wait_until(lambda: told in caplog.text, "the warning")
+
+
+def met_while_serving(client):
+    """The limits met; none if one of the questions was ended, too: its request has come later than others' calls."""
+    try:
+        return throttled(client) if client.is_serving() else set()
+    except LearnerUnreachableError:
+        return set()
 
 
 def test_max_calls():
