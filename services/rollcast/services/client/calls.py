@@ -3,13 +3,11 @@
 from collections.abc import Callable, Generator
 from typing import Any, Self
 
-import grpc
-
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import LONGEST_WAIT_S
 from rollcast.services.security.security import ClientSecurity
-from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.wire.error_status import errors_of_calls
 
 
 class Client:
@@ -46,16 +44,16 @@ class Client:
         self._channel.close()
 
     def _call(self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
-        try:
+        with errors_of_calls(self.address):
             return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error
 
-    def _responses(self, call: Any) -> Generator[Any, None, None]:  # noqa: ANN401  # a call, whose type the stubs do not know
+    def _responses(
+        self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None
+    ) -> Generator[Any, None, None]:
         """Yields the responses of a stream; closing the iterator cancels the call."""
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from error
-        finally:
-            call.cancel()
+        with errors_of_calls(self.address):
+            call = method(request, timeout=timeout_s)
+            try:
+                yield from call
+            finally:
+                call.cancel()

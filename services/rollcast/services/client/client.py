@@ -200,8 +200,12 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
         """
         assembler = PolicyAssembler()
-        call = self._policies.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=max(self._timeout_s, POLICY_TIMEOUT_S))
-        with contextlib.closing(self._responses(call)) as responses:
+        called = self._responses(
+            self._policies.GetPolicy,
+            policy_pb2.GetPolicyRequest(),
+            timeout_s=max(self._timeout_s, POLICY_TIMEOUT_S),
+        )
+        with contextlib.closing(called) as responses:
             for response in responses:
                 if (policy := assembler.add(response.chunk)) is not None:
                     return policy
@@ -284,8 +288,8 @@ class LearnerClient(Client):
             NotReadyError: The learner is stopping.
             LearnerUnreachableError: No learner answers.
         """
-        call = self._learner.WatchStatus(learner_pb2.WatchStatusRequest(interval_s=interval_s))
-        for response in self._responses(call):
+        request = learner_pb2.WatchStatusRequest(interval_s=interval_s)
+        for response in self._responses(self._learner.WatchStatus, request):
             yield status_from_proto(response.status)
 
     def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
@@ -302,8 +306,8 @@ class LearnerClient(Client):
             NotReadyError: Training has not started, or the learner is stopping.
             LearnerUnreachableError: No learner answers.
         """
-        call = self._history.WatchHistory(history_pb2.WatchHistoryRequest(interval_s=interval_s))
-        yield from updates_from_protos(self._responses(call))
+        request = history_pb2.WatchHistoryRequest(interval_s=interval_s)
+        yield from updates_from_protos(self._responses(self._history.WatchHistory, request))
 
     def actors(self) -> tuple[ActorInfo, ...]:
         """Returns every actor that has joined, by slot, including those that have left.

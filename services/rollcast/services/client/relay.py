@@ -1,15 +1,12 @@
 """A relay's calls of its learner: values in, values out, errors from the tree."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import LearnerUnreachableError, RollcastError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.relayed import EncodedSubscription
 from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.evaluation import EvaluationReport
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
+from rollcast.services.rollouts.join import Relay
 
 
 class RelayClient(LearnerClient):
@@ -17,16 +14,6 @@ class RelayClient(LearnerClient):
 
     Its arguments are those of `LearnerClient`.
     """
-
-    def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
-        """Agrees with the learner for an actor; see `LearnerClient.join`."""
-        with self._perhaps_closed():
-            return super().join(offer, timeout_s=timeout_s)
-
-    def report_evaluation(self, report: EvaluationReport) -> None:
-        """Passes an evaluator's report on; see `LearnerClient.report_evaluation`."""
-        with self._perhaps_closed():
-            super().report_evaluation(report)
 
     def open_bundles(self, relay: Relay, *, waiting: Iterable[Relay] = (), wait_s: float = 0.0) -> BundleLink:
         """Opens the stream for the rollouts of all actors, which has no deadline; its `run` raises its errors.
@@ -52,24 +39,11 @@ class RelayClient(LearnerClient):
         Raises:
             LearnerUnreachableError: The connection was just closed.
         """
-        with self._perhaps_closed():
-            return EncodedSubscription(
-                self._channel,
-                self.address,
-                assembler=assembler,
-                evaluator_id=evaluator_id,
-                incarnation=incarnation,
-                after_version=after_version,
-            )
-
-    @contextlib.contextmanager
-    def _perhaps_closed(self) -> Iterator[None]:
-        try:
-            yield
-        except RollcastError:
-            raise
-        except ValueError as error:  # gRPC's, for a call on a channel that another thread has closed
-            raise LearnerUnreachableError(
-                f"the connection to {self.address} has just been closed ({error}); expected an open one; try again "
-                "with backoff"
-            ) from error
+        return EncodedSubscription(
+            self._channel,
+            self.address,
+            assembler=assembler,
+            evaluator_id=evaluator_id,
+            incarnation=incarnation,
+            after_version=after_version,
+        )

@@ -94,7 +94,7 @@ class ReplayClient(Client):
             substep_key=self._substep_key,
         )
         assembler = BatchAssembler(batch_size)
-        for response in self._responses(self._sample(request)):
+        for response in self._responses(self._sample, request):
             if (batch := assembler.add(response)) is not None:
                 yield batch
 

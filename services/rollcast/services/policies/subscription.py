@@ -9,7 +9,7 @@ import grpc
 from rollcast.services.errors import InvalidTensorError, LimitExceededError, RollcastError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.wire.error_status import error_from_rpc, parse_response
+from rollcast.services.wire.error_status import error_from_rpc, errors_of_calls, parse_response
 from rollcast.v1 import policy_pb2
 
 logger = logging.getLogger(__name__)
@@ -112,16 +112,16 @@ class PolicySubscription:
         self._call.cancel()
 
     def _open(self) -> Any:  # noqa: ANN401  # a grpc.Call that is an iterator, too
-        return self._subscribe(
-            policy_pb2.SubscribePolicyRequest(
-                after_version=self._version,
-                evaluator_id=self._evaluator_id,
-                incarnation=self._incarnation,
-                actor_id=self._actor_id,
-                encodings=sorted(encoding.value for encoding in self._encodings),
-                base_digest=self._assembler.base_digest(self._version),
-            )
+        request = policy_pb2.SubscribePolicyRequest(
+            after_version=self._version,
+            evaluator_id=self._evaluator_id,
+            incarnation=self._incarnation,
+            actor_id=self._actor_id,
+            encodings=sorted(encoding.value for encoding in self._encodings),
+            base_digest=self._assembler.base_digest(self._version),
         )
+        with errors_of_calls(self._target):
+            return self._subscribe(request)
 
     def _policies(self) -> Iterator[tuple[int, PolicyState]]:
         """Yields the versions of the open call."""

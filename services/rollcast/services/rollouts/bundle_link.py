@@ -15,7 +15,13 @@ from rollcast.services.rollouts.bundled_stream import Answer
 from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.join_codec import relay_to_proto
 from rollcast.services.rollouts.rollouts import StreamProgress, progress_fields
-from rollcast.services.wire.error_status import error_from_rpc, error_from_status, error_to_status, parse_response
+from rollcast.services.wire.error_status import (
+    error_from_rpc,
+    error_from_status,
+    error_to_status,
+    errors_of_calls,
+    parse_response,
+)
 from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import relay_pb2, rollout_pb2
 
@@ -73,7 +79,8 @@ class BundleLink:
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_bundles = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         opening = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting))
-        self._call: Any = stream_bundles(self._requests(opening))
+        with errors_of_calls(target):
+            self._call: Any = stream_bundles(self._requests(opening))
         self._call.add_callback(self.close)
 
     @property

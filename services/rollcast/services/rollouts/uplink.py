@@ -18,7 +18,7 @@ from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.failure_codec import failure_to_proto
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress, progress_fields
-from rollcast.services.wire.error_status import error_from_rpc, parse_response
+from rollcast.services.wire.error_status import error_from_rpc, errors_of_calls, parse_response
 from rollcast.services.wire.seal import damaged, seal
 from rollcast.v1 import rollout_pb2
 
@@ -84,7 +84,8 @@ class RolloutUplink:
         )
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
-        self._call: Any = stream_rollouts(self._requests(opening))
+        with errors_of_calls(target):
+            self._call: Any = stream_rollouts(self._requests(opening))
         self._call.add_callback(self._finish)
 
     def send(self, rollout: Rollout) -> None:

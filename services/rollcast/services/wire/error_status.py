@@ -1,6 +1,8 @@
 """Maps errors to gRPC statuses and back: one table of codes, and the error's class in a google.rpc.ErrorInfo."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import grpc
@@ -172,6 +174,25 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unreachable(details, target)
     return _bare(code, details, target)
+
+
+@contextlib.contextmanager
+def errors_of_calls(target: str) -> Iterator[None]:
+    """Raises what gRPC raises in the body as errors of the tree.
+
+    Args:
+        target: The address that is called, for the message.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, target) from error
+    except RollcastError:
+        raise
+    except ValueError as error:  # gRPC's, for a call on a channel that is closed, by another thread perhaps
+        raise errors.LearnerUnreachableError(
+            f"the connection to {target} has been closed here ({error}); expected an open one; connect again"
+        ) from error
 
 
 def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:

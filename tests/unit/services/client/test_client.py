@@ -7,10 +7,12 @@ import grpc
 import pytest
 
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import (
     LearnerUnreachableError,
     ProtocolMismatchError,
 )
+from rollcast.services.rollouts.join import Relay
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
@@ -43,6 +45,23 @@ def test_missed_deadline_is_reported():
     ):
         with pytest.raises(LearnerUnreachableError):
             client.status()
+
+
+CALLS = {
+    "unary": LearnerClient.status,
+    "a stream that is read": lambda client: next(client.watch_status()),
+    "rollouts": lambda client: client.open_rollout_stream("a", 1),
+    "policies": LearnerClient.subscribe_policy,
+    "bundles": lambda client: client.open_bundles(Relay("rack-1", 7)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_begins_when_another_thread_has_closed_the_client_is_reported(call):
+    client = RelayClient("127.0.0.1:1", timeout_s=2)
+    client.close()
+    with pytest.raises(LearnerUnreachableError, match=r"127\.0\.0\.1:1 has been closed here"):
+        CALLS[call](client)
 
 
 def test_client_reconnects_to_restarted_learner():
