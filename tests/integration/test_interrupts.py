@@ -10,9 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ROOT, environment, is_alive, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, is_alive, wait_until
 
-DEADLINE_S = 60.0
 TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 1)
 # For each command a library that it imports on its way; the actor's and the learner's are long.
 EARLY = [
@@ -45,8 +44,7 @@ def start(temporary):
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # a shell's background jobs ignore it, and hand that down
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509  # one thread
+            preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # one thread
         )
         started.append(process)
         return process
@@ -57,6 +55,12 @@ def start(temporary):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(DEADLINE_S)
         process.stdout.close()
+
+
+def as_in_a_terminal() -> None:
+    """Ignores neither signal: a shell's background jobs ignore Ctrl-C, what `nohup` starts the other one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def has_mapped(process: subprocess.Popen[str], library: str) -> bool:
