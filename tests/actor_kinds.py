@@ -13,7 +13,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.policies.policies import PolicySpec
-from tests.processes import ended, zygote_process
+from tests.processes import DEADLINE_S, ended, zygote_process
 from tests.zygote import ForkedProcess
 
 # Besides these there is "docker", which needs an engine: see tests/e2e. The other ways to start local processes are in
@@ -81,7 +81,7 @@ def make_actors(
     served = {field.name: options.pop(field.name) for field in SERVING_FIELDS if field.name in options}
     if kind == "remote":
         served["addresses"] = ("127.0.0.1:0",)
-    options |= {"seed": seed, "serving": ServingOptions(**{"collect_timeout_s": 30.0, **served})}
+    options |= {"seed": seed, "serving": ServingOptions(**{"collect_timeout_s": DEADLINE_S, **served})}
     if kind == "remote":
         return RemoteWithProcesses(
             env_factory,

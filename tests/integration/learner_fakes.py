@@ -30,11 +30,11 @@ from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from tests.processes import DEADLINE_S
 
 SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))
 }
-DEADLINE_S = 30.0
 
 
 def offer(actor_id: str = "a", **changes: object) -> JoinOffer:

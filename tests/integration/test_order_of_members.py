@@ -17,6 +17,7 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.processes import DEADLINE_S
 
 # Of one shape, so that nothing but their names tells them apart.
 NEAR, FAR = spaces.Box(0.0, 1.0, (2,), np.float32), spaces.Box(-100.0, 100.0, (2,), np.float32)
@@ -55,7 +56,7 @@ def listening() -> Iterator[RemoteDistributedActors]:
         T,
         N_ENVS,
         envs_per_actor=N_ENVS,
-        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=DEADLINE_S),
     )
     with actors:
         yield actors

@@ -24,7 +24,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.needs import lacks
-from tests.processes import ROOT, completed, free_port, running, status_of, wait_until
+from tests.processes import DEADLINE_S, ROOT, completed, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +241,7 @@ class TestNode:
             for name, array in algorithm.policy_state().items()
         }
         algorithm.policy.load_state_arrays(state)
-        serving = ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0)
+        serving = ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=DEADLINE_S)
         with RemoteDistributedActors(
             algorithm.policy, n_steps, n_envs, envs_per_actor=n_envs, serving=serving
         ) as actors:

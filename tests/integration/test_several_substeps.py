@@ -28,11 +28,10 @@ from rollcast.services.errors import ConfigurationError, InvalidInputError, Spac
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinOffer
-from tests.processes import ended, free_port, running
+from tests.processes import DEADLINE_S, ended, free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 
 T, N_ENVS = 8, 4
-DEADLINE_S = 60.0
 
 
 class Learner(threading.Thread):

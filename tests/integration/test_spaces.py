@@ -13,6 +13,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 from tests.environments import ACTION_SPACES, OBSERVATION_SPACES
+from tests.processes import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def test_trains_and_acts_in_every_space(observation: str, action: str):
         3,
         envs_per_actor=2,
         on_actor_failure="fail",
-        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=DEADLINE_S),
     )
     with actors:
         for _ in range(3):

@@ -20,13 +20,14 @@ from rollcast.services.errors import CollectTimeoutError, ConfigurationError, In
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_kinds import RemoteWithProcesses
+from tests.processes import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 MAKE_WORKERS = {
     "sequential": functools.partial(SequentialDistributedActors, envs_per_actor=2),
     "subproc": functools.partial(
-        SubprocDistributedActors, envs_per_actor=2, serving=ServingOptions(collect_timeout_s=30.0)
+        SubprocDistributedActors, envs_per_actor=2, serving=ServingOptions(collect_timeout_s=DEADLINE_S)
     ),
 }
 
@@ -40,7 +41,7 @@ def make_remote(env_factory, policy, n_rollout_steps, n_actors, batch_size, *, a
         batch_size,
         n_actors=n_actors,
         envs_per_actor=2,
-        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=30.0),
+        serving=ServingOptions(addresses=("127.0.0.1:0",), collect_timeout_s=DEADLINE_S),
     )
 
 

@@ -16,6 +16,7 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.errors import ActorFailedError, InvalidSpaceError, InvalidTensorError
 from rollcast.services.policies.policies import PolicySpec
+from tests.processes import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def actors_with(what: str, kind: str) -> DistributedActors:
         1,
         actor_env_seeds=[7],
         on_actor_failure="fail",
-        serving=ServingOptions(collect_timeout_s=60.0),
+        serving=ServingOptions(collect_timeout_s=DEADLINE_S),
     )
 
 
@@ -75,7 +76,7 @@ def test_environment_in_actor_process_may_start_processes():
     factory = EnvironmentFactory("tests.wrong_environments:ParentEnv")
     policy = TorchPolicy(probe_spaces(factory), PolicySpec(hidden_sizes=(8,)))
     with SubprocDistributedActors(
-        factory, policy, 4, 1, 1, on_actor_failure="fail", serving=ServingOptions(collect_timeout_s=60.0)
+        factory, policy, 4, 1, 1, on_actor_failure="fail", serving=ServingOptions(collect_timeout_s=DEADLINE_S)
     ) as actors:
         assert actors.collect_outputs("cpu")[0].n_env_steps == 4
 
