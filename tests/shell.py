@@ -104,7 +104,8 @@ def _run(stand_in: socket.socket) -> None:
         def end() -> None:
             stand_in.recv(1)
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
 
         # a stand-in that was killed
         with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ need a fresh interpreter start one themselves: those of README's commands, of th
 `tests.shell` has commands that are typed run here as well.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -100,7 +101,9 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # between its end and the zygote's word of it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
