@@ -132,7 +132,7 @@ class TestNode:
         """A program without rollcast reads a file of `rollcast record`."""
         path = tmp_path / "demo.rollouts"
         completed("record", "--output", path, "--rollouts", 5, "--envs-per-actor", 3)
-        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
+        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=DEADLINE_S)
         assert done.returncode == 0, done.stderr
         header, *found = [json.loads(line) for line in done.stdout.splitlines()]
         assert header == {"n_rollout_steps": 32, "n_envs": 3, "env_id": "CartPole-v1", "played_by": "random"}
@@ -154,7 +154,7 @@ class TestNode:
         path = tmp_path / "demo.rollouts"
         completed("record", "--output", path, "--rollouts", 2)
         path.write_bytes(path.read_bytes()[:-1])
-        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=60)
+        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=DEADLINE_S)
         assert done.returncode == 1
         assert len(done.stdout.splitlines()) == 2, "the header and the rollout that is whole"
         assert "index out of range" in done.stderr
@@ -166,7 +166,7 @@ class TestNode:
 
     def test_node_client_reads_status_and_plays_rollouts(self, node, learner):
         """Status, policy, actions, and a rollout of an actor that rollcast has not written."""
-        done = _run(node, NODE / "client.mjs", learner, ROOT / "proto", timeout=60)
+        done = _run(node, NODE / "client.mjs", learner, ROOT / "proto", timeout=DEADLINE_S)
         assert done.returncode == 0, done.stderr
         session = [json.loads(line) for line in done.stdout.splitlines()]
         results = {}
@@ -207,7 +207,7 @@ class TestNode:
     def test_accepts_members_of_a_dict_in_any_order(self, node):
         """An actor reads the learner's description, then offers and sends the members of a Dict in another order."""
         with listening() as actors:
-            done = _run(node, NODE / "any_order.mjs", actors.addresses[0], ROOT / "proto", timeout=60)
+            done = _run(node, NODE / "any_order.mjs", actors.addresses[0], ROOT / "proto", timeout=DEADLINE_S)
             assert done.returncode == 0, done.stderr
             batch, *_ = actors.collect_outputs("cpu")
         described, agreed = (json.loads(line) for line in done.stdout.splitlines())
@@ -248,7 +248,7 @@ class TestNode:
             command = [node, NODE / "recurrent.mjs", actors.addresses[0], ROOT / "proto"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 batches = [actors.collect_outputs("cpu")[0] for _ in range(2)]
-                played, errors = process.communicate(timeout=60)
+                played, errors = process.communicate(timeout=DEADLINE_S)
             assert process.returncode == 0, errors
         session = json.loads(played)
         assert session["acknowledged"] == "2"

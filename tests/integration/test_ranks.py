@@ -17,7 +17,7 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError, RollcastError
 from rollcast.services.status.status import LearnerStatus
-from tests.processes import ROOT, environment, free_port, free_ports, running, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, running, wait_until
 from tests.zygote import ForkedProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -113,7 +113,7 @@ def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
         with actors(two.address(1), 4) as four:
             outputs = [two.ended(rank) for rank in range(2)]
             assert [code for code, _ in outputs] == [0, 0], outputs
-            assert [actor.wait(60) for actor in four] == [0] * 4
+            assert [actor.wait(DEADLINE_S) for actor in four] == [0] * 4
     # every actor dialled rank 1, which kept half of them; slots follow from the rank
     for rank, (_, output) in enumerate(outputs):
         slots = [int(line.split("slot ")[1].split(",")[0]) for line in output.splitlines() if " joined: slot" in line]
@@ -167,7 +167,9 @@ def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_p
                 assert info.slot % 2 == 1
                 client.stop()
             assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
-        assert [actor.wait(60) for actor in two] == [0, 0], "a call of Stop ends training for the actors of all ranks"
+        assert [actor.wait(DEADLINE_S) for actor in two] == [0, 0], (
+            "a call of Stop ends training for the actors of all ranks"
+        )
 
 
 def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
@@ -281,13 +283,13 @@ def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_on
                     assert one.returncode == 2
                     assert "was written by 2 ranks, each of which has replay buffers of its own" in output
                     continue
-                wait_until(lambda ranks=two: ranks.updates() > 0, "the learner to go on", 60)
-                wait_until(lambda ranks=two: _n_streaming(ranks) == 2, "the actors of both ranks", 60)
+                wait_until(lambda ranks=two: ranks.updates() > 0, "the learner to go on")
+                wait_until(lambda ranks=two: _n_streaming(ranks) == 2, "the actors of both ranks")
                 with LearnerClient(two.address()) as client:
                     assert {info.incarnation for info in client.actors()} == {1}
                     client.stop()
-                assert one.wait(60) == 0
-            assert [actor.wait(60) for actor in both] == [0, 0]
+                assert one.wait(DEADLINE_S) == 0
+            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
 
 
 def _n_streaming(ranks: Ranks, rank: int = 0) -> int:
@@ -423,18 +425,18 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
     try:
         with actors(two.address(), 2, "--connect-timeout-s", 120, "--reconnect-timeout-s", 120) as both:
             two.wait_for_updates()
-            wait_until(lambda: any((run / "checkpoints").glob("[0-9]*")), "a checkpoint", 60)
+            wait_until(lambda: any((run / "checkpoints").glob("[0-9]*")), "a checkpoint")
             before = two.updates()
             learners = psutil.Process(started.pid).children()
             assert len(learners) == 2
             learners[1].kill()
-            wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end", 60)
+            wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end")
             two.wait_for_updates(before + 5)
-            wait_until(lambda: _n_streaming(two, 0) + _n_streaming(two, 1) == 2, "both actors to come back", 60)
+            wait_until(lambda: _n_streaming(two, 0) + _n_streaming(two, 1) == 2, "both actors to come back")
             with LearnerClient(two.address()) as client:
                 client.stop()
-            assert started.wait(60) == 0
-            assert [actor.wait(60) for actor in both] == [0, 0]
+            assert started.wait(DEADLINE_S) == 0
+            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from tests.certificates import calling, security_of, serving
 from tests.integration.learner_fakes import serve
-from tests.processes import free_port, rollcast, running, status_of, wait_until
+from tests.processes import DEADLINE_S, free_port, rollcast, running, status_of, wait_until
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_training_works_with_mutual_tls_and_tokens(keys):
             small = rollcast("status", "--address", address, *calling(folder, "actor"))
             assert (small.returncode, "role is actor" in small.stderr) == (1, True)
             client.stop()
-        said = [process.communicate(timeout=30)[0] for process in (learner, actor)]
+        said = [process.communicate(timeout=DEADLINE_S)[0] for process in (learner, actor)]
         assert (learner.returncode, actor.returncode) == (0, 0), said
     written = [file.read_bytes() for file in run.rglob("*") if file.is_file()]
     for token in tokens.values():

@@ -411,7 +411,7 @@ class TestTheParentsEnd:
             finally:
                 if state != "forgotten":
                     parent.send_signal(signal.SIGKILL)
-                parent.wait(20)
+                parent.wait(DEADLINE_S)
             wait_until(lambda: are_gone(pids), "the workers have ended")
             # whoever still held the other end would keep this from returning
             assert parent.stderr.read() == ""
