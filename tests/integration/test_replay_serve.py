@@ -3,8 +3,6 @@
 import contextlib
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +15,14 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import ActorState
 from tests.processes import (
-    DEADLINE_S,
     ROOT,
     completed,
     ended,
-    environment,
     free_port,
     refused,
     rollcast,
     running,
+    script,
     wait_until,
 )
 
@@ -52,14 +49,7 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
         acting = ("actor", "--learner-address", address, *paced, "--envs-per-actor", 8)
         with running(*acting) as actor, ReplayClient(address) as client:
             wait_until(has(client, 500), "the actor to fill the buffer")
-            done = subprocess.run(
-                [sys.executable, ROOT / "examples" / "replay_client.py", address, "20"],
-                cwd=tmp_path,
-                env=environment(),
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-            )
+            done = script(ROOT / "examples" / "replay_client.py", address, 20, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert re.search(r"^20 updates, loss [\d.]+, \d+ priorities came too late$", done.stdout, re.MULTILINE)
             (batch,) = client.samples(2000, 1)
