@@ -132,6 +132,15 @@ def test_a_space_nested_like_a_bomb_stops_at_the_parser_or_the_limit():
         space_from_proto(nested(40, "tuple"))
 
 
+@pytest.mark.timeout(30)
+def test_the_product_of_a_hundred_thousand_dimensions_is_not_computed():
+    """It would take minutes, and no other thread would run."""
+    endless = space_pb2.Space(multi_binary=space_pb2.MultiBinary(shape=[2**63 - 1] * 100_000))
+    with pytest.raises(InvalidSpaceError, match="at most 32 dimensions") as refused:
+        space_from_proto(endless)
+    assert refused.value.limit == "max_rank"
+
+
 def test_the_limits_hold_for_all_substeps_together():
     tuple_space = space_pb2.Space(tuple=space_pb2.TupleSpace(members=[box([])] * 600))
     substeps = [space_pb2.SubstepSpaces(key=str(i), observation=tuple_space, action=box([1])) for i in range(2)]

@@ -263,13 +263,14 @@ class _Decoder:
 
     def _count(self, shape: Iterable[int], what: str) -> tuple[int, ...]:
         dimensions = tuple(shape)
-        self._n_leaves += 1
-        self._n_elements += math.prod(dimensions)
         if len(dimensions) > MAX_RANK or any(dimension < 0 for dimension in dimensions):
             raise InvalidSpaceError(
                 f"{what} has shape {list(dimensions[:40])}; expected at most {MAX_RANK} dimensions, none negative",
                 limit="max_rank" if len(dimensions) > MAX_RANK else "",
             )
+        # Only of so few: the product of 100,000 dimensions takes minutes, in which no thread runs.
+        self._n_leaves += 1
+        self._n_elements += math.prod(dimensions)
         if self._n_elements > MAX_SPACE_ELEMENTS or self._n_leaves > MAX_SPACE_LEAVES:
             raise InvalidSpaceError(
                 f"with {what} the spaces have {self._n_elements} elements in {self._n_leaves} leaves; expected at most "
