@@ -63,6 +63,8 @@ class DashboardServer:
         )
         config = uvicorn.Config(
             Doors(app, {*host_names, host}),
+            # To this process's log, which is bounded.
+            log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,

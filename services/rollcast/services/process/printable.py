@@ -4,6 +4,8 @@ import logging
 import sys
 from typing import Final
 
+from rollcast.services.process.repeated_lines import RepeatedLines
+
 # Put before every line but the first. A line of a log begins with its time, so these cannot imitate one.
 _INDENT: Final = "    "
 # Harmless, and common in tracebacks.
@@ -53,7 +55,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, *, name: str = "") -> None:
-    """Sends the logs of this process to stderr, unless they already go somewhere.
+    """Sends the logs of this process to stderr, unless they already go somewhere; see `RepeatedLines`.
 
     Args:
         level: The lowest level that is logged: `"INFO"`.
@@ -61,4 +63,5 @@ def log_to_stderr(level: str, *, name: str = "") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter(f"%(asctime)s {name + ' ' if name else ''}%(levelname)s %(message)s"))
+    handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
