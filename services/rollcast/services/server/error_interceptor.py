@@ -84,7 +84,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gen
     def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
         code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
         if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
-            raise error  # a generated servicer, of a method that it lacks
+            # A generated servicer, of a method that it lacks; raised, it would be a traceback in the log for each call.
+            context.abort(code, str(error))
         if not isinstance(error, RollcastError):
             _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
             error = RollcastError(

@@ -42,11 +42,12 @@ def test_health_reports_not_serving_after_drain(learner, client):
     uplink.cancel()
 
 
-def test_unknown_health_method_is_unimplemented(learner):
+def test_unknown_health_method_is_unimplemented(learner, caplog):
     with make_channel(learner.address) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary("/grpc.health.v1.Health/List")(b"", timeout=DEADLINE_S)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert caplog.records == []
 
 
 def test_reflection_knows_every_service(learner):
