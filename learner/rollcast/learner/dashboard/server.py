@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from nicegui import Client, ui
 
+from rollcast.learner.dashboard.connections import BoundedConnection
 from rollcast.learner.dashboard.doors import Doors
 from rollcast.learner.dashboard.page import Page
 from rollcast.learner.dashboard.text import Text
@@ -63,6 +64,7 @@ class DashboardServer:
         )
         config = uvicorn.Config(
             Doors(app, {*host_names, host}),
+            http=BoundedConnection,
             # To this process's log, which is bounded.
             log_config=None,
             log_level="warning",
