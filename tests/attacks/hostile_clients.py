@@ -23,7 +23,8 @@ from rollcast.services.version import software_version
 from rollcast.v1 import relay_pb2, rollout_pb2
 from tests.rollouts import build_rollout
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# What a client of HTTP/2 says first.
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _REFUSED: Final = b"\0\0\0\7"
@@ -72,7 +73,7 @@ class HalfOpenConnection:
         self._next_id = 1
         self._over = threading.Event()
         self._socket = socket.create_connection((host, int(port)))
-        self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0) + b"".join(self._open() for _ in range(n_calls)))
+        self._socket.sendall(PREFACE + _frame(_SETTINGS, 0, 0) + b"".join(self._open() for _ in range(n_calls)))
         self._thread = threading.Thread(target=self._serve, name="half-open-calls")
         self._thread.start()
 

@@ -17,6 +17,7 @@ from rollcast.services.errors import AddressInUseError, NotReadyError
 from rollcast.services.history.service import HistoryServicer, HistorySource
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.call_rate import CallRate
+from rollcast.services.limits.descriptors import room_for_connections
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals
@@ -272,7 +273,7 @@ def assemble_server(
         interceptors=interceptors,
         options=(
             *_OPTIONS,
-            ("grpc.max_allowed_incoming_connections", limits.max_connections),
+            ("grpc.max_allowed_incoming_connections", room_for_connections(limits.max_connections)),
             ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
         ),
         # As many again may wait for a thread for a moment; more than that is a flood.
