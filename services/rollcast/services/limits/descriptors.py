@@ -9,6 +9,8 @@ _log = logging.getLogger(__name__)
 
 # For files, pipes to processes, and connections of its own; half of all descriptors where there are few.
 _OWN: Final = 512
+# The limit that a server asks for: enough for several addresses, and programs that go through all take no time.
+_ENOUGH: Final = 65_536
 
 
 def room_for_connections(wanted: int) -> int:
@@ -20,10 +22,10 @@ def room_for_connections(wanted: int) -> int:
         wanted: Connections that the server would take.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted + _OWN:
-        raised = wanted + _OWN if hard == resource.RLIM_INFINITY else min(wanted + _OWN, hard)
+    enough = _ENOUGH if hard == resource.RLIM_INFINITY else min(_ENOUGH, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
         with contextlib.suppress(ValueError, OSError):  # a system may have a lower limit than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, raised), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
