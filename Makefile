@@ -33,6 +33,8 @@ SHARED_OUT   = --dist worksteal --numprocesses
 CHECKS       = types collect docs format-check lint imports proto-check
 STAGES      ?= unit system
 
+WALKS        = tests/integration/test_run_ends.py
+
 .DEFAULT_GOAL := help
 # format before lint, images before their tests
 .NOTPARALLEL:
@@ -217,6 +219,10 @@ soak: env ## half an hour of learners and actors: memory, threads, descriptors f
 .PHONY: attacks
 attacks: env ## hostile clients: the rates of honest actors and the learner's memory under each attack; ARGS="--seconds 5"
 	$(BIN)/python -m tests.attacks $(ARGS)
+
+.PHONY: walks
+walks: env ## every case of the walks over what there is, of which make test has some
+	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) -m 'whole or not whole' $(WALKS)
 
 .PHONY: fuzz
 fuzz: env ## hostile input by the million for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less

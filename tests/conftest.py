@@ -43,6 +43,12 @@ _SLOW_CPU_S = 2.0
 _CPU = "cpu_s"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the rest of a walk, unless it is asked for: `make walks`."""
+    if "whole" not in config.option.markexpr:
+        items[:] = [item for item in items if "whole" not in item.keywords]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_not_ignored() -> Iterator[None]:
     """Gives tests, and the processes that they start, a SIGINT that works.

@@ -33,7 +33,8 @@ class RankWishes:
     """The wishes of a rank for the next round. The trainer sets it; any thread may ask for a checkpoint.
 
     Attributes:
-        ends: True once the run has reached its end; what rank 0 says counts.
+        ends: Not 0 once the run has reached its end: the number of the reason. What rank 0 says counts, and stands here
+            at every rank when all have agreed.
         checkpoint: True if a checkpoint is due.
         stops: Returns how the rank is to stop; see `RankState.stops`.
         is_paused: Returns whether an operator has paused training.
@@ -42,7 +43,7 @@ class RankWishes:
         on_checkpoint: Called, on every rank after the same update, to take a checkpoint.
     """
 
-    ends: bool = False
+    ends: int = 0
     checkpoint: bool = False
     stops: Callable[[], int] = lambda: 0
     is_paused: Callable[[], bool] = lambda: False
@@ -129,10 +130,10 @@ class RankedExperience(ExperienceSource):
             CollectTimeoutError: No rank has had a batch for `collect_timeout_s`.
             RankLostError: Another rank is gone, or has not come in time.
         """
-        began, wishes = time.monotonic(), self._wishes
+        began, wishes, gives_up = time.monotonic(), self._wishes, False
         while True:
             self._fetch(learner_device, progress)
-            agreed = self._agree()
+            agreed = self._agree(gives_up=gives_up)
             if agreed.checkpoint:
                 wishes.checkpoint = False
                 wishes.on_checkpoint()
@@ -140,16 +141,20 @@ class RankedExperience(ExperienceSource):
                 wishes.on_stop(agreed.stops)
                 raise CollectInterruptedError("collecting was interrupted: a rank was asked to stop training")
             if agreed.ends:
+                wishes.ends = agreed.ends
                 raise TrainingEndedError("the ranks have agreed that training has ended; expected no more updates")
             if agreed.has_batch and not agreed.is_paused:
                 return self._share(agreed, learner_device, waited_s=time.monotonic() - began)
             if agreed.is_paused:
-                began = time.monotonic()
-            elif time.monotonic() - began > self.actors.collect_timeout_s:
+                began, gives_up = time.monotonic(), False
+            elif agreed.gives_up:
+                # All of them now, so that they can save together what they have.
                 raise CollectTimeoutError(
                     f"no rank has had a batch for {self.actors.collect_timeout_s:.0f} s; expected actors at one of "
                     f"them; they have {' and '.join(map(str, agreed.n_actors))} actors; start actors"
                 )
+            elif time.monotonic() - began > self.actors.collect_timeout_s:
+                gives_up = True
             time.sleep(_IDLE_S)
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
@@ -174,7 +179,7 @@ class RankedExperience(ExperienceSource):
         finally:
             self.actors.wait_until = float("inf")
 
-    def _agree(self) -> Round:
+    def _agree(self, *, gives_up: bool) -> Round:
         held, wishes, n_updates = self._held, self._wishes, self._algorithm.n_updates
         digest, weights = 0, None if held is None else held.batch.largest_weight
         if n_updates % self._check_updates == 0 and n_updates != self._compared_after:
@@ -189,6 +194,7 @@ class RankedExperience(ExperienceSource):
                     stops=wishes.stops(),
                     is_paused=wishes.is_paused(),
                     checkpoint=wishes.checkpoint,
+                    gives_up=gives_up,
                     n_actors=self.actors.n_actors_alive,
                     n_episodes=0 if held is None else held.n_episodes,
                     returns=() if held is None else held.returns,

@@ -39,10 +39,11 @@ class RankState:
     Attributes:
         has_batch: True if it has a batch to learn from.
         env_steps: The environment steps that came with that batch.
-        ends: True if the run has reached its end.
+        ends: 0: no; else the run has reached its end, and this is the number of the reason.
         stops: 0: no; 1: it was asked to stop; 2: likewise, and its actors wait for the next learner.
         is_paused: True if an operator has paused training.
         checkpoint: True if a checkpoint is due.
+        gives_up: True if it has waited too long for any rank to have a batch.
         n_actors: Its actors.
         n_episodes: The episodes that ended in these steps.
         returns: Their returns, in their order; the last `MAX_RETURNS` count.
@@ -52,10 +53,11 @@ class RankState:
 
     has_batch: bool = False
     env_steps: int = 0
-    ends: bool = False
+    ends: int = 0
     stops: int = 0
     is_paused: bool = False
     checkpoint: bool = False
+    gives_up: bool = False
     n_actors: int = 0
     n_episodes: int = 0
     returns: Sequence[float] = ()
@@ -70,10 +72,11 @@ class Round:
     Attributes:
         has_batch: True if a rank has a batch: there is an update, in which the others have no weight.
         env_steps: The environment steps of all ranks.
-        ends: True if the run has reached its end, as rank 0 says.
+        ends: 0: no; else the run has reached its end, as rank 0 says, and this is the number of the reason.
         stops: 0: no; 1: a rank was asked to stop; 2: likewise, and actors wait for the next learner.
         is_paused: True if training is paused.
         checkpoint: True if a checkpoint is due.
+        gives_up: True if a rank has waited too long for any to have a batch.
         n_actors: The actors of each rank.
         n_episodes: The episodes that ended in these steps.
         returns: Their returns, those of rank 0 first; of each rank at most the last `MAX_RETURNS`.
@@ -82,10 +85,11 @@ class Round:
 
     has_batch: bool
     env_steps: int
-    ends: bool
+    ends: int
     stops: int
     is_paused: bool
     checkpoint: bool
+    gives_up: bool
     n_actors: Sequence[int]
     n_episodes: int
     returns: tuple[float, ...]
@@ -126,10 +130,11 @@ class RankRounds:
             has_batch=any(other["has_batch"] for other in states),
             env_steps=int(sum(other["env_steps"] for other in states)),
             # Rank 0 alone: it has the metrics. Steps are the same everywhere.
-            ends=bool(states[0]["ends"]),
+            ends=int(states[0]["ends"]),
             stops=int(max(other["stops"] for other in states)),
             is_paused=any(other["is_paused"] for other in states),
             checkpoint=any(other["checkpoint"] for other in states),
+            gives_up=any(other["gives_up"] for other in states),
             n_actors=[int(other["n_actors"]) for other in states],
             n_episodes=int(sum(other["n_episodes"] for other in states)),
             returns=tuple(

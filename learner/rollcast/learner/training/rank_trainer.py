@@ -5,6 +5,7 @@ from typing import Final
 
 from rollcast.learner.experience.ranked import RankWishes
 from rollcast.learner.ranks.run import RunRanks
+from rollcast.learner.training.summary import EndReason
 
 _DONE: Final = "done"
 
@@ -30,13 +31,14 @@ class TrainerOfRank:
         """Asks all ranks for a checkpoint after their next update. Any thread may call."""
         self.wishes.checkpoint = True
 
-    def agree_at_start(self, is_done: bool) -> bool:
-        """Returns whether rank 0 finds that the run had ended before it was resumed."""
+    def agree_at_start(self, end: EndReason | None) -> EndReason | None:
+        """Returns why rank 0 finds that the run had ended before it was resumed; None if it goes on."""
         group = self.ranks.group
         if self.is_first:
-            group.tell(_DONE, str(is_done))
-            return is_done
-        return group.told(_DONE, 0, what="rank 0 to resume the run") == str(True)
+            group.tell(_DONE, "" if end is None else end.name)
+            return end
+        told = group.told(_DONE, 0, what="rank 0 to resume the run")
+        return EndReason[told] if told else None
 
     def finish(self) -> None:
         """Waits until every rank has ended its run."""

@@ -2,10 +2,40 @@
 
 import dataclasses
 import json
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
 from rollcast.services.wire.same_fields import same_fields
+
+
+class EndReason(IntEnum):
+    """The reason for which training ended."""
+
+    SOLVED = 1
+    STEPS = 2
+    PATIENCE = 3
+    STOPPED = 4
+    FAILED = 5
+
+    @property
+    def is_final(self) -> bool:
+        """True if the run has reached its end: resumed, it would end at once."""
+        return self in (EndReason.SOLVED, EndReason.STEPS, EndReason.PATIENCE)
+
+    @property
+    def words(self) -> str:
+        """The reason, for people."""
+        return _WORDS[self]
+
+
+_WORDS: Final = {
+    EndReason.SOLVED: "the run is solved",
+    EndReason.STEPS: "all steps are done",
+    EndReason.PATIENCE: "no evaluation brings a better policy",
+    EndReason.STOPPED: "it was stopped",
+    EndReason.FAILED: "it has failed",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

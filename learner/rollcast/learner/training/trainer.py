@@ -25,9 +25,16 @@ from rollcast.learner.training.part_keeper import PartKeeper
 from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
-from rollcast.learner.training.summary import TrainingSummary, of_progress
+from rollcast.learner.training.summary import EndReason, TrainingSummary, of_progress
 from rollcast.learner.writers import MetricsWriter, metric_names, write_all
-from rollcast.services.errors import CollectInterruptedError, RankLostError, TrainingEndedError
+from rollcast.services.errors import (
+    ActorFailedError,
+    CollectInterruptedError,
+    CollectTimeoutError,
+    RankLostError,
+    RollcastError,
+    TrainingEndedError,
+)
 from rollcast.services.history.history import EventSeverity, LearnerActivity
 from rollcast.services.status.status import Phase
 
@@ -83,7 +90,7 @@ class Trainer:
             )
         self._ranks = ranks
         self._keeper = self._make_keeper(run)
-        self._solved = self._has_ended = False
+        self._end: EndReason | None = None
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
@@ -150,7 +157,10 @@ class Trainer:
         """
         control = self._control
         # True for a run that is resumed after its end.
-        was_done = self.is_done() if self._ranks is None else self._ranks.agree_at_start(self.is_done())
+        was_done = self.is_done()
+        if self._ranks is not None:
+            self._end = self._ranks.agree_at_start(self._end)
+            was_done = self._end is not None
         if was_done and (serve is None or not self._has_ended):
             # No actor need be started.
             self._finish_with_ranks()
@@ -162,7 +172,6 @@ class Trainer:
                 if not was_done:
                     control.enter(Phase.TRAINING)
                     self._train_to_the_end()
-                control.enter(Phase.STOPPING)
                 if serve is not None and self._has_ended:
                     self._cast_last_policy()
                     self._actors.end_training()
@@ -175,6 +184,11 @@ class Trainer:
             logger.info("training was stopped")
         except RankLostError:
             # The other ranks are ending, too: nothing can be agreed on any more, and the checkpoint before counts.
+            is_saved = True
+            raise
+        except (ActorFailedError, CollectTimeoutError):
+            # What was learnt is as good as ever: a resumed run goes on from here.
+            self._save_for_resume()
             is_saved = True
             raise
         finally:
@@ -205,6 +219,10 @@ class Trainer:
 
     def is_done(self) -> bool:
         """Returns whether there is a reason to stop: the steps, the return, or a request."""
+        self._end = self._reason_to_end()
+        return self._end is not None
+
+    def _reason_to_end(self) -> EndReason | None:
         evaluation, target = self._evaluation, self._schedule.stop_return
         if self._ranks is not None and not self._ranks.is_first:
             # Rank 0 decides by its episodes.
@@ -212,11 +230,18 @@ class Trainer:
         mean_return = self._progress.recent_mean_return()
         if evaluation is not None and evaluation.schedule.decides:
             mean_return = evaluation.mean_return
-        self._solved = mean_return is not None and target is not None and mean_return >= target
-        self._has_ended = self._solved or self._progress.env_steps >= self._schedule.total_steps
+        if mean_return is not None and target is not None and mean_return >= target:
+            return EndReason.SOLVED
         if evaluation is not None and evaluation.is_out_of_patience:
-            self._has_ended = True
-        return self._has_ended or self._control.stop_requested
+            return EndReason.PATIENCE
+        if self._progress.env_steps >= self._schedule.total_steps:
+            return EndReason.STEPS
+        return EndReason.STOPPED if self._control.stop_requested else None
+
+    @property
+    def _has_ended(self) -> bool:
+        """True if the run has reached its end."""
+        return self._end is not None and self._end.is_final
 
     def _train_to_the_end(self) -> None:
         """Trains, and notes why it ends while clients are still served."""
@@ -226,13 +251,18 @@ class Trainer:
             finally:
                 self._write_last_metrics()
             self._await_evaluations()
+            self._note_end()
         except CollectInterruptedError:
+            self._end = EndReason.STOPPED
             self._note_end()
             raise
         except Exception as error:
+            self._end = EndReason.FAILED
             self._memory.note(EventSeverity.ERROR, f"training has failed: {error}", detail=traceback.format_exc())
             raise
-        self._note_end()
+        finally:
+            # While clients are still served: it is the last that they see.
+            self._control.enter(Phase.STOPPING)
 
     def _train(self) -> None:
         """Runs the loop until there is a reason to stop."""
@@ -245,7 +275,8 @@ class Trainer:
                 experience = source.next(self._device, progress=fraction)
             except TrainingEndedError:
                 # All ranks have agreed on it.
-                self._has_ended = True
+                assert self._ranks is not None, "only ranks agree on the end"
+                self._end = EndReason(self._ranks.wishes.ends)
                 return
             began = time.perf_counter()
             with self._control.update_turn():
@@ -254,6 +285,7 @@ class Trainer:
                     metrics = algorithm.update(experience.batch, progress=fraction)
                 source.learnt(experience.batch, algorithm.priorities)
                 progress.record(experience)
+                self._unwritten = metrics
                 self._memory.trained(experience.policy_lag, experience.data_age_s)
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
@@ -262,7 +294,7 @@ class Trainer:
                     activity.enter(LearnerActivity.UPDATING)
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
-            self._keep(metrics)
+            self._keep()
 
     def _goes_on(self) -> bool:
         """Returns whether to train on. Of several ranks each goes on until all have agreed to end, in `next`."""
@@ -270,14 +302,14 @@ class Trainer:
         if self._ranks is None:
             return not is_done
         # Rank 0's word counts; the others learn on until then.
-        self._ranks.wishes.ends = self._has_ended and self._ranks.is_first
+        self._ranks.wishes.ends = int(self._end or 0) if self._has_ended and self._ranks.is_first else 0
         return True
 
     def _await_evaluations(self) -> None:
         """Waits for the evaluations that are under way when training has run out of steps."""
         self._memory.activity.enter(LearnerActivity.WAITING)
         evaluation = self._evaluation
-        if evaluation is None or not self._has_ended or self._solved or evaluation.is_out_of_patience:
+        if evaluation is None or self._end is not EndReason.STEPS:
             return
         deadline = time.monotonic() + _LAST_EVALUATIONS_S
         with self._actors.waiting.waiting_for("the evaluations that are under way"):
@@ -295,13 +327,12 @@ class Trainer:
         if every is None or self._algorithm.n_updates % every:
             self._actors.broadcast_updated_policy(self._algorithm.policy_state())
 
-    def _keep(self, metrics: Metrics) -> None:
+    def _keep(self) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""
         now = time.monotonic()
         if self._evaluation is not None:
             self._evaluation.offer_due()
             self._take_evaluations(self._evaluation)
-        self._unwritten = metrics
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
             self._write_last_metrics()
@@ -323,15 +354,11 @@ class Trainer:
 
     def _note_end(self) -> None:
         """Notes why training ends, for those who watch it."""
-        reason = "the run is solved" if self._solved else "all steps are done"
-        if not self._has_ended:
-            reason = "it was stopped"
-        elif self._evaluation is not None and self._evaluation.is_out_of_patience:
-            reason = "no evaluation brings a better policy"
+        assert self._end is not None, "training ends for a reason"
         now = self._progress.snapshot()
         self._memory.note(
             EventSeverity.INFO,
-            f"training has ended: {reason}, after {now.env_steps} environment steps and {now.updates} updates",
+            f"training has ended: {self._end.words}, after {now.env_steps} environment steps and {now.updates} updates",
         )
 
     def _save_policies(self) -> None:
@@ -345,6 +372,13 @@ class Trainer:
         if self._keeper is not None and (self._schedule.checkpoint_interval_updates is None or self._has_ended):
             self._keeper.save_last_checkpoint(has_ended=self._has_ended, timeout_s=self._save_timeout_s() / 2)
         self._finish_with_ranks()
+
+    def _save_for_resume(self) -> None:
+        """Saves everything; logs an error if that fails, because training has failed for another reason."""
+        try:
+            self._save()
+        except (OSError, RollcastError) as error:
+            logger.error("nothing is saved at the end: %s; the checkpoint before is kept", error)  # noqa: TRY400
 
     def _finish_with_ranks(self) -> None:
         """Waits until the other ranks have come as far: rank 0 may serve what connects them."""
@@ -402,7 +436,7 @@ class Trainer:
         return TrainingSummary(
             **of_progress(now),
             env_steps_per_second=now.env_steps / now.seconds,
-            solved=self._solved,
+            solved=self._end is EndReason.SOLVED,
             policy_version=self._actors.policy_version,
             evaluations=0 if evaluated is None else evaluated.evaluations,
             eval_mean_return=None if evaluated is None else evaluated.mean_return,

@@ -52,7 +52,14 @@ from rollcast.learner.training.run_parts import (
 from rollcast.learner.training.stall_watchdog import StallWatchdog
 from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.trainer import Trainer
-from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, PrometheusWriter, TensorBoardWriter, TrackerWriter
+from rollcast.learner.writers import (
+    JsonLinesWriter,
+    MetricsWriter,
+    PrometheusWriter,
+    TensorBoardWriter,
+    TrackerWriter,
+    close_all,
+)
 from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
 from rollcast.services.errors import AddressInUseError, RankLostError
 from rollcast.services.history.history import RunFacts
@@ -285,8 +292,7 @@ def _open_writers(folder: _Folder, stack: ExitStack) -> tuple[MetricsWriter, ...
         JsonLinesWriter(folder.directory.metrics_path),
         TensorBoardWriter(folder.directory.tensorboard_path, first_step=first_step),
     )
-    for writer in writers:
-        stack.callback(writer.close)
+    stack.callback(close_all, writers)
     return writers
 
 

@@ -4,6 +4,14 @@ from rollcast.learner.writers.json_lines import JsonLinesWriter
 from rollcast.learner.writers.prometheus import PrometheusWriter
 from rollcast.learner.writers.tensorboard import TensorBoardWriter
 from rollcast.learner.writers.tracker import TrackerWriter
-from rollcast.learner.writers.writer import MetricsWriter, write_all
+from rollcast.learner.writers.writer import MetricsWriter, close_all, write_all
 
-__all__ = ["JsonLinesWriter", "MetricsWriter", "PrometheusWriter", "TensorBoardWriter", "TrackerWriter", "write_all"]
+__all__ = [
+    "JsonLinesWriter",
+    "MetricsWriter",
+    "PrometheusWriter",
+    "TensorBoardWriter",
+    "TrackerWriter",
+    "close_all",
+    "write_all",
+]

@@ -1,20 +1,26 @@
-"""Writes metrics for TensorBoard with its own event writer."""
+"""Writes metrics for TensorBoard, in its own format."""
 
-import contextlib
+import itertools
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from rollcast.learner.writers.record_file import RecordFile
 from rollcast.services.process.installation import require_extra
+
+# Tells the files of one process and second apart.
+_numbers: Final = itertools.count()
 
 
 class TensorBoardWriter:
     """An event file of scalars. For one thread.
 
     It does not use `torch.utils.tensorboard`, which takes a second more to import for the same file. tensorboard itself
-    takes 0.3 s, so it is imported with the first record, when training is under way. The event writer has a thread of
-    its own, which `close` joins.
+    takes 0.3 s, so it is imported with the first record, when training is under way. Nor does it use tensorboard's
+    writer of files, whose thread ends with a traceback and all that it holds when the disk is full.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time, first_step: int = 0) -> None:
@@ -32,7 +38,7 @@ class TensorBoardWriter:
         self._first_step = first_step
         self._directory = directory
         self._clock = clock
-        self._events: Any = None
+        self._file: RecordFile | None = None
         self._closed = False
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -40,33 +46,30 @@ class TensorBoardWriter:
 
         Raises:
             ValueError: If the writer is closed.
-            OSError: If this record or an earlier one cannot be written; the next one begins another file.
+            OSError: If this record or an earlier one cannot be written.
         """
         if self._closed:
             raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        if self._events is None:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-            self._events = EventFileWriter(str(self._directory), flush_secs=5)
-            if self._first_step:
-                start = SessionLog(status=SessionLog.START)
-                self._events.add_event(Event(wall_time=self._clock(), step=self._first_step, session_log=start))
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        try:
-            self._events.add_event(Event(wall_time=self._clock(), step=env_steps, summary=Summary(value=values)))
-        except OSError:
-            # the event writer's thread has ended with the error and takes no more records
-            with contextlib.suppress(OSError):
-                self._events.close()
-            self._events = None
-            raise
+        self._append(step=env_steps, summary=Summary(value=values))
+
+    def _append(self, **content: Any) -> None:  # noqa: ANN401 - the fields of an event
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+            self._file = RecordFile(self._directory / name)
+            self._append(file_version="brain.Event:2")
+            if self._first_step:
+                self._append(step=self._first_step, session_log=SessionLog(status=SessionLog.START))
+        RecordWriter(self._file).write(Event(wall_time=self._clock(), **content).SerializeToString())
 
     def close(self) -> None:
-        """Writes the rest and joins the event writer's thread; idempotent."""
+        """Closes the file; see `MetricsWriter.close`."""
         self._closed = True
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        if self._file is not None:
+            self._file.close()

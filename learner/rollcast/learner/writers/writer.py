@@ -23,7 +23,11 @@ class MetricsWriter(Protocol):
         """
 
     def close(self) -> None:
-        """Flushes and closes the file; idempotent. Nothing is written after it."""
+        """Flushes and closes the file; idempotent. Nothing is written after it.
+
+        Raises:
+            OSError: If what was flushed cannot be written, because the disk is full. It is closed all the same.
+        """
 
 
 def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -40,3 +44,16 @@ def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping
         except OSError as error:
             what = "the metrics after %d env steps are not written: %s; training goes on, and tries again"
             logger.error(what, env_steps, error)  # noqa: TRY400  # the message says it all
+
+
+def close_all(writers: Iterable[MetricsWriter]) -> None:
+    """Closes every writer. Logs an error for a writer that cannot write its rest: the end has another outcome.
+
+    Args:
+        writers: The writers, closed in this order.
+    """
+    for writer in writers:
+        try:
+            writer.close()
+        except OSError as error:
+            logger.error("the last metrics are not written: %s", error)  # noqa: TRY400  # the message says it all

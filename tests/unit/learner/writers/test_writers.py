@@ -1,15 +1,16 @@
+import contextlib
 import errno
 import json
 import math
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter, write_all
+from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter, close_all, write_all
+from tests.chaos.disk import SmallDisk
 
 Records = list[tuple[float, int, dict[str, float | None]]]
 
@@ -68,13 +69,6 @@ class TestEveryWriter:
         with pytest.raises(ValueError, match="closed"):
             writer.write(2, {"x": 1.0})
 
-    def test_closing_leaves_no_thread(self, make, tmp_path):
-        before = set(threading.enumerate())
-        writer, _ = make(tmp_path)
-        writer.write(1, {"x": 1.0})
-        writer.close()
-        assert set(threading.enumerate()) <= before
-
 
 def test_a_json_line_is_there_at_once(tmp_path):
     writer, read = json_lines(tmp_path)
@@ -110,21 +104,46 @@ def test_one_that_cannot_write_is_logged_and_the_others_write(tmp_path, caplog):
     assert "the metrics after 3 env steps are not written: [Errno 28] No space left" in caplog.text
 
 
-def test_tensorboard_begins_another_file_when_one_cannot_be_written(tmp_path, monkeypatch):
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "small", 1 << 20) as disk:
+        if not disk.is_mounted:
+            pytest.skip("no file system can be mounted here, which needs root")
+        yield disk
 
-    writer, _ = tensorboard(tmp_path)
+
+@pytest.mark.parametrize("make", [json_lines, tensorboard])
+def test_records_are_whole_while_the_disk_is_full_and_complete_once_it_is_not(make, disk: SmallDisk):
+    writer, read = make(disk.path)
     writer.write(1, {"x": 1.0})
-    with monkeypatch.context() as patch:
-        patch.setattr(EventFileWriter, "add_event", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-        with pytest.raises(OSError, match="full"):
-            writer.write(2, {"x": 2.0})
-    threads = threading.active_count()
-    writer.write(3, {"x": 3.0})
+    disk.fill()
+    # the page that the file has still takes some of them
+    for step in range(2, 400):
+        with contextlib.suppress(OSError):
+            writer.write(step, {"x": float(step), "of many digits": math.pi})
+        if step % 50 == 0:
+            assert [env_steps for _, env_steps, _ in read()] == list(range(1, len(read()) + 1))
+    assert 1 <= len(read()) < 399
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(400, {"x": 400.0})
+    disk.free()
+    writer.write(401, {"x": 401.0})
     writer.close()
-    assert threading.active_count() <= threads
-    files = list((tmp_path / "tensorboard").iterdir())
-    assert files
+    assert [env_steps for _, env_steps, _ in read()] == list(range(1, 402))
+
+
+def test_writers_that_cannot_write_their_rest_are_closed_and_end_nothing(disk: SmallDisk, caplog):
+    (disk.path / "full").mkdir()
+    full, _ = json_lines(disk.path / "full")
+    other, read = json_lines(disk.path)
+    disk.fill()
+    while "not written" not in caplog.text:
+        write_all([full], 1, {"x": 1.0})
+    caplog.clear()
+    close_all([full, other])
+    assert "the last metrics are not written: [Errno 28] No space left on device: " in caplog.text
+    assert read() == []
+    full.close()
 
 
 def test_tensorboard_is_imported_when_it_is_needed():
