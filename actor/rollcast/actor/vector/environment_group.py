@@ -16,6 +16,7 @@ from rollcast.actor.environments.failures import EnvironmentFailedError, Failure
 from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
 from rollcast.actor.statistics.wrapper import with_event_statistics
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
+from rollcast.services.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -298,8 +299,8 @@ class EnvironmentGroup:
 def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
     env: object = env_factory()
     if not isinstance(env, gymnasium.Env):
-        raise TypeError(
-            f"the factory returned an {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
+        raise ConfigurationError(
+            f"the factory returned a {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
             "stepped in processes of their own; use vectorization 'auto', and more actors"
         )
     return with_event_statistics(env)

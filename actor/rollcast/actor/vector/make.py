@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory, Environment, EnvironmentFactory
 from rollcast.actor.environments.recovering import FAILURE_KEY
 from rollcast.actor.environments.structured import StructuredEnv
@@ -157,13 +158,19 @@ def _make_with_processes(
     # Imported here, so that an actor without processes starts faster.
     factories = [env_factory] * n_envs
     options: dict[str, Any] = {"copy": False, "info_keys": info_keys, "timeout_s": timeout_s}
-    if vectorization == "measure":
-        from rollcast.actor.vector.measure import make_fastest_vector_env
+    try:
+        if vectorization == "measure":
+            from rollcast.actor.vector.measure import make_fastest_vector_env
 
-        return make_fastest_vector_env(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
-    from rollcast.actor.vector.subproc import SubprocVectorEnv
+            return make_fastest_vector_env(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        from rollcast.actor.vector.subproc import SubprocVectorEnv
 
-    return SubprocVectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        return SubprocVectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+    except EnvironmentFailedError as error:
+        # Raised in the process that makes the environment, as `_make_sync` raises it here.
+        if error.exception_type == ConfigurationError.__name__:
+            raise ConfigurationError(error.exception_message) from error
+        raise
 
 
 def _same(env: _Kind) -> _Kind:

@@ -7,9 +7,13 @@ from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
+import numpy as np
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
+from rollcast.actor.policies.action_masks import ACTION_MASK, FORBIDDEN
+from rollcast.actor.policies.uniform_actions import UniformAllowedActions
 from rollcast.actor.vector.base import LockstepVectorEnv
 from rollcast.actor.vector.environment_group import EnvFactory
 from rollcast.actor.vector.sequential import SequentialVectorEnv
@@ -75,8 +79,8 @@ def make_fastest_vector_env(
     try:
         candidates.append(SubprocVectorEnv(env_factories, logging_prefix, start_method, timeout_s=timeout_s, **shared))
         if step_s > _CERTAIN_S:
-            candidates[0].reset()
-            candidates[0].step(candidates[0].action_space.sample())
+            observation, _ = candidates[0].reset()
+            candidates[0].step(_actions(candidates[0], observation))
             return candidates[0]
         candidates.append(SequentialVectorEnv(env_factories, logging_prefix, **shared))
         costs = _costs(candidates, measure_s)
@@ -136,29 +140,44 @@ def _costs(vector_envs: Sequence[LockstepVectorEnv], measure_s: float) -> list[l
     """Returns the seconds a step takes in each vector, round by round; the first round is not counted."""
     costs: list[list[float]] = [[] for _ in vector_envs]
     deadline = time.perf_counter() + measure_s
-    for vector_env in vector_envs:
-        # No seed, so that a caller who seeds nothing gets random episodes.
-        vector_env.reset()
-        _round(vector_env)
+    # No seed, so that a caller who seeds nothing gets random episodes.
+    seen = [_round(vector_env, vector_env.reset()[0])[1] for vector_env in vector_envs]
     for n_rounds in itertools.count(1):
-        for rounds, vector_env in zip(costs, vector_envs, strict=True):
-            rounds.append(_round(vector_env))
+        for i, vector_env in enumerate(vector_envs):
+            seconds, seen[i] = _round(vector_env, seen[i])
+            costs[i].append(seconds)
         if n_rounds >= _MIN_ROUNDS and time.perf_counter() > deadline:
             return costs
     raise AssertionError
 
 
-def _round(vector_env: LockstepVectorEnv) -> float:
-    """Steps for `_ROUND_S`, and at least once; returns the seconds that a step took."""
-    actions = [vector_env.action_space.sample() for _ in range(20)]
+def _round(vector_env: LockstepVectorEnv, observation: Any) -> tuple[float, Any]:  # noqa: ANN401 - of any space
+    """Steps for `_ROUND_S`, and at least once; returns the seconds that a step took, and the last observation."""
+    is_masked = _is_masked(vector_env)
+    actions = [] if is_masked else [vector_env.action_space.sample() for _ in range(20)]
     is_disabled = vector_env.autoreset_mode is AutoresetMode.DISABLED
     n_steps, elapsed = 0, 0.0
     while elapsed < _ROUND_S:
         if is_disabled:
-            vector_env.reset()
+            observation, _ = vector_env.reset()
+        if is_masked:
+            actions = [_actions(vector_env, observation)]
         start = time.perf_counter()
         for action in actions[: 1 if is_disabled else None]:
-            vector_env.step(action)
+            observation = vector_env.step(action)[0]
             n_steps += 1
         elapsed += time.perf_counter() - start
-    return elapsed / n_steps
+    return elapsed / n_steps, observation
+
+
+def _actions(vector_env: LockstepVectorEnv, observation: Any) -> Any:  # noqa: ANN401 - of any space
+    """Draws an action for each environment: where observations have a mask, one that it allows."""
+    if not _is_masked(vector_env):
+        return vector_env.action_space.sample()
+    logits = np.where(observation[ACTION_MASK], 0.0, FORBIDDEN).astype(np.float32)
+    return UniformAllowedActions(vector_env.single_action_space).sample(logits, np.random.default_rng())
+
+
+def _is_masked(vector_env: LockstepVectorEnv) -> bool:
+    space = vector_env.single_observation_space
+    return isinstance(space, Dict) and ACTION_MASK in space.spaces

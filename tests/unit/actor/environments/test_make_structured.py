@@ -4,7 +4,6 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.vector.structured import StructuredVectorEnv
@@ -57,8 +56,9 @@ def test_rejects_factory_of_something_else():
 
 
 def test_rejects_structured_environments_in_processes():
-    with pytest.raises(EnvironmentFailedError, match="structured environments are not stepped in processes"):
-        make_vector_env(EnvironmentFactory(SCRIPTED, vectorization="subprocess"), 2)
+    for vectorization in ("subprocess", "measure"):
+        with pytest.raises(ConfigurationError, match="structured environments are not stepped in processes"):
+            make_vector_env(EnvironmentFactory(SCRIPTED, vectorization=vectorization), 2)
 
 
 def test_rejects_environments_of_different_kinds():

@@ -10,6 +10,7 @@ from rollcast.actor.vector.measure import make_fastest_vector_env, processes_are
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import StatisticsError
+from tests.masked_environments import MaskedCorridor
 from tests.unit.actor.sample_environments import NumberedEnv
 from tests.vector_environments import MisbehavingEnv, UnsendableInfoEnv
 
@@ -114,6 +115,11 @@ def test_environments_that_fail_in_processes_only_are_stepped_here(factory, step
     assert "one after the other, because they fail in processes" in caplog.text
     assert why in caplog.text
     env.close()
+
+
+def test_measures_with_actions_that_masks_allow(monkeypatch):
+    monkeypatch.setattr(measure, "usable_cores", lambda: 2)
+    make_fastest_vector_env([MaskedCorridor] * 2, autoreset_mode="SameStep", measure_s=0.01).close()
 
 
 def test_a_failure_while_measuring_leaves_nothing_open():
