@@ -56,8 +56,8 @@ class Algorithm(ABC):
     # True: every batch must have been played by the policy of the last update; actors wait while it learns.
     on_policy: bool = False
 
-    # The entries of the replay buffer that it learns from, if it learns from one. Own algorithms may take either.
-    replay_entry: Literal["transitions", "rollouts"] = "transitions"
+    # The entries of the replay buffer that it learns from, if it learns from one. None: it takes either.
+    replay_entry: Literal["transitions", "rollouts"] | None = None
 
     # True: it can train a recurrent policy, from the recurrent states that rollouts bring.
     learns_recurrent_policies: bool = False

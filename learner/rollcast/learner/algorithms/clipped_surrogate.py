@@ -13,6 +13,7 @@ from rollcast.learner.algorithms.actor_critic import ActorCritic, LossTerms
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.clipped_surrogate_settings import (
     ClippedSurrogateSettings,
+    check_minibatch_steps,
     default_minibatch_steps,
     items_in_minibatch,
 )
@@ -29,7 +30,6 @@ from rollcast.learner.algorithms.trajectories import (
 )
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.devices.work import Numbers, Outputs
-from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -126,12 +126,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         """Computes the estimates, and flattens the batch into steps; returns these, and the estimates' metrics."""
         settings, columns = self._settings, columns_of(batch, self._substep_key)
         n_steps = batch.reward.numel()
-        if settings.minibatch_steps is not None and n_steps < settings.minibatch_steps:
-            raise ConfigurationError(
-                f"--{self.name}.minibatch-steps: {settings.minibatch_steps}, and a batch has {n_steps} steps "
-                "(batch_size * n_rollout_steps); expected no more than that; lower it, or raise --batch-size or "
-                "--n-rollout-steps"
-            )
+        check_minibatch_steps(settings.minibatch_steps, n_steps, algorithm=self.name)
         rows = self._policy.normalized(observations_to_value(batch, columns), self._substep_key)
         estimates = self._estimates(batch, columns, rows, n_env_steps)
         state = columns.initial_state

@@ -67,6 +67,25 @@ def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> 
     return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))
 
 
+def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorithm: str) -> None:
+    """Checks that a batch has the steps of a minibatch.
+
+    Args:
+        minibatch_steps: The steps of the minibatch; None: they follow from the batch.
+        n_steps: The steps of the batch, B times T.
+        algorithm: The algorithm's name, for the message.
+
+    Raises:
+        ConfigurationError: It has fewer.
+    """
+    if minibatch_steps is not None and n_steps < minibatch_steps:
+        raise ConfigurationError(
+            f"--{algorithm}.minibatch-steps: {minibatch_steps}, and a batch has {n_steps} steps "
+            "(batch_size * n_rollout_steps); expected no more than that; lower it, or raise --batch-size or "
+            "--n-rollout-steps"
+        )
+
+
 def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: str) -> int:
     """Returns how many items a minibatch has: steps, or whole trajectories if the policy is recurrent.
 

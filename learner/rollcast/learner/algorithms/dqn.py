@@ -29,6 +29,7 @@ class Dqn(QLearning[DqnSettings]):
     """
 
     name = "dqn"
+    replay_entry = "transitions"
 
     def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         settings = self._settings

@@ -63,6 +63,7 @@ class IndependentLearners(Algorithm):
             for (key, substep), own in zip(spaces.items(), seeds, strict=True)
         }
         self.learns_from_replay = any(learner.learns_from_replay for learner in self._learners.values())
+        self.replay_entry = next(iter(self._learners.values())).replay_entry
         self.on_policy = any(learner.on_policy for learner in self._learners.values())
         self._policy = _joined(spaces, {key: learner.policy for key, learner in self._learners.items()})
         self._last: Algorithm | None = None

@@ -116,6 +116,7 @@ class OwnAlgorithm(Algorithm):
         self._algorithm = algorithm
         self._unchecked: Metrics = {}
         self.learns_from_replay, self.on_policy = algorithm.learns_from_replay, algorithm.on_policy
+        self.replay_entry = algorithm.replay_entry
         self.learns_recurrent_policies = algorithm.learns_recurrent_policies
         self.learns_frame_stacks = algorithm.learns_frame_stacks
 

@@ -80,6 +80,7 @@ class Sac(OnePolicy[SacSettings]):
 
     name = "sac"
     learns_from_replay = True
+    replay_entry = "transitions"
     learns_frame_stacks = True
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: SacSettings, seed: int) -> None:

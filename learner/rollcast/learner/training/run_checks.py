@@ -2,7 +2,12 @@
 
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings, items_in_minibatch
+from rollcast.learner.algorithms.clipped_surrogate_settings import (
+    ClippedSurrogateSettings,
+    check_minibatch_steps,
+    items_in_minibatch,
+)
+from rollcast.learner.ingest.slot_order import actors_in_step, trajectories_of_an_actor
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds
@@ -62,6 +67,41 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
             f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
             "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "
             "is too old for the next batch; change one of them"
+        )
+
+
+def check_batches(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    """Checks that actors, or a replay buffer, can bring the batches that the algorithm learns from.
+
+    Raises:
+        ConfigurationError: A setting excludes it.
+    """
+    spaces = algorithm.policy.spaces
+    own = getattr(settings, settings.algorithm, None)
+    if isinstance(own, ClippedSurrogateSettings):
+        n_steps = batch_size(settings, spaces) * settings.n_rollout_steps
+        check_minibatch_steps(own.minibatch_steps, n_steps, algorithm=settings.algorithm)
+    if settings.deterministic and algorithm.learns_from_replay:
+        trajectories_of_an_actor(spaces, settings.envs_per_actor)
+    elif settings.deterministic:
+        actors_in_step(spaces, batch_size(settings, spaces), settings.envs_per_actor)
+    if algorithm.learns_from_replay:
+        _check_replay(settings, algorithm)
+
+
+def _check_replay(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    replay, entry = settings.replay, algorithm.replay_entry
+    if entry not in (None, replay.entry):
+        raise ConfigurationError(
+            f"--replay.entry: {replay.entry!r} with --algorithm {settings.algorithm}, which learns from {entry}; "
+            f"expected {entry!r}; leave --replay.entry out"
+        )
+    is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
+    if is_sequential and replay.samples_per_insert is None and replay.max_times_sampled is None:
+        raise ConfigurationError(
+            "--actor-kind sequential with a replay buffer and without --replay.samples-per-insert; expected a number: "
+            "it says after how many samples the actors, which play in the learner's own thread, play on; set it, or "
+            "choose --actor-kind subprocess"
         )
 
 

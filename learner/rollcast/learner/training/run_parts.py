@@ -157,13 +157,6 @@ def make_replay_buffers(
             f"--replay.burn-in: {settings.replay.burn_in} with --recurrence none; expected 0, because burn-in warms up "
             "the stored state of a recurrent policy; choose --recurrence lstm or gru, or leave --replay.burn-in out"
         )
-    if not is_own(settings.algorithm):
-        entry = ALGORITHMS[settings.algorithm].replay_entry
-        if settings.replay.entry != entry:
-            raise ConfigurationError(
-                f"--replay.entry: {settings.replay.entry!r} with --algorithm {settings.algorithm}, which learns from "
-                f"{entry}; expected {entry!r}; leave --replay.entry out"
-            )
     n_entries = batch_size(settings, spaces)
     _announce_many_updates(settings, n_entries, announce)
     return make_buffers(

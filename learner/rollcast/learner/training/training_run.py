@@ -37,7 +37,13 @@ from rollcast.learner.training.history_sampler import HistorySampler
 from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.rank_parts import ranked_experience, share_cores, tell_run, told_run
 from rollcast.learner.training.rank_trainer import TrainerOfRank
-from rollcast.learner.training.run_checks import check_actors_resume, check_batch_ahead, check_on_policy, check_settings
+from rollcast.learner.training.run_checks import (
+    check_actors_resume,
+    check_batch_ahead,
+    check_batches,
+    check_on_policy,
+    check_settings,
+)
 from rollcast.learner.training.run_device import capture_updates, choose_device, make_arithmetic, set_torch_threads
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
@@ -237,6 +243,7 @@ def _make_learner(
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
+    check_batches(settings, algorithm)
     check_batch_ahead(settings, algorithm)
     if ranks is None:
         # No run has shown yet that a graph can hold operations of all ranks.

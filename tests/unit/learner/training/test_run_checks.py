@@ -3,7 +3,12 @@
 import pytest
 
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_checks import check_batch_ahead, check_on_policy, check_settings
+from rollcast.learner.training.run_checks import (
+    check_batch_ahead,
+    check_batches,
+    check_on_policy,
+    check_settings,
+)
 from rollcast.learner.training.run_device import choose_device
 from rollcast.learner.training.run_parts import evaluation_schedule, make_algorithm
 from rollcast.services.errors import ConfigurationError
@@ -15,6 +20,7 @@ def check(*options: str, algorithm: str = "ppo", spaces=SPACES) -> None:
     settings = TrainSettings.from_command_line("rollcast train", ["--algorithm", algorithm, *options])
     algorithm_made = make_algorithm(settings, spaces, choose_device("cpu"))
     check_on_policy(settings, algorithm_made)
+    check_batches(settings, algorithm_made)
     check_batch_ahead(settings, algorithm_made)
 
 
@@ -59,6 +65,45 @@ def test_other_algorithms_may_use_older_policies(algorithm: str):
     options = ("--updates-per-broadcast", "2", "--max-policy-lag", "3", "--batch-size", "12", "--durable")
     check(*options, algorithm=algorithm)
     check(algorithm=algorithm, spaces=TWO_SUBSTEPS)
+
+
+OWN_DQN = "tests.unit.learner.algorithms.own_algorithms:OwnDqn"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "entry"), [("dqn", "rollouts"), ("sac", "rollouts"), (OWN_DQN, "rollouts"), ("r2d2", "transitions")]
+)
+def test_rejects_a_buffer_of_other_entries_than_the_algorithm_learns_from(algorithm: str, entry: str):
+    with pytest.raises(ConfigurationError, match=f"--replay.entry: '{entry}' with --algorithm {algorithm}, which lear"):
+        check("--replay.entry", entry, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("name", ["ppo", "appo"])
+def test_rejects_minibatches_that_are_larger_than_a_batch(name: str):
+    few = ["--n-rollout-steps", "8", "--batch-size", "16"]
+    with pytest.raises(ConfigurationError, match=f"--{name}.minibatch-steps: 129, and a batch has 128 steps"):
+        check(*few, f"--{name}.minibatch-steps", "129", algorithm=name)
+    check(*few, f"--{name}.minibatch-steps", "128", algorithm=name)
+
+
+@pytest.mark.parametrize("algorithm", ["appo", "r2d2"])
+def test_rejects_deterministic_collecting_of_several_substeps(algorithm: str):
+    with pytest.raises(ConfigurationError, match=r"substeps \['base', 'scout'\] is not supported"):
+        check("--deterministic", algorithm=algorithm, spaces=TWO_SUBSTEPS)
+
+
+def test_rejects_deterministic_batches_that_cut_rollouts():
+    with pytest.raises(ConfigurationError, match="batch_size is 12, and an actor plays 8 trajectories at once"):
+        check("--deterministic", "--batch-size", "12", algorithm="impala")
+
+
+def test_rejects_sequential_actors_that_no_limiter_would_let_play():
+    sequential = ["--actor-kind", "sequential"]
+    with pytest.raises(ConfigurationError, match=r"--actor-kind sequential .* without --replay.samples-per-insert"):
+        check(*sequential, algorithm=OWN_DQN)
+    check(*sequential, "--replay.samples-per-insert", "8", algorithm=OWN_DQN)
+    check(*sequential, "--replay.max-times-sampled", "8", algorithm=OWN_DQN)
+    check(algorithm=OWN_DQN)
 
 
 BY_STEPS = ["--eval-interval-steps", "100"]

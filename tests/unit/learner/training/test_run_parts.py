@@ -111,22 +111,9 @@ def test_states_that_no_rollout_brings_are_refused(arguments: list[str], message
         make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-def test_algorithm_of_transitions_refuses_a_buffer_of_rollouts_before_it_is_made(algorithm: str):
-    settings = TrainSettings.from_command_line(
-        "rollcast train", ["--env-id", "CartPole-v1", "--algorithm", algorithm, "--replay.entry", "rollouts"]
-    )
-    with pytest.raises(ConfigurationError, match=f"--replay.entry: 'rollouts' with --algorithm {algorithm}"):
-        make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--replay.entry", "transitions"],
-            "--replay.entry: 'transitions' with --algorithm r2d2, which learns from rollouts; expected 'rollouts'",
-        ),
         (["--n-rollout-steps", "30"], "burn_in is 10 and sequence_length 30; expected together at most the 30 steps"),
         (
             ["--n-rollout-steps", "64"],
