@@ -212,6 +212,10 @@ chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and netwo
 simulate: env ## the real parts in one thread, in orders that seeds decide, with faults; ARGS="--seconds 600", "--prove"
 	$(BIN)/python -m tests.simulation $(ARGS)
 
+.PHONY: matrix
+matrix: env ## combinations of all that may be chosen: each trains and resumes, or is refused; ARGS="--sample 500 --seed 3"
+	$(BIN)/python -m tests.matrix $(ARGS)
+
 .PHONY: soak
 soak: env ## half an hour of learners and actors: memory, threads, descriptors flat? ARGS="--minutes 5 --plot soak.svg"
 	$(BIN)/python -m tests.soak $(ARGS)
