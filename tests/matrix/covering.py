@@ -20,6 +20,10 @@ _MAIN: Final = (
     *("replay.entry", "replay.sampler", "replay.samples_per_insert", "replay.max_times_sampled", "replay.n_step"),
 )
 _TRIES: Final = 100_000
+# Choices that take seconds: in `make test` they stand together with these only.
+_SLOW: Final[Mapping[tuple[str, Value], tuple[str, ...]]] = {
+    ("vectorization", "measure"): ("env.mask", "env.is_registered"),
+}
 
 Pair = frozenset[tuple[str, Value]]
 
@@ -86,8 +90,8 @@ def covering(*, only_main: bool = False) -> tuple[Case, ...]:
     missing = dict.fromkeys(
         frozenset({(one.name, a), (other.name, b)})
         for one, other in itertools.combinations(AXES, 2)
-        if not only_main or one.name == "algorithm" or {one.name, other.name} <= {*_MAIN}
         for a, b in itertools.product(alone[one.name], alone[other.name])
+        if not only_main or _is_main((one.name, a), (other.name, b))
     )
     cases: list[Case] = []
     while missing:
@@ -102,6 +106,14 @@ def covering(*, only_main: bool = False) -> tuple[Case, ...]:
             missing.pop(each, None)
         cases.append(best)
     return tuple(cases)
+
+
+def _is_main(one: tuple[str, Value], other: tuple[str, Value]) -> bool:
+    """Returns whether a pair belongs to `make test`."""
+    for choice, (name, _) in ((one, other), (other, one)):
+        if choice in _SLOW:
+            return name in _SLOW[choice]
+    return one[0] == "algorithm" or {one[0], other[0]} <= {*_MAIN}
 
 
 def _with_others_first(chosen: Case, generator: random.Random) -> Case | None:
