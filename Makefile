@@ -221,7 +221,7 @@ soak: env ## half an hour of learners and actors: memory, threads, descriptors f
 	$(BIN)/python -m tests.soak $(ARGS)
 
 .PHONY: attacks
-attacks: env ## hostile clients: the rates of honest actors and the learner's memory under each attack; ARGS="--seconds 5"
+attacks: env ## hostile clients: what each attack, each field of each RPC and each socket costs others; ARGS="--seconds 5"
 	$(BIN)/python -m tests.attacks $(ARGS)
 
 .PHONY: walks

@@ -1,12 +1,15 @@
 """Measures what hostile clients cost honest actors and the learner: rates and memory under attack and before it.
 
     make attacks, or python -m tests.attacks [--seconds 10] [--rounds 3] [--only "half-open calls"]
+    make attacks ARGS='--only walks --walk "relay: metrics: flood"'
 
 A learner and two actors play CartPole as separate processes, over TCP. Forty hollow actors join with 65536 environments
 each, declare a rollout and send none of it; two hundred half-open calls come over five connections; then both at once;
 then one call of a relay opens streams of actors that never joined.
 Quiet and attack take turns. While an attack lasts, `GetStatus` and `Check` are asked twice a second, each over a new
 connection, and every answer is counted.
+
+Then come the walks (`tests.attacks.walks`): every field of every RPC, and every socket, of every command that listens.
 
 Attackers, learner and actors share the cores of this machine, so the rate says as much about the machine as about the
 learner. Two columns take this apart. `attackers' CPU` is the share of all cores that the attackers use themselves; on a
@@ -33,6 +36,7 @@ from benchmarks.table import print_table
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from tests.attacks.hostile_clients import attack
+from tests.attacks.walks import print_walks
 from tests.processes import environment, free_port, wait_until
 
 ATTACKS: Final = {
@@ -41,6 +45,7 @@ ATTACKS: Final = {
     "both": ("hollow", "half-open"),
     "one relay's call": ("relay",),
 }
+WALKS: Final = "walks"
 _START_S: Final = 120.0
 _ASK_EVERY_S: Final = 0.5
 
@@ -154,13 +159,22 @@ def measure(
 
 
 def main() -> None:
-    """Measures, and prints the table."""
+    """Measures, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median is printed")
     parser.add_argument("--n-actors", type=int, default=2, help="honest actors")
-    parser.add_argument("--only", choices=tuple(ATTACKS), help="one of the attacks")
+    parser.add_argument("--only", choices=(*ATTACKS, WALKS), help="one of the attacks, or the walks")
+    parser.add_argument("--walk", default="", help="part of the names of what is walked over, as in the first columns")
     options = parser.parse_args()
+    if options.only != WALKS:
+        print_rates(options)
+    if options.only in (None, WALKS):
+        sys.exit(not print_walks(options.seconds, only=options.walk))
+
+
+def print_rates(options: argparse.Namespace) -> None:
+    """Measures the attacks of whole clients, and prints the table."""
     rows = []
     with learner_with_actors(options.n_actors) as (address, honest):
         for name, kinds in ATTACKS.items():

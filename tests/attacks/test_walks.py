@@ -1,0 +1,46 @@
+"""A short part of `make attacks`: every socket of every command."""
+
+import pytest
+
+from tests.attacks import field_walk, socket_walk
+from tests.attacks.fleet import fleet
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+ATTACK_S = 0.1
+
+
+def test_the_fleet_has_every_place_that_listens():
+    assert socket_walk.listeners() == set(socket_walk.LISTENERS)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    with fleet(tmp_path_factory.mktemp("fleet")) as started:
+        yield started
+
+
+def test_strangers_at_every_socket(started):
+    for member in started.members.values():
+        assert socket_walk.listening(member) == set(member.ports.values()), member.name
+    for attack, attacking in socket_walk.ATTACKS.items():
+        before = started.figures()
+        for name, port in socket_walk.sockets(started):
+            with attacking(started, name, port):
+                started.rate(ATTACK_S)
+                if attack != socket_walk.IDLE:
+                    started.figures()
+        check(before, started.figures(), attack)
+    goes_on(started, "after attacks at sockets")
+
+
+def check(before, after, what):
+    n_bytes, n_lines = field_walk.growth(before, after)
+    assert n_bytes < field_walk.MAX_GROWTH_BYTES, what
+    assert n_lines < field_walk.MAX_LINES, what
+
+
+def goes_on(started, when):
+    steps = started.env_steps()
+    wait_until(lambda: started.env_steps() > steps, f"honest steps {when}")
