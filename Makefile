@@ -33,7 +33,7 @@ SHARED_OUT   = --dist worksteal --numprocesses
 CHECKS       = types collect docs format-check lint imports proto-check
 STAGES      ?= unit system
 
-WALKS        = tests/integration/test_run_ends.py
+WALKS        = tests/integration/test_run_ends.py tests/attacks/test_leaving_clients.py
 
 .DEFAULT_GOAL := help
 # format before lint, images before their tests

@@ -186,19 +186,23 @@ class StreamGate:
         while not self._stopping.wait(_LOOK_S):
             for end_others in self._look_after:
                 end_others()
-            now = time.monotonic()
-            with self._lock:
-                places = tuple(self._places)
-            for place in places:
-                awaited = place.awaited
-                if awaited is None or now < awaited[0]:
-                    continue
-                place.settle()  # so that it is logged once
-                _log.warning(
-                    "ended %s: it did not %s within %g s (stalled_stream_s)",
-                    place.name,
-                    awaited[1],
-                    self._limits.stalled_stream_s,
-                )
-                self._refusals.note(host_of(place.peer), "stalled_stream_s")
-                place.end()
+            self._end_stuck()
+
+    def _end_stuck(self) -> None:
+        # A method of its own: its names would keep the last call that was looked at until there is another.
+        now = time.monotonic()
+        with self._lock:
+            places = tuple(self._places)
+        for place in places:
+            awaited = place.awaited
+            if awaited is None or now < awaited[0]:
+                continue
+            place.settle()  # so that it is logged once
+            _log.warning(
+                "ended %s: it did not %s within %g s (stalled_stream_s)",
+                place.name,
+                awaited[1],
+                self._limits.stalled_stream_s,
+            )
+            self._refusals.note(host_of(place.peer), "stalled_stream_s")
+            place.end()

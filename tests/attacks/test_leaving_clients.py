@@ -1,0 +1,101 @@
+"""Clients come by every RPC of every server and leave again: nothing grows, and no call is kept."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcast.learner.history.events import N_EVENTS
+from rollcast.services.limits.limits import MAX_BUNDLE_PARTS
+from tests.leaving_clients import (
+    AT_ONCE,
+    OPENERS,
+    Kept,
+    Served,
+    Way,
+    come_and_leave,
+    serving_learner,
+    serving_relay,
+    serving_scaler,
+)
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.slow
+
+# Each server, and what it answers: a relay refuses operators, and computes no actions.
+ANSWERED = {
+    "learner": ("/",),
+    "relay": (
+        "/grpc",
+        "/rollcast.v1.RolloutService",
+        "/rollcast.v1.PolicyService/GetPolicy",
+        "/rollcast.v1.PolicyService/SubscribePolicy",
+        "/rollcast.v1.RelayService",
+    ),
+    "scaler": ("/",),
+}
+# gRPC's own servicer lacks it.
+LACKED = "/grpc.health.v1.Health/List"
+# What a server remembers on purpose, by type: the most that there may be.
+REMEMBERED = {
+    "rollcast.services.history.history.HistoryEvent": N_EVENTS,
+    # the last bundle that a relay has sent, until the next
+    "rollcast.v1.relay_pb2.UpwardPart": MAX_BUNDLE_PARTS,
+}
+# Objects of threads that a pool has made, and of libraries: one kept for each of 1,000 calls is above it.
+CONTAINERS = 600
+RSS_BYTES = 64 << 20
+
+
+@pytest.fixture
+def served(who: str, tmp_path: Path) -> Iterator[Served]:
+    with contextlib.ExitStack() as stack:
+        if who == "scaler":
+            found = stack.enter_context(serving_scaler())
+        else:
+            found = stack.enter_context(serving_learner(tmp_path))
+            stack.callback(found.channel.close)
+        if who == "relay":
+            found = stack.enter_context(serving_relay(found.address))
+        with contextlib.closing(found.channel):
+            yield found
+
+
+@pytest.mark.parametrize("who", ANSWERED)
+def test_every_rpc_has_clients_that_open_it(served: Served):
+    lacking = [name for name, _ in served.methods() if name not in OPENERS]
+    assert not lacking, f"OPENERS of tests/leaving_clients.py lacks {lacking}; say how a client opens them"
+
+
+@pytest.mark.parametrize("way", Way, ids=lambda way: way.name.lower())
+@pytest.mark.parametrize("who", ANSWERED)
+@pytest.mark.parametrize("n", [48, pytest.param(1000, marks=[pytest.mark.whole, pytest.mark.timeout(1800)])])
+def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, way: Way, n: int):
+    # a relay's own calls of the learner behind it
+    n_calls_at_rest, interval_at_rest = Kept.now().n_calls, sys.getswitchinterval()
+    methods = list(served.methods())
+    for name, method in methods:
+        come_and_leave(served, name, method, way, 2 * AT_ONCE)
+    wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of the first calls")
+    before = Kept.now()
+    for name, method in methods:
+        outcomes = come_and_leave(served, name, method, way, n)
+        assert sum(outcomes.values()) == n
+        if way is Way.CLEAN and name.startswith(ANSWERED[who]) and name != LACKED:
+            assert outcomes["answered"], f"nobody was answered by {name}: {outcomes}"
+    wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of all calls")
+    after = Kept.now()
+    grown = {
+        name: (before.objects[name], number)
+        for name, number in after.objects.items()
+        # a thread that waits for the next has a name for the last; one kept for each call is more, whatever the RPC
+        if number > max(before.objects[name] + AT_ONCE, REMEMBERED.get(name, 0))
+    }
+    assert not grown
+    assert after.containers <= before.containers + CONTAINERS
+    assert after.threads <= before.threads + AT_ONCE
+    assert after.descriptors <= before.descriptors + AT_ONCE
+    assert after.rss_bytes <= before.rss_bytes + RSS_BYTES
+    assert sys.getswitchinterval() == interval_at_rest, "it is longer while streams are open"

@@ -1,0 +1,402 @@
+"""Clients that come to a server by the thousand and leave it, by every RPC and in every way; what the server keeps."""
+
+import contextlib
+import dataclasses
+import enum
+import gc
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+import psutil
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthListRequest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+from gymnasium import spaces
+
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.keda import external_scaler_pb2 as keda
+from rollcast.learner.actors.remote import RemoteDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.scaling.controller import ScalingRules
+from rollcast.learner.scaling.scaler import Scaler
+from rollcast.learner.training.control import TrainingControl
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
+from rollcast.services.rollouts.join_codec import join_offer_to_proto, relay_to_proto
+from rollcast.services.scaling.bounds import ActorBounds
+from rollcast.services.scaling.service import WANTED_ACTORS
+from rollcast.services.server.scaler import make_scaler_server
+from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.services.status.status import LearnerStatus, Phase
+from rollcast.services.wire.tensors import fill_tensor
+from rollcast.v1.history_pb2 import WatchHistoryRequest
+from rollcast.v1.learner_pb2 import (
+    DescribeLearnerRequest,
+    GetStatusRequest,
+    ListActorsRequest,
+    PauseRequest,
+    ResumeRequest,
+    SaveCheckpointRequest,
+    StopRequest,
+    WatchStatusRequest,
+)
+from rollcast.v1.policy_pb2 import ActRequest, GetPolicyRequest, SubscribePolicyRequest
+from rollcast.v1.relay_pb2 import StreamBundlesRequest, UpwardPart
+from rollcast.v1.replay_pb2 import GetReplayInfoRequest, ResetRequest, SampleRequest, UpdatePrioritiesRequest
+from rollcast.v1.rollout_pb2 import ActorFailure, OpenStream, ReportEvaluationRequest, StreamRolloutsRequest
+from tests.buffers import make_buffer
+from tests.chaos.proxy import Proxy
+from tests.processes import DEADLINE_S, wait_until
+from tests.relays import relaying
+from tests.rollouts import CARTPOLE_LIKE, build_rollout, make_rollout
+
+# Clients that are there at once, and the names that they share: a name is taken over again and again.
+AT_ONCE: Final = 16
+N_NAMES: Final = 6
+# A rollout of these needs several messages: a client can leave in the middle of it.
+_WIDE: Final[EnvironmentSpaces] = {
+    "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (30_000,), np.float32), action=spaces.Discrete(2))
+}
+_N_ROLLOUT_STEPS: Final = 8
+_ROOM: Final = {"max_actors": 64, "calls_per_second": 1e9, "calls_per_second_per_host": 1e9}
+
+
+class Way(enum.Enum):
+    """A way to leave."""
+
+    CLEAN = "the call comes to its end, or the client ends it when it has read an answer"
+    CANCELLED = "the client cancels the call, half of them before an answer"
+    CUT = "the connection breaks, for half of the calls before an answer"
+
+
+@dataclasses.dataclass
+class Served:
+    """A server in this process, and how to call it.
+
+    Attributes:
+        address: Where it serves.
+        client: A client of it that stays; None: it is no learner.
+        fill: Puts something into the replay buffer that it serves.
+    """
+
+    address: str
+    client: LearnerClient | None = None
+    fill: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.channel = make_channel(self.address)
+        self.numbers = itertools.count(1)
+
+    def methods(self) -> Iterator[tuple[str, MethodDescriptor]]:
+        """Yields every RPC of every service, with its full name, as the server describes itself."""
+        described = ProtoReflectionDescriptorDatabase(self.channel)
+        pool = DescriptorPool(described)
+        for service in sorted(described.get_services()):
+            for method in pool.FindServiceByName(service).methods:
+                yield f"/{service}/{method.name}", method
+
+    def join(self, number: int, **offered: Any) -> JoinAgreement:
+        """Has an actor join."""
+        assert self.client is not None
+        return self.client.join(offer_of(number, **offered))
+
+
+def offer_of(number: int, **offered: Any) -> JoinOffer:
+    """An actor under one of a few names, each time another process."""
+    given = {"actor_id": f"actor-{number % N_NAMES}", "spaces": _WIDE, "n_envs": 2, "network": "auto"} | offered
+    return JoinOffer(process_nonce=number, software_version="1", **given)
+
+
+def _join(_: Served, number: int) -> list[Message]:
+    return [join_offer_to_proto(offer_of(number))]
+
+
+def _half_a_rollout(agreement: JoinAgreement) -> list[bytes]:
+    shape = (_N_ROLLOUT_STEPS, 2)
+    rollout = build_rollout(
+        observation={"": np.zeros((*shape, 30_000), np.float32)},
+        action=np.zeros(shape, np.int64),
+        last_observation={"": np.zeros((2, 30_000), np.float32)},
+        reward=np.zeros(shape, np.float32),
+        actor_id=agreement.actor_id,
+        incarnation=agreement.incarnation,
+        policy_version=1,
+    )
+    *first, _ = RolloutEncoder().encode(rollout)
+    assert first
+    return first
+
+
+def _stream_rollouts(served: Served, number: int) -> list[Message | bytes]:
+    agreement = served.join(number)
+    opening = OpenStream(actor_id=agreement.actor_id, incarnation=agreement.incarnation, takes_policies=number % 2 > 0)
+    return [StreamRolloutsRequest(open=opening), *_half_a_rollout(agreement)]
+
+
+def _stream_bundles(served: Served, number: int) -> list[Message]:
+    relay = Relay(f"relay-{number % N_NAMES}", number)
+    agreement = served.join(number, via=(relay,))
+    opening = OpenStream(actor_id=agreement.actor_id, incarnation=agreement.incarnation)
+    parts = [UpwardPart(stream=1, open=opening)]
+    parts += [UpwardPart(stream=1, message=message) for message in _half_a_rollout(agreement)]
+    return [StreamBundlesRequest(open=relay_to_proto(relay)), StreamBundlesRequest(parts=parts)]
+
+
+def _report_evaluation(served: Served, number: int) -> list[Message]:
+    agreement = served.join(number, actor_id=f"evaluator-{number % 3}", role=ActorRole.EVALUATE)
+    identity = {"actor_id": agreement.actor_id, "incarnation": agreement.incarnation}
+    failure = ActorFailure(exception_type="OSError", message="no display")
+    return [ReportEvaluationRequest(learner_nonce=agreement.learner_nonce, failure=failure, **identity)]
+
+
+def _subscribe_policy(served: Served, number: int) -> list[Message]:
+    match number % 3:
+        case 0:
+            return [SubscribePolicyRequest()]
+        case 1:
+            return [SubscribePolicyRequest(actor_id=served.join(number).actor_id)]
+    agreement = served.join(number, actor_id=f"evaluator-{number % N_NAMES % 3}", role=ActorRole.EVALUATE)
+    return [SubscribePolicyRequest(evaluator_id=agreement.actor_id, incarnation=agreement.incarnation)]
+
+
+def _act(_: Served, __: int) -> list[Message]:
+    request = ActRequest()
+    fill_tensor(request.observation.add(path="").tensor, np.zeros((1, 30_000), np.float32))
+    return [request]
+
+
+def _sample(served: Served, _: int) -> list[Message]:
+    # a client of Reset may have emptied it
+    served.fill()
+    return [SampleRequest(batch_size=2)]
+
+
+def _update_priorities(_: Served, __: int) -> list[Message]:
+    request = UpdatePrioritiesRequest()
+    fill_tensor(request.keys, np.zeros(1, np.int64))
+    fill_tensor(request.priorities, np.ones(1, np.float32))
+    return [request]
+
+
+def _sends(message: Message) -> "Opener":
+    return lambda _served, _number: [message]
+
+
+Opener = Callable[[Served, int], "Sequence[Message | bytes]"]
+
+# The messages with which a client opens each RPC, after what has to come before.
+OPENERS: Final[Mapping[str, Opener]] = {
+    "/grpc.health.v1.Health/Check": _sends(HealthCheckRequest()),
+    "/grpc.health.v1.Health/List": _sends(HealthListRequest()),
+    "/grpc.health.v1.Health/Watch": _sends(HealthCheckRequest()),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _sends(ServerReflectionRequest(list_services="")),
+    "/rollcast.v1.RolloutService/Join": _join,
+    "/rollcast.v1.RolloutService/StreamRollouts": _stream_rollouts,
+    "/rollcast.v1.RolloutService/ReportEvaluation": _report_evaluation,
+    "/rollcast.v1.PolicyService/GetPolicy": _sends(GetPolicyRequest()),
+    "/rollcast.v1.PolicyService/SubscribePolicy": _subscribe_policy,
+    "/rollcast.v1.PolicyService/Act": _act,
+    "/rollcast.v1.RelayService/StreamBundles": _stream_bundles,
+    "/rollcast.v1.LearnerService/DescribeLearner": _sends(DescribeLearnerRequest()),
+    "/rollcast.v1.LearnerService/GetStatus": _sends(GetStatusRequest()),
+    "/rollcast.v1.LearnerService/WatchStatus": _sends(WatchStatusRequest(interval_s=0.1)),
+    "/rollcast.v1.LearnerService/ListActors": _sends(ListActorsRequest()),
+    "/rollcast.v1.LearnerService/Pause": _sends(PauseRequest()),
+    "/rollcast.v1.LearnerService/Resume": _sends(ResumeRequest()),
+    "/rollcast.v1.LearnerService/SaveCheckpoint": _sends(SaveCheckpointRequest()),
+    "/rollcast.v1.LearnerService/Stop": _sends(StopRequest()),
+    "/rollcast.v1.HistoryService/WatchHistory": _sends(WatchHistoryRequest(interval_s=0.2)),
+    "/rollcast.v1.ReplayService/GetReplayInfo": _sends(GetReplayInfoRequest()),
+    "/rollcast.v1.ReplayService/Sample": _sample,
+    "/rollcast.v1.ReplayService/UpdatePriorities": _update_priorities,
+    "/rollcast.v1.ReplayService/Reset": _sends(ResetRequest()),
+    "/externalscaler.ExternalScaler/IsActive": _sends(keda.ScaledObjectRef()),
+    "/externalscaler.ExternalScaler/StreamIsActive": _sends(keda.ScaledObjectRef()),
+    "/externalscaler.ExternalScaler/GetMetricSpec": _sends(keda.ScaledObjectRef()),
+    "/externalscaler.ExternalScaler/GetMetrics": _sends(keda.GetMetricsRequest(metricName=WANTED_ACTORS)),
+}
+
+
+class _Visit:
+    """One call of a client that comes and leaves."""
+
+    def __init__(self, channel: grpc.Channel, name: str, messages: Sequence[Message | bytes]) -> None:
+        self._messages = [m if isinstance(m, bytes) else m.SerializeToString() for m in messages]
+        self._leaves = threading.Event()
+        self._answers = channel.stream_stream(name)(self._requests(), timeout=DEADLINE_S)
+
+    def _requests(self) -> Iterator[bytes]:
+        yield from self._messages
+        self._leaves.wait()
+
+    def answer(self) -> bool:
+        """Waits for an answer, and returns whether one came."""
+        with contextlib.suppress(grpc.RpcError):
+            return next(self._answers, None) is not None
+        return False
+
+    def end(self) -> grpc.StatusCode:
+        """Says that nothing more comes, and reads to the end."""
+        self._leaves.set()
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._answers:
+                pass
+        return self._answers.code()
+
+    def cancel(self) -> None:
+        """Leaves without a word."""
+        self._answers.cancel()
+        self._leaves.set()
+
+
+# Their answers do not end by themselves when the client has said all that it has to say.
+_ENDLESS: Final = frozenset({"Watch", "WatchStatus", "WatchHistory", "SubscribePolicy", "Sample", "StreamIsActive"})
+
+
+def come_and_leave(served: Served, name: str, method: MethodDescriptor, way: Way, n: int) -> Counter[str]:
+    """Lets clients call an RPC and leave it, `AT_ONCE` at a time; returns how their calls have gone, by words."""
+    opener = OPENERS[name]
+    outcomes: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(contextlib.closing(Proxy(int(served.address.rpartition(":")[2]), 0)))
+        for first in range(0, n, AT_ONCE):
+            channel = make_channel(proxy.address) if way is Way.CUT else served.channel
+            opened = [opener(served, next(served.numbers)) for _ in range(min(AT_ONCE, n - first))]
+            visits = [_Visit(channel, name, messages) for messages in opened]
+            if way is Way.CLEAN:
+                for visit in visits:
+                    if method.name in _ENDLESS:
+                        outcomes["answered" if visit.answer() else "refused"] += 1
+                        visit.cancel()
+                    else:
+                        outcomes["answered" if visit.end() is grpc.StatusCode.OK else "refused"] += 1
+                continue
+            if method.server_streaming:
+                for visit in visits[::2]:
+                    visit.answer()
+            if way is Way.CUT:
+                wait_until(lambda: proxy.inject("cut", 0.0, 0.0), "a connection to cut")
+                channel.close()
+            for visit in visits:
+                visit.cancel()
+            outcomes["left"] += len(visits)
+    return outcomes
+
+
+@contextlib.contextmanager
+def serving_learner(folder: Path) -> Iterator[Served]:
+    """Serves all services of a learner; nobody trains."""
+    policy = TorchPolicy(_WIDE, PolicySpec(hidden_sizes=(8,)))
+    control = TrainingControl(algorithm="impala", run_dir=folder)
+    buffer = make_buffer(CARTPOLE_LIKE, n_rollout_steps=3, sampler="prioritized", min_size=2)
+
+    def fill() -> None:
+        if buffer.info().size < 2:
+            buffer.insert(make_rollout())
+
+    actors = RemoteDistributedActors(
+        policy,
+        _N_ROLLOUT_STEPS,
+        4,
+        envs_per_actor=2,
+        serving=ServingOptions(
+            addresses=("127.0.0.1:0",),
+            control=control,
+            history=control,
+            memory=control.memory,
+            limits=Limits(**_ROOM),
+            max_actors=64,
+            replay=serve_buffers({"0": buffer}, CARTPOLE_LIKE, n_rollout_steps=3),
+            evaluations=Evaluations(EvaluationPlan(n_episodes=1, seed=0), note=control.memory.note),
+        ),
+    )
+    control.attach(FreshExperience(actors), TrainingProgress(), lambda between: (folder, 1))
+    with actors:
+        actors.evaluate_newest(0)
+        with LearnerClient(actors.addresses[0]) as client:
+            yield Served(actors.addresses[0], client, fill)
+
+
+@contextlib.contextmanager
+def serving_relay(learner: str) -> Iterator[Served]:
+    """Serves actors in the name of a learner."""
+    with relaying(learner, limits=Limits(**_ROOM)) as relay, LearnerClient(relay.address) as client:
+        yield Served(relay.address, client)
+
+
+@contextlib.contextmanager
+def serving_scaler() -> Iterator[Served]:
+    """Serves KEDA."""
+    scaler = Scaler(lambda: LearnerStatus(phase=Phase.FINISHED), ScalingRules(), window_s=60.0, hold_s=60.0)
+    scaler.look()
+    server = make_scaler_server("127.0.0.1:0", scaler, bounds=ActorBounds(fewest=1, most=4))
+    server.start()
+    try:
+        yield Served(server.address)
+    finally:
+        server.stop(0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """The things that this process keeps.
+
+    Attributes:
+        objects: The objects of rollcast and gRPC, by type.
+        containers: The objects that hold others, of all the rest.
+        threads: The threads.
+        descriptors: The open descriptors.
+        rss_bytes: The resident memory.
+    """
+
+    objects: Counter[str]
+    containers: int
+    threads: int
+    descriptors: int
+    rss_bytes: int
+
+    @classmethod
+    def now(cls) -> "Kept":
+        """Counts what is there after garbage is collected."""
+        gc.collect()
+        objects: Counter[str] = Counter()
+        containers = 0
+        for thing in gc.get_objects():
+            kind = type(thing)
+            if str(kind.__module__).partition(".")[0] in ("rollcast", "grpc", "grpc_health", "grpc_reflection"):
+                objects[f"{kind.__module__}.{kind.__qualname__}"] += 1
+            else:
+                containers += 1
+        process = psutil.Process()
+        with process.oneshot():
+            return cls(objects, containers, process.num_threads(), process.num_fds(), process.memory_info().rss)
+
+    @property
+    def n_calls(self) -> int:
+        """The calls that the servers of this process answer, or wait for."""
+        return sum(self.objects[name] for name in _CALLS)
+
+
+_CALLS: Final = (
+    "grpc._server._RPCState",
+    "rollcast.services.limits.stream_gate.CallPlace",
+    "rollcast.services.limits.half_open_calls._HalfOpenCall",
+)
