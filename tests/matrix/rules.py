@@ -83,7 +83,7 @@ RULES: Final = (
         lambda case: not _supported_observation(_observation(case)),
     ),
     Rule(
-        "the action space",
+        "wrap the environment so that it",
         "actions of Dict, Tuple, Text, Sequence, Graph, OneOf, or a Box of integers",
         ("env.action",),
         lambda case: not _supported_action(_action(case)),
