@@ -46,7 +46,7 @@ def test_trains_and_acts_in_every_space(observation: str, action: str):
             actors.broadcast_updated_policy(algorithm.policy_state())
         space = OBSERVATION_SPACES[observation]
         leaves = {path: np.asarray(leaf)[None] for path, leaf in flatten_observation(space, space.sample()).items()}
-        with LearnerClient(actors.addresses[1]) as client:
+        with LearnerClient(actors.addresses[1], timeout_s=DEADLINE_S) as client:
             chosen, version = client.act(leaves, deterministic=True)
         assert version == 4
         assert chosen.shape == (1, *ACTION_SPACES[action].shape)
