@@ -14,7 +14,7 @@ _SEGMENT_BYTES = 1500
 
 
 class Disk:
-    """What `os` does for the segments of a log. The files are real, in memory.
+    """The functions of `os` that the segments of a log use. The files are real, in memory.
 
     Attributes:
         sync_s: The time that it takes until what was written is safe.

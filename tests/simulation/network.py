@@ -19,7 +19,7 @@ KEEPALIVE_S = 9.0
 
 
 class Status:
-    """How a call has ended."""
+    """The end of a call."""
 
     def __init__(self, code: grpc.StatusCode, details: str = "", trailers: Sequence[tuple[str, Any]] = ()) -> None:
         self.code = code

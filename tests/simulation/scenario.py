@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a schedule plays.
+    """The plan of a schedule.
 
     Attributes:
         setting: How the learner gives credit: one of `_SETTINGS`.

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a schedule has ended.
+    """The end of a schedule.
 
     Attributes:
         failure: What was wrong; empty if nothing was.

@@ -89,7 +89,7 @@ class Life:
 
 @dataclass
 class _Learnt:
-    """What the weights of a policy have in them: the trajectories that they have learnt from, in their order."""
+    """The weights of a policy: the trajectories that they have learnt from, in their order."""
 
     pieces: list[Piece] = field(default_factory=list)
     n_updates: int = 0
