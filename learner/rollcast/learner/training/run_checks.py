@@ -81,7 +81,7 @@ def check_batches(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if isinstance(own, ClippedSurrogateSettings):
         n_steps = batch_size(settings, spaces) * settings.n_rollout_steps
         check_minibatch_steps(own.minibatch_steps, n_steps, algorithm=settings.algorithm)
-    if settings.deterministic and algorithm.learns_from_replay:
+    if settings.deterministic and (algorithm.learns_from_replay or _is_sequential(settings)):
         trajectories_of_an_actor(spaces, settings.envs_per_actor)
     elif settings.deterministic:
         actors_in_step(spaces, batch_size(settings, spaces), settings.envs_per_actor)
@@ -96,7 +96,7 @@ def _check_replay(settings: LearnerSettings, algorithm: Algorithm) -> None:
             f"--replay.entry: {replay.entry!r} with --algorithm {settings.algorithm}, which learns from {entry}; "
             f"expected {entry!r}; leave --replay.entry out"
         )
-    is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
+    is_sequential = _is_sequential(settings)
     if is_sequential and replay.samples_per_insert is None and replay.max_times_sampled is None:
         raise ConfigurationError(
             "--actor-kind sequential with a replay buffer and without --replay.samples-per-insert; expected a number: "
@@ -113,7 +113,7 @@ def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
     """
     if settings.batch_ahead != "on":
         return
-    is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
+    is_sequential = _is_sequential(settings)
     has_several = len(algorithm.policy.spaces) > 1
     reasons = {
         "--deterministic: actors play in step, and nothing comes before the next policy": settings.deterministic,
@@ -186,7 +186,7 @@ def _check_evaluation(settings: LearnerSettings) -> None:
 
 
 def _check_durable(settings: LearnerSettings) -> None:
-    if isinstance(settings, TrainSettings) and settings.actor_kind == "sequential":
+    if _is_sequential(settings):
         raise ConfigurationError(
             "--durable with --actor-kind sequential; expected subprocess: sequential actors die with the learner, and "
             "nothing is acknowledged to them; leave one of the two out"
@@ -196,3 +196,8 @@ def _check_durable(settings: LearnerSettings) -> None:
             "--durable with --deterministic; expected one of the two: actors in step cannot begin in the middle of a "
             "run, so the acknowledged rollouts could not be used again; leave one out"
         )
+
+
+def _is_sequential(settings: LearnerSettings) -> bool:
+    """Returns whether actors play in the trainer's own thread, one after the other."""
+    return isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"

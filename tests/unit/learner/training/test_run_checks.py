@@ -95,6 +95,7 @@ def test_rejects_deterministic_collecting_of_several_substeps(algorithm: str):
 def test_rejects_deterministic_batches_that_cut_rollouts():
     with pytest.raises(ConfigurationError, match="batch_size is 12, and an actor plays 8 trajectories at once"):
         check("--deterministic", "--batch-size", "12", algorithm="impala")
+    check("--deterministic", "--batch-size", "12", "--actor-kind", "sequential", algorithm="impala")
 
 
 def test_rejects_sequential_actors_that_no_limiter_would_let_play():
