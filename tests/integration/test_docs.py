@@ -97,6 +97,7 @@ NOT_TYPED = {
     "make train": "installs for minutes; tests/integration/test_train_command.py runs what it runs then",
     "make test": "is this",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
+    "make simulate": "tests/integration/test_simulation.py runs the program",
     "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",
     "rollcast train --algorithm ppo --env-id LunarLander-v3": "takes minutes, and needs the extra box2d",
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",

@@ -52,6 +52,7 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
             done = script(ROOT / "examples" / "replay_client.py", address, 20, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert re.search(r"^20 updates, loss [\d.]+, \d+ priorities came too late$", done.stdout, re.MULTILINE)
+            wait_until(has(client, 2000), "the actor to fill more of it")
             (batch,) = client.samples(2000, 1)
             actions = batch.substeps["0"].action
             assert 0.4 < actions.mean() < 0.6, "actors act at random"

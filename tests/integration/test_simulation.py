@@ -1,4 +1,5 @@
 import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +23,13 @@ def failures(*options: object) -> list[str]:
 @pytest.mark.parametrize(("worlds", "n"), [(SYSTEM, 25), (PARTS, 300)])
 def test_schedules_of_fixed_seeds_lose_nothing_and_end(worlds: str, n: int):
     assert failures("--worlds", worlds, "--first-seed", 0, "--schedules", n) == []
+
+
+def test_the_program_prints_a_table_of_its_schedules():
+    command = [sys.executable, "-m", "tests.simulation", "--worlds", "queue,bytes", "--schedules", "20"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [["queue", "20"], ["bytes", "20"]]
 
 
 def test_what_was_found_once_stays_mended():

@@ -336,7 +336,9 @@ class TestFailures:
             SubprocVectorEnv([lambda: lock])
 
     def test_rejects_factory_of_something_else(self):
-        with pytest.raises(EnvironmentFailedError, match=r"TypeError in make\(\): the factory returned an int"):
+        with pytest.raises(
+            EnvironmentFailedError, match=r"ConfigurationError in make\(\): the factory returned an int"
+        ):
             SubprocVectorEnv([lambda: 3])
 
     @pytest.mark.parametrize(

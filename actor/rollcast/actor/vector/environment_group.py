@@ -300,7 +300,7 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
     env: object = env_factory()
     if not isinstance(env, gymnasium.Env):
         raise ConfigurationError(
-            f"the factory returned a {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
+            f"the factory returned an {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
             "stepped in processes of their own; use vectorization 'auto', and more actors"
         )
     return with_event_statistics(env)
