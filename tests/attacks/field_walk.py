@@ -166,7 +166,7 @@ def _changed(
 
     for make in walker.bases(method):
         honest: tuple[str, Message] = ("honest", fresh(make))
-        changed = spoilt(lambda make=make: fresh(make), walker, sizes, is_drawn)  # type: ignore[misc]
+        changed = spoilt(lambda make=make: fresh(make), walker, sizes, is_drawn)  # type: ignore[misc]  # mypy cannot infer it with a default
         for what, message in itertools.chain([honest], changed):
             before = walker.before(method, message)
             yield what, [one.SerializeToString() for one in (*before, message)]

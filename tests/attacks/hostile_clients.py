@@ -23,7 +23,7 @@ from rollcast.services.version import software_version
 from rollcast.v1 import relay_pb2, rollout_pb2
 from tests.rollouts import build_rollout
 
-# What a client of HTTP/2 says first.
+# The first bytes of every client of HTTP/2.
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1

@@ -38,7 +38,7 @@ ANSWERED = {
 }
 # gRPC's own servicer lacks it.
 LACKED = "/grpc.health.v1.Health/List"
-# What a server remembers on purpose, by type: the most that there may be.
+# Objects that a server remembers on purpose: the largest number of each type.
 REMEMBERED = {
     "rollcast.services.history.history.HistoryEvent": N_EVENTS,
     # the last bundle that a relay has sent, until the next

@@ -93,7 +93,7 @@ _PLAIN: Final[tuple[Message, ...]] = (
 )
 PLAIN_BY_TYPE: Final = {message.DESCRIPTOR.full_name: message for message in _PLAIN}
 
-# What bytes hold: another message, of which each field is walked, too; or nothing that has fields.
+# The content of fields of bytes: a message, of which each field is walked, too; or something without fields.
 _HELD: Final = {
     "rollcast.v1.UpwardPart.message": rollout_pb2.StreamRolloutsRequest.DESCRIPTOR,
     "rollcast.v1.StreamEnd.status": status_pb2.Status.DESCRIPTOR,

@@ -56,9 +56,9 @@ ACTIONS: Final[dict[str, Space]] = {
     **_UNSUPPORTED,
 }
 
-# Where the mask of allowed actions is, and of which kind.
+# Kinds of masks of allowed actions, by the space that holds them.
 MASKS: Final = ("none", "multi-binary", "box")
-# Who acts: one agent; several at once, in turns, or with different spaces; one agent with two kinds of actions.
+# Kinds of agents: one; several at once, in turns, or with different spaces; one with two kinds of actions.
 AGENTS: Final = ("one", "at once", "in turns", "different", "different actions", "two substeps")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.scheduler import Scheduler
 
 # The size of a segment: so small that a log soon has several.
 _SEGMENT_BYTES = 1500
@@ -26,12 +26,11 @@ class Disk:
         self.sync_s = 0.001
         self.full_until = 0.0
         self._paths: dict[int, str] = {}
-        # What is lost if the machine fails: position and content before, by path, in the order of writing.
+        # Writes that are lost if the machine fails: position and content before, by path, in the order of writing.
         self._unsynced: dict[str, list[tuple[int, bytes]]] = {}
 
-    def as_os(self, process: Process) -> Any:
-        """Returns what stands in the place of `os` for a process."""
-        del process
+    def as_os(self) -> Any:
+        """Returns what stands in the place of the module `os`."""
         return SimpleNamespace(
             **{name: getattr(os, name) for name in ("O_WRONLY", "O_CREAT", "O_CLOEXEC", "fstat")},
             open=self._open,

@@ -231,10 +231,10 @@ class Channel(grpc.Channel):
         return self._multi_callable(method, request_serializer, response_deserializer, is_unary=True)
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing of rollcast asks for the state of a connection")
 
     def unsubscribe(self, callback: Any) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing of rollcast asks for the state of a connection")
 
     def close(self) -> None:
         self._is_closed = True

@@ -85,7 +85,7 @@ class Task:
         self.number = number
         self.is_done = False
         self.is_parked = False
-        # Whether the last wait ended by a wake-up; False: by its deadline.
+        # True if the last wait ended by a wake-up; False: by its deadline.
         self.was_woken = False
         self.joiners: list[Task] = []
         self.glet: greenlet.greenlet | None = None
@@ -190,11 +190,6 @@ class Scheduler:
     def at_step(self, step: int, event: Callable[[], None]) -> None:
         """Has an event happen between two steps. Events are given in their order."""
         self._events.append((step, event))
-
-    @property
-    def has_events(self) -> bool:
-        """True while there are events to come."""
-        return bool(self._events)
 
     @property
     def n_ready(self) -> int:

@@ -168,7 +168,7 @@ class World:
     def _learn(self, process: Process) -> None:
         """The learner's main thread: what `Trainer` does with its actors."""
         scenario = self.scenario
-        actors = self._make_actors(process)
+        actors = self._make_actors()
         checkpoint = self._checkpoint
         learnt = _Learnt()
         if checkpoint is not None:
@@ -197,13 +197,13 @@ class World:
         self.n_stale += actors.stale_trajectories
         self.is_over = True
 
-    def _make_actors(self, process: Process) -> RemoteDistributedActors:
+    def _make_actors(self) -> RemoteDistributedActors:
         scenario = self.scenario
         durable = None
         if scenario.is_durable:
             assert self._folder is not None
             durable = DurableRollouts(self._folder / "log", max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
-            setattr(segments, "os", self.disk.as_os(process))  # noqa: B010 - it is a module
+            setattr(segments, "os", self.disk.as_os())  # noqa: B010 - it is a module
         return RemoteDistributedActors(
             _POLICY,
             1,

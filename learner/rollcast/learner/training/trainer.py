@@ -187,7 +187,7 @@ class Trainer:
             is_saved = True
             raise
         except (ActorFailedError, CollectTimeoutError):
-            # What was learnt is as good as ever: a resumed run goes on from here.
+            # The weights are as good as before the failure: a resumed run continues from here.
             self._save_for_resume()
             is_saved = True
             raise
@@ -378,7 +378,7 @@ class Trainer:
         try:
             self._save()
         except (OSError, RollcastError) as error:
-            logger.error("nothing is saved at the end: %s; the checkpoint before is kept", error)  # noqa: TRY400
+            logger.error("nothing is saved at the end: %s; the checkpoint before is kept", error)  # noqa: TRY400  # the message says it all
 
     def _finish_with_ranks(self) -> None:
         """Waits until the other ranks have come as far: rank 0 may serve what connects them."""
