@@ -202,6 +202,7 @@ class Evaluations:
             Its name and its incarnation.
 
         Raises:
+            ActorReplacedError: Another process has joined under this process's name since.
             LimitExceededError: There are `MAX_EVALUATORS` evaluators already.
         """
         with self._changed:
@@ -210,11 +211,18 @@ class Evaluations:
             if known is not None and known.process_nonce == offer.process_nonce:
                 known.last_seen = time.monotonic()
                 return known.name, known.incarnation
+            incarnation = max(offer.incarnation, 1)
             if known is None:
                 self._make_room()
+            elif 0 < offer.incarnation <= known.incarnation:
+                # Its own incarnation says that it was replaced; see `ActorRegistry.join`.
+                raise ActorReplacedError(
+                    f"another process has joined as evaluator {name!r} since this one did: give each its own "
+                    "--actor-id, or end one of the two"
+                )
             else:
                 self._give_back(known)
-            incarnation = max(offer.incarnation, 1) if known is None else known.incarnation + 1
+                incarnation = max(incarnation, known.incarnation + 1)
             evaluator = _Evaluator(name=name, process_nonce=offer.process_nonce, incarnation=incarnation)
             self._evaluators[name] = evaluator
             self._changed.notify_all()

@@ -40,8 +40,8 @@ def due(desk: Evaluations, *versions: int) -> None:
         )
 
 
-def join(desk: Evaluations, name: str = "e", nonce: int = 1) -> int:
-    joined, incarnation = desk.join(offer(actor_id=name, process_nonce=nonce, role=ActorRole.EVALUATE))
+def join(desk: Evaluations, name: str = "e", nonce: int = 1, **changes: int) -> int:
+    joined, incarnation = desk.join(offer(actor_id=name, process_nonce=nonce, role=ActorRole.EVALUATE, **changes))
     assert joined == name
     return incarnation
 
@@ -159,6 +159,18 @@ def test_process_that_was_replaced_is_refused():
     for call in (old.version, lambda: desk.report(report(1)), lambda: Subscribed(desk)):
         with pytest.raises(ActorReplacedError, match="'e', incarnation 1, was replaced by incarnation 2: give each"):
             call()
+
+
+def test_process_that_was_replaced_does_not_take_its_name_back():
+    desk = evaluations()
+    assert (join(desk, nonce=1), join(desk, nonce=2)) == (1, 2)
+    with pytest.raises(ActorReplacedError, match="another process has joined as evaluator 'e' since this one did"):
+        join(desk, nonce=1, incarnation=1)
+    assert join(desk, nonce=2, incarnation=2) == 2, "the newer one is left in peace"
+
+    restarted = evaluations()
+    assert join(restarted, nonce=1, incarnation=1) == 1
+    assert join(restarted, nonce=3, incarnation=3) == 3, "it goes on with its own count"
 
 
 def test_newer_subscription_replaces_the_one_before():
