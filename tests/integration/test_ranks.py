@@ -16,7 +16,7 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError, RollcastError
-from rollcast.services.status.status import LearnerStatus
+from rollcast.services.status.status import LearnerStatus, Phase
 from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, running, wait_until
 from tests.zygote import ForkedProcess
 
@@ -266,6 +266,33 @@ def test_ranks_of_each_kind_stop_and_resume(arguments: tuple[object, ...], tmp_p
             with LearnerClient(second.address()) as client:
                 client.stop()
             assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+
+
+def test_ranks_that_have_solved_their_run_serve_its_policy_and_do_so_again_when_they_are_resumed(tmp_path: Path):
+    solved = ("--stop-return", 10, "--when-finished", "serve")
+    common = ("--run-dir", tmp_path / "run", "--resume", "auto", *ENDLESS, *solved)
+
+    def wait_until_all_serve(two: Ranks) -> None:
+        for rank in range(2):
+            wait_until(
+                lambda rank=rank: (status := two.status(rank)) is not None and status.phase is Phase.FINISHED,
+                f"rank {rank} to serve the policy",
+            )
+
+    with ranks(*common) as first:
+        with actors(first.address(), 2) as both:
+            wait_until_all_serve(first)
+            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
+        updates = first.updates()
+        for process in first.processes:
+            process.send_signal(signal.SIGTERM)
+        assert [first.ended(rank)[0] for rank in range(2)] == [0, 0]
+    with ranks(*common) as second:
+        wait_until_all_serve(second)
+        assert [second.updates(rank) for rank in range(2)] == [updates] * 2, "nothing is learnt again"
+        for process in second.processes:
+            process.send_signal(signal.SIGTERM)
+        assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
 
 
 def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_one(tmp_path: Path):
