@@ -60,6 +60,27 @@ class ActionRewardEnv(CountingEnv):
         return observation, float(action), terminated, truncated, info
 
 
+class Alternating(gymnasium.Env[np.ndarray, int]):
+    """Reward 1 for two different actions in turn, within ten steps; the observation never changes.
+
+    A policy without memory that never draws gets 0; one that draws evenly nearly always 1.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._actions: list[int] = []
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._actions.append(int(action))
+        differ = len(set(self._actions)) > 1
+        return np.zeros(2, np.float32), float(differ), differ, len(self._actions) == 10, {}
+
+
 class RecallEnv(gymnasium.Env[np.ndarray, int]):
     """Shows in the first of three steps which of four actions will earn 1 in the last: who forgets it earns 0.25."""
 

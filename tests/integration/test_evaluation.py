@@ -90,6 +90,50 @@ def test_policies_are_evaluated_by_steps_and_evaluate_plays_the_same_episodes(tm
     assert json.loads(figures.read_text())["mean"] == saved.mean_return
 
 
+ALTERNATING = ("--env-id", "tests.environments:Alternating", *SEQUENTIAL, "--total-steps", 640)
+EVALUATED = ("--eval-interval-steps", 160, "--eval-episodes", 8)
+
+
+def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_if_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    for actions in ("likeliest", "drawn", "both"):
+        run = tmp_path / actions
+        trained(run, *ALTERNATING, *EVALUATED, "--eval-actions", actions)
+        records = evaluations_of(run)
+        assert {record["eval/mean_return"] > 0.9 for record in records} == {actions != "likeliest"}
+        if actions == "both":
+            assert {record["eval/likeliest_mean_return"] for record in records} == {0.0}
+        saved = read_run_policy(run, "best")
+        assert (saved.mean_return > 0.9) is (actions != "likeliest")
+        assert caplog.text.count("--eval-actions drawn evaluates as training plays") == 1
+        figures = tmp_path / f"{actions}.json"
+        completed("evaluate", run, "--n-episodes", 8, "--seed", 0, "--summary-json", figures)
+        played = json.loads(figures.read_text())
+        assert played["mean"] == saved.mean_return, "the run's actions, unless others are asked for"
+        assert played["actions"] == ("drawn" if actions == "both" else actions)
+    assert read_run_policy(tmp_path / "likeliest", "best").env_steps == 640, "of equal means, that of the last"
+    printed = completed("evaluate", tmp_path / "likeliest", "--eval-actions", "both").stdout
+    assert re.search(r"actions +the likeliest\nmean return +0\.00\n(.*\n)*actions +drawn from the policy\n", printed)
+
+
+def test_learnt_values_have_no_actions_to_draw(tmp_path: Path):
+    options = (
+        "--algorithm",
+        "dqn",
+        "--eval-interval-steps",
+        10,
+        "--eval-actions",
+        "drawn",
+        "--run-dir",
+        tmp_path / "run",
+    )
+    assert "'drawn' with --algorithm dqn, whose policy takes the action of the highest value" in refused(
+        "train", *options
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_training_ends_when_an_evaluation_reaches_the_return(tmp_path: Path):
     options = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--stop-return", RETURN_OF_COUNTING)
     summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options)

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.failures import describe_failure, step_timeout
@@ -11,7 +12,7 @@ from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
-from rollcast.actor.playing.evaluate import evaluate_policy
+from rollcast.actor.playing.evaluate import evaluate_as_planned
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
@@ -123,16 +124,15 @@ def _evaluate(
     policy.load(given.version, given.state)
     began = time.monotonic()
     try:
-        evaluation = evaluate_policy(
-            env_factory, policy, n_episodes=plan.n_episodes, seed=plan.seed, deterministic=True, on_step=on_step
-        )
+        evaluations = evaluate_as_planned(env_factory, policy, plan, on_step=on_step).values()
     finally:
         watchdog.rest()
     played = PlayedEpisodes(
         policy_version=given.version,
-        returns=evaluation.returns,
-        lengths=evaluation.lengths,
+        returns=tuple(chain.from_iterable(evaluation.returns for evaluation in evaluations)),
+        lengths=tuple(chain.from_iterable(evaluation.lengths for evaluation in evaluations)),
         seconds=time.monotonic() - began,
+        actions=plan.actions,
     )
     if not connection.report(given, played):
         logger.info("the learner of version %d is gone: nobody takes the report", given.version)

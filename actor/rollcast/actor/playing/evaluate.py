@@ -21,6 +21,7 @@ from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.installation import require_extra
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import Observation
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, where the series below is off by over 1e-3.
@@ -59,6 +60,50 @@ class _Memory(NamedTuple):
     stacks: FrameStacks | None
 
 
+def evaluate_as_planned(
+    env_factory: EnvFactory,
+    policy: Policy,
+    plan: EvaluationPlan,
+    *,
+    video_dir: Path | None = None,
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[EvaluationActions, Evaluation]:
+    """Plays the episodes of a plan, with the actions that it asks for.
+
+    Args:
+        env_factory: As for `evaluate_policy`.
+        policy: As for `evaluate_policy`.
+        plan: The episodes.
+        video_dir: As for `evaluate_policy`; of two kinds of actions, each has its own folder in there.
+        on_step: As for `evaluate_policy`.
+
+    Returns:
+        The results for each kind of actions, in the order of `EvaluationActions.kinds`.
+
+    Raises:
+        ConfigurationError: As of `evaluate_policy`.
+        EnvironmentFailedError: As of `evaluate_policy`.
+    """
+    kinds = plan.actions.kinds
+    return {
+        kind: evaluate_policy(
+            env_factory,
+            policy,
+            n_episodes=plan.n_episodes,
+            seed=plan.seed,
+            deterministic=kind is EvaluationActions.LIKELIEST,
+            video_dir=video_dir / kind.option if video_dir is not None and len(kinds) > 1 else video_dir,
+            on_step=on_step,
+        )
+        for kind in kinds
+    }
+
+
+def better_actions(played: Mapping[EvaluationActions, Evaluation]) -> EvaluationActions:
+    """Returns the kind of actions with the higher mean return, by which a policy counts; of equal ones the first."""
+    return max(played, key=lambda kind: played[kind].mean)
+
+
 def evaluate_policy(
     env_factory: EnvFactory,
     policy: Policy,
@@ -83,7 +128,7 @@ def evaluate_policy(
         policy: A policy with loaded weights. This function sets its seed.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of all episodes, at least 0.
-        deterministic: True: take the most likely action instead of a sample.
+        deterministic: True: take the likeliest action instead of a sample.
         video_dir: Folder for a video of every episode; None: no videos.
         on_step: Called before every reset and step; what it raises ends the evaluation.
 
@@ -91,13 +136,19 @@ def evaluate_policy(
         Returns, lengths and their statistics.
 
     Raises:
-        ConfigurationError: If a number is out of its range, or a video cannot be recorded.
+        ConfigurationError: If a number is out of its range, the policy has no distribution to draw actions from, or a
+            video cannot be recorded.
         EnvironmentFailedError: If the environment raised, or returned something that is not valid; or too often.
     """
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
+    if not (deterministic or policy.is_stochastic):
+        raise ConfigurationError(
+            "the policy takes the action of the highest value, and has no distribution to draw actions from; expected "
+            "an evaluation by the likeliest actions; choose --eval-actions likeliest"
+        )
     drops_episodes = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
     env_factory = whole_episodes(env_factory)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)

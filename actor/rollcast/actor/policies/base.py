@@ -11,7 +11,7 @@ from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.policies.distributions import Action, Parameters
 from rollcast.actor.policies.exploration import Exploration, read_exploration, without_exploration
 from rollcast.actor.policies.frame_stacks import FrameStacks
-from rollcast.actor.policies.heads import head_distribution
+from rollcast.actor.policies.heads import Q_HEADS, head_distribution
 from rollcast.actor.policies.uniform_actions import uniform_actions
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.services.errors import InvalidInputError, NotReadyError
@@ -90,6 +90,11 @@ class Policy(ABC):
     def exploration(self) -> Exploration:
         """The exploration that came with the loaded weights."""
         return self._exploration
+
+    @property
+    def is_stochastic(self) -> bool:
+        """True if its actions are drawn from a distribution that was learnt; False for those of the highest value."""
+        return self._head not in Q_HEADS
 
     def initial_state(self, n: int) -> RecurrentState | None:
         """Returns the state of `n` trajectories that begin an episode: zeros `[n, S]`; None if it is not recurrent."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
-from rollcast.actor.playing.evaluate import evaluate_policy
+from rollcast.actor.playing.evaluate import evaluate_as_planned
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.networks import check_default_dtype
@@ -182,14 +182,7 @@ class SequentialDistributedActors(DistributedActors):
         began = time.monotonic()
         try:
             with self.waiting.waiting_for("an evaluation that is played in this thread"):
-                evaluation = evaluate_policy(
-                    self._env_factory,
-                    policy,
-                    n_episodes=plan.n_episodes,
-                    seed=plan.seed,
-                    deterministic=True,
-                    on_step=self._check_interrupted,
-                )
+                played = evaluate_as_planned(self._env_factory, policy, plan, on_step=self._check_interrupted)
         except ActorFailedError as error:
             self._evaluation_error = str(error)
             logger.error("the evaluation of version %d failed: %s; training goes on", self._version, error)  # noqa: TRY400
@@ -198,7 +191,7 @@ class SequentialDistributedActors(DistributedActors):
         self._evaluations.append(
             EvaluationResult(
                 policy=EvaluatedPolicy(version=self._version, env_steps=env_steps, state=self._newest),
-                evaluation=evaluation,
+                played=played,
                 seconds=time.monotonic() - began,
             )
         )

@@ -200,7 +200,7 @@ def _return_fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
     goal = "" if view.run is None or view.run.stop_return is None else f" (goal {decimal(view.run.stop_return)})"
     yield _field("return", f"{decimal(status.mean_return)}{goal}", "bold")
     if view.evaluations:
-        last, best = view.evaluations[-1], max(view.evaluations, key=lambda evaluation: evaluation.mean_return)
+        last, best = view.evaluations[-1], max(reversed(view.evaluations), key=lambda one: one.mean_return)
         yield _field(
             "evaluation",
             f"{decimal(last.mean_return)} ({decimal(last.ci_low)} to {decimal(last.ci_high)}) v{last.policy_version}",

@@ -122,6 +122,11 @@ class TrainingProgress:
                 return None
             return sum(self._returns) / len(self._returns)
 
+    def recent_returns(self) -> tuple[float, ...]:
+        """Returns those of the last `n_return_episodes` that have ended."""
+        with self._lock:
+            return tuple(self._returns)
+
     def snapshot(self) -> ProgressSnapshot:
         """Returns the progress at this moment."""
         now = time.monotonic()

@@ -4,12 +4,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import StatisticsError
 
-from rollcast.actor.playing.evaluate import Evaluation, summarize
+from rollcast.actor.playing.evaluate import Evaluation, better_actions, summarize
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -24,7 +24,7 @@ from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 
@@ -52,13 +52,18 @@ class EvaluationResult:
 
     Attributes:
         policy: The policy.
-        evaluation: Returns, lengths and their statistics.
+        played: Returns, lengths and their statistics, of each kind of actions.
         seconds: The time that it took.
     """
 
     policy: EvaluatedPolicy
-    evaluation: Evaluation
+    played: Mapping[EvaluationActions, Evaluation]
     seconds: float
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The evaluation by which the policy counts: that of the better actions."""
+        return self.played[better_actions(self.played)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,14 +291,26 @@ class Evaluations:
                 f"evaluator {evaluator.name!r} reports on version {played.policy_version} of the policy; expected "
                 f"{expected}; report the version that the subscription has sent"
             )
-        if len(played.returns) != self.plan.n_episodes:
+        plan, kinds = self.plan, self.plan.actions.kinds
+        if played.actions is not plan.actions:
+            raise InvalidInputError(
+                f"evaluator {evaluator.name!r} has played with actions of kind {played.actions.name}; expected "
+                f"{plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
+            )
+        if len(played.returns) != plan.n_episodes * len(kinds):
             raise InvalidInputError(
                 f"evaluator {evaluator.name!r} has played {len(played.returns)} episodes with version "
-                f"{played.policy_version}; expected {self.plan.n_episodes}, as agreed at Join; play as many"
+                f"{played.policy_version}; expected {plan.n_episodes * len(kinds)}, as agreed at Join; play as many"
             )
-        self._results.append(
-            EvaluationResult(policy=given.policy, evaluation=_summarized(evaluator, played), seconds=played.seconds)
-        )
+        by_kind = {
+            kind: _summarized(
+                evaluator,
+                played.returns[i * plan.n_episodes : (i + 1) * plan.n_episodes],
+                played.lengths[i * plan.n_episodes : (i + 1) * plan.n_episodes],
+            )
+            for i, kind in enumerate(kinds)
+        }
+        self._results.append(EvaluationResult(policy=given.policy, played=by_kind, seconds=played.seconds))
         evaluator.reported_version, evaluator.given = played.policy_version, None
         self._last_version = max(self._last_version, played.policy_version)
         self._last_error = ""
@@ -360,14 +377,14 @@ class Evaluations:
         return next(name for i in range(MAX_EVALUATORS + 1) if (name := f"evaluator-{i}") not in self._evaluators)
 
 
-def _summarized(evaluator: _Evaluator, played: PlayedEpisodes) -> Evaluation:
+def _summarized(evaluator: _Evaluator, returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
     try:
-        evaluation = summarize(played.returns, played.lengths)
+        evaluation = summarize(returns, lengths)
     except (OverflowError, StatisticsError):
         evaluation = None
     if evaluation is None or not math.isfinite(evaluation.mean) or not math.isfinite(evaluation.std):
         raise InvalidInputError(
-            f"evaluator {evaluator.name!r} reports returns from {min(played.returns)} to {max(played.returns)}, whose "
+            f"evaluator {evaluator.name!r} reports returns from {min(returns)} to {max(returns)}, whose "
             "mean or deviation is not finite; expected smaller ones; scale the environment's rewards"
         )
     return evaluation

@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.rollouts.evaluation import EvalActions
 from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.settings import LogLevel
 
@@ -15,7 +16,9 @@ class EvaluateSettings(PlayingSettings):
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
     n_episodes: AtLeastOne = Field(20, description="Episodes to play.")
-    deterministic: bool = Field(True, description="Take the most likely action instead of sampling.")
+    eval_actions: EvalActions | None = Field(
+        None, description="Actions to play: likeliest, drawn, or both. Default: the run's."
+    )
     seed: Seed = Field(0, description="The seed of the evaluation; the seed of episode i derives from it and i.")
     video: Path | None = Field(
         None, description="Record videos of the episodes into this folder; needs the extra 'video'. Default: no videos."

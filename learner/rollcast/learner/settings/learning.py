@@ -32,6 +32,7 @@ from rollcast.services.limits.limits import (
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
+from rollcast.services.rollouts.evaluation import EvalActions
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
 from rollcast.services.settings.addresses import ListeningAddress
@@ -229,8 +230,15 @@ class LearnerSettings(
     )
     eval_episodes: Annotated[int, Field(ge=1, le=MAX_EVALUATION_EPISODES)] = setting(
         10,
-        "Episodes of an evaluation. They have the same seeds for each policy, and the likeliest actions: "
-        "rollcast evaluate plays the same with the run's seed.",
+        "Episodes of an evaluation. They have the same seeds for each policy: rollcast evaluate plays the same with "
+        "the run's seed.",
+        FREE,
+    )
+    eval_actions: EvalActions = setting(
+        "likeliest",
+        "Actions of an evaluation. likeliest: the likeliest one in each step. drawn: drawn from the policy, as in "
+        "training; for tasks in which a policy without chance walks in circles. both: twice the episodes, and the "
+        "better mean return counts.",
         FREE,
     )
     eval_patience: AtLeastOne | None = setting(

@@ -12,7 +12,7 @@ _EPISODES_PER_COPY = 25
 
 
 class BestPolicy:
-    """The policy with the highest mean return so far. Used by the trainer's thread.
+    """The policy with the highest mean return so far, of equal ones the last. Used by the trainer's thread.
 
     The mean return is that of the last N episodes, and the policy kept changing while they were played. A record
     belongs to the policy that was learnt when the middle one of these episodes came in: half of them ended before it,
@@ -53,7 +53,7 @@ class BestPolicy:
         while len(self._copies) > 1 and self._copies[1][0] <= n_episodes - half:
             self._copies.popleft()
         mean_return = self._progress.recent_mean_return()
-        if mean_return is not None and mean_return > self._best_return:
+        if mean_return is not None and mean_return >= self._best_return:
             self._best_return = mean_return
             self.unwritten = replace(self._copies[0][1], mean_return=mean_return)
 

@@ -6,8 +6,10 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from statistics import fmean, stdev
 from typing import Any, Final
 
+from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.experience.progress import TrainingProgress
@@ -17,9 +19,19 @@ from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.learner.writers import metric_names
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.policies.policies import SavedPolicy
+from rollcast.services.rollouts.evaluation import EvaluationActions
 from rollcast.services.status.status import EvaluationStatus
 
 logger = logging.getLogger(__name__)
+
+# Fewer episodes of training say too little to be compared.
+_MIN_EPISODES: Final = 20
+
+_WORDS: Final = {EvaluationActions.LIKELIEST: "the likeliest actions", EvaluationActions.DRAWN: "drawn ones"}
+_MEAN_RETURNS: Final = {
+    EvaluationActions.LIKELIEST: metric_names.EVAL_LIKELIEST_MEAN_RETURN,
+    EvaluationActions.DRAWN: metric_names.EVAL_DRAWN_MEAN_RETURN,
+}
 
 # The fields of the status that a checkpoint keeps.
 _KEPT: Final = (
@@ -31,7 +43,7 @@ _KEPT: Final = (
 class TrainingEvaluation:
     """The evaluation of a run's policies, and the best of them. The trainer's thread calls all but `status`.
 
-    The best policy is the one with the highest mean return; of equal ones the first.
+    The best policy is the one with the highest mean return; of equal ones the last, which has learnt longer.
 
     Args:
         actors: Have the newest policy evaluated.
@@ -63,6 +75,9 @@ class TrainingEvaluation:
         self._next_s = time.monotonic() + (schedule.interval_s or 0.0)
         self._next_step = schedule.interval_steps or 0
         self._last_version = 0
+        # The returns of training when a policy became due, by its version.
+        self._returns_when_due: dict[int, tuple[float, ...]] = {}
+        self._differs = False  # whether the last evaluation fell short of training
         self._lock = threading.Lock()  # guards the two below
         self._status = EvaluationStatus()
         # Version and mean return of the best policy on the disk.
@@ -132,6 +147,7 @@ class TrainingEvaluation:
                 return
             self._next_s = now + every_s
         self._last_version = self._actors.policy_version
+        self._returns_when_due[self._last_version] = self._progress.recent_returns()
         self._actors.evaluate_newest(env_steps)
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
@@ -173,7 +189,7 @@ class TrainingEvaluation:
             spaces=self._policy.spaces,
         )
 
-    def _remember(self, result: EvaluationResult, memory: RunHistory, *, is_best: bool) -> None:
+    def _remember(self, result: EvaluationResult, memory: RunHistory, *, is_best: bool, is_better: bool) -> None:
         policy, played = result.policy, result.evaluation
         memory.evaluated(
             env_steps=policy.env_steps,
@@ -182,14 +198,42 @@ class TrainingEvaluation:
             interval=played.confidence_interval,
             best=is_best,
         )
-        kind = "the best so far" if is_best else "no better than before"
-        memory.note(
-            EventSeverity.INFO, f"version {policy.version} was evaluated: mean return {played.mean:.6g}, {kind}"
+        means = [f"{one.mean:.6g} with {_WORDS[kind]}" for kind, one in result.played.items()]
+        outcome = (
+            "the best so far" if is_better else "as good as the best before" if is_best else "no better than before"
         )
+        memory.note(
+            EventSeverity.INFO, f"version {policy.version} was evaluated: mean return {' and '.join(means)}, {outcome}"
+        )
+
+    def _compare_with_training(self, result: EvaluationResult) -> None:
+        """Warns of an evaluation by the likeliest actions that falls short of training by more than both deviations.
+
+        Once, until an evaluation is as good as training again. A learnt value has no other actions than these.
+        """
+        training = self._returns_when_due.pop(result.policy.version, ())
+        self._returns_when_due = {v: kept for v, kept in self._returns_when_due.items() if v > result.policy.version}
+        if tuple(result.played) != (EvaluationActions.LIKELIEST,) or self._policy.spec.head in Q_HEADS:
+            return
+        played, differed = result.evaluation, self._differs
+        if len(training) >= _MIN_EPISODES:
+            self._differs = played.mean + played.std < fmean(training) - stdev(training)
+        if self._differs and not differed:
+            text = (
+                f"version {result.policy.version} earns {played.mean:.4g} (deviation {played.std:.2g}) with its "
+                f"likeliest actions, and training earned {fmean(training):.4g} (deviation {stdev(training):.2g}) with "
+                "drawn ones: the policy may walk in circles without chance; --eval-actions drawn evaluates as training "
+                "plays, and both shows the two"
+            )
+            logger.warning("%s", text)
+            if self._memory is not None:
+                self._memory.note(EventSeverity.WARNING, text)
 
     def _take(self, result: EvaluationResult) -> dict[str, float]:
         before, played, policy = self._status, result.evaluation, result.policy
-        is_best = not before.best_policy_version or played.mean > before.best_mean_return
+        is_first = not before.best_policy_version
+        is_best = is_first or played.mean >= before.best_mean_return
+        is_better = is_first or played.mean > before.best_mean_return
         if is_best:
             self.unwritten = self._to_save(result)
         low, high = played.confidence_interval
@@ -203,14 +247,16 @@ class TrainingEvaluation:
             ci_high=high,
             best_policy_version=policy.version if is_best else before.best_policy_version,
             best_mean_return=played.mean if is_best else before.best_mean_return,
-            without_improvement=0 if is_best else before.without_improvement + 1,
+            without_improvement=0 if is_better else before.without_improvement + 1,
         )
         with self._lock:
             self._status = now
         if self._memory is not None:
-            self._remember(result, self._memory, is_best=is_best)
+            self._remember(result, self._memory, is_best=is_best, is_better=is_better)
+        self._compare_with_training(result)
         self._tell_patience()
-        return {
+        by_kind = {_MEAN_RETURNS[kind].tag: one.mean for kind, one in result.played.items()}
+        return (by_kind if len(by_kind) > 1 else {}) | {
             metric_names.EVAL_MEAN_RETURN.tag: played.mean,
             metric_names.EVAL_CI_LOW.tag: low,
             metric_names.EVAL_CI_HIGH.tag: high,

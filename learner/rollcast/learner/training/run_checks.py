@@ -1,5 +1,6 @@
 """Refuses combinations of settings that no run can have."""
 
+from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.clipped_surrogate_settings import (
@@ -67,6 +68,19 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
             f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
             "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "
             "is too old for the next batch; change one of them"
+        )
+
+
+def check_evaluation_actions(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    """Checks that the policy has a distribution, if its evaluation is to draw actions.
+
+    Raises:
+        ConfigurationError: It takes the action of the highest value.
+    """
+    if settings.eval_actions != "likeliest" and algorithm.policy.spec.head in Q_HEADS:
+        raise ConfigurationError(
+            f"--eval-actions: {settings.eval_actions!r} with --algorithm {settings.algorithm}, whose policy takes the "
+            "action of the highest value and has no distribution to draw from; expected 'likeliest'; leave it out"
         )
 
 

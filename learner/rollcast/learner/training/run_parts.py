@@ -41,7 +41,7 @@ from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
@@ -257,7 +257,11 @@ def serving_options(
     """
     replay = durable = evaluations = None
     if evaluation_schedule(settings) is not None:
-        plan = EvaluationPlan(n_episodes=settings.eval_episodes, seed=settings.seed)
+        plan = EvaluationPlan(
+            n_episodes=settings.eval_episodes,
+            seed=settings.seed,
+            actions=EvaluationActions.of_option(settings.eval_actions),
+        )
         evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s, note=control.memory.note)
     if buffers is not None:
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)

@@ -81,6 +81,14 @@ ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stre
 EVAL_MEAN_RETURN: Final = Metric(
     "eval/mean_return", "reward", "mean return of an evaluation's episodes, at the steps when its policy was due"
 )
+EVAL_LIKELIEST_MEAN_RETURN: Final = Metric(
+    "eval/likeliest_mean_return",
+    "reward",
+    "mean return with the likeliest actions; `--eval-actions both` only, whose better mean is `eval/mean_return`",
+)
+EVAL_DRAWN_MEAN_RETURN: Final = Metric(
+    "eval/drawn_mean_return", "reward", "mean return with drawn actions; `--eval-actions both` only"
+)
 EVAL_CI_LOW: Final = Metric("eval/ci_low", "reward", "lower end of its 95 % confidence interval, by Student's t")
 EVAL_CI_HIGH: Final = Metric("eval/ci_high", "reward", "upper end of that interval")
 EVAL_STD: Final = Metric("eval/std", "reward", "standard deviation of the episodes' returns")

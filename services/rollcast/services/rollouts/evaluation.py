@@ -1,21 +1,52 @@
 """Defines the work of evaluators, and their reports, as values."""
 
+import enum
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from rollcast.services.rollouts.rollouts import ActorFailure
+
+# The same as an option's values.
+EvalActions: TypeAlias = Literal["likeliest", "drawn", "both"]
+
+
+class EvaluationActions(enum.Enum):
+    """The actions of an evaluation's episodes, with their numbers on the wire."""
+
+    LIKELIEST = 0
+    DRAWN = 1
+    BOTH = 2
+
+    @staticmethod
+    def of_option(value: EvalActions) -> "EvaluationActions":
+        """Returns the actions that an option asks for."""
+        return EvaluationActions[value.upper()]
+
+    @property
+    def option(self) -> str:
+        """The option's value."""
+        return self.name.lower()
+
+    @property
+    def kinds(self) -> tuple["EvaluationActions", ...]:
+        """The kinds of actions that are played, in their order: itself, or the two others."""
+        both = (EvaluationActions.LIKELIEST, EvaluationActions.DRAWN)
+        return both if self is EvaluationActions.BOTH else (self,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPlan:
-    """The episodes that an evaluator plays with each policy, all with the likeliest actions.
+    """The episodes that an evaluator plays with each policy.
 
     Attributes:
-        n_episodes: Their number.
-        seed: The seed from which the seeds of all episodes derive; the same for each policy.
+        n_episodes: Their number, for each kind of actions.
+        seed: The seed from which the seeds of all episodes derive; the same for each policy and each kind.
+        actions: The actions that are played.
     """
 
     n_episodes: int
     seed: int
+    actions: EvaluationActions = EvaluationActions.LIKELIEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +57,7 @@ class PlayedEpisodes:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     seconds: float
+    actions: EvaluationActions = EvaluationActions.LIKELIEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

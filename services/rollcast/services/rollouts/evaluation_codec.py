@@ -6,14 +6,14 @@ from typing import Final
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_EVALUATION_EPISODES
 from rollcast.services.limits.texts import quoted, shortened
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.failure_codec import failure_from_proto, failure_to_proto
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import rollout_pb2
 
-_plan_fields: Final = same_fields(EvaluationPlan)
-_played_fields: Final = same_fields(PlayedEpisodes)
+_plan_fields: Final = same_fields(EvaluationPlan, but=("actions",))
+_played_fields: Final = same_fields(PlayedEpisodes, but=("actions",))
 
 
 def evaluation_plan_to_proto(plan: EvaluationPlan) -> rollout_pb2.EvaluationPlan:
@@ -22,7 +22,10 @@ def evaluation_plan_to_proto(plan: EvaluationPlan) -> rollout_pb2.EvaluationPlan
     Args:
         plan: The work.
     """
-    return rollout_pb2.EvaluationPlan(**_plan_fields(plan))
+    return rollout_pb2.EvaluationPlan(
+        **_plan_fields(plan),
+        actions=plan.actions.value,  # type: ignore[arg-type]  # the stub's enum class exists for checkers only
+    )
 
 
 def evaluation_plan_from_proto(proto: rollout_pb2.EvaluationPlan) -> EvaluationPlan:
@@ -32,7 +35,7 @@ def evaluation_plan_from_proto(proto: rollout_pb2.EvaluationPlan) -> EvaluationP
         proto: The message.
 
     Raises:
-        InvalidInputError: The number of episodes is out of its range.
+        InvalidInputError: The number of episodes is out of its range, or the kind of actions is unknown.
     """
     if not 1 <= proto.n_episodes <= MAX_EVALUATION_EPISODES:
         raise InvalidInputError(
@@ -40,7 +43,7 @@ def evaluation_plan_from_proto(proto: rollout_pb2.EvaluationPlan) -> EvaluationP
             f"{MAX_EVALUATION_EPISODES}; correct --eval-episodes there",
             limit="max_evaluation_episodes",
         )
-    return EvaluationPlan(**_plan_fields(proto))
+    return EvaluationPlan(**_plan_fields(proto), actions=_actions_from_proto(proto.actions, "the learner asks for"))
 
 
 def evaluation_report_to_proto(report: EvaluationReport) -> rollout_pb2.ReportEvaluationRequest:
@@ -55,7 +58,12 @@ def evaluation_report_to_proto(report: EvaluationReport) -> rollout_pb2.ReportEv
     if isinstance(report.outcome, ActorFailure):
         request.failure.CopyFrom(failure_to_proto(report.outcome))
     else:
-        request.evaluation.CopyFrom(rollout_pb2.Evaluation(**_played_fields(report.outcome)))
+        request.evaluation.CopyFrom(
+            rollout_pb2.Evaluation(
+                **_played_fields(report.outcome),
+                actions=report.outcome.actions.value,  # type: ignore[arg-type]  # as above
+            )
+        )
     return request
 
 
@@ -88,11 +96,13 @@ def evaluation_report_from_proto(proto: rollout_pb2.ReportEvaluationRequest) -> 
 def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEpisodes:
     who = f"evaluator {quoted(actor_id)}"
     n_returns, n_lengths = len(proto.returns), len(proto.lengths)
-    if n_returns != n_lengths or not 1 <= n_returns <= MAX_EVALUATION_EPISODES:
+    actions = _actions_from_proto(proto.actions, f"{who} reports on")
+    most = MAX_EVALUATION_EPISODES * len(actions.kinds)
+    if n_returns != n_lengths or not 1 <= n_returns <= most:
         raise InvalidInputError(
-            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, 1 to "
-            f"{MAX_EVALUATION_EPISODES}; send one of each for every episode",
-            limit="max_evaluation_episodes" if n_returns > MAX_EVALUATION_EPISODES else "",
+            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, 1 to {most}; send "
+            "one of each for every episode",
+            limit="max_evaluation_episodes" if n_returns > most else "",
         )
     for episode, (episode_return, length) in enumerate(zip(proto.returns, proto.lengths, strict=True)):
         if not math.isfinite(episode_return):
@@ -113,4 +123,15 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
         returns=tuple(proto.returns),
         lengths=tuple(proto.lengths),
         seconds=proto.seconds,
+        actions=actions,
     )
+
+
+def _actions_from_proto(number: int, who_does: str) -> EvaluationActions:
+    try:
+        return EvaluationActions(number)
+    except ValueError:
+        raise InvalidInputError(
+            f"{who_does} episodes with actions of kind {number}; expected one of "
+            f"{[kind.value for kind in EvaluationActions]}; install the same rollcast on both sides"
+        ) from None

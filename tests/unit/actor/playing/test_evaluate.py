@@ -44,6 +44,17 @@ def test_same_seed_plays_same_episodes():
     assert first.lengths == tuple(int(episode_return) for episode_return in first.returns)
 
 
+def test_a_policy_of_values_has_no_actions_to_draw():
+    spec = PolicySpec(hidden_sizes=(8,), head="q_values")
+    policy = make_policy(SPACES, spec, seed=0)
+    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    assert len(evaluate_policy(FACTORY, policy, n_episodes=1, seed=3, deterministic=True).returns) == 1
+    with pytest.raises(
+        ConfigurationError, match=r"has no distribution to draw actions from; .* --eval-actions likeliest"
+    ):
+        evaluate_policy(FACTORY, policy, n_episodes=1, seed=3, deterministic=False)
+
+
 def test_an_episode_does_not_depend_on_how_many_are_played():
     policy = cartpole_policy()
     many = evaluate_policy(FACTORY, policy, n_episodes=5, seed=3, deterministic=False)

@@ -18,7 +18,7 @@ from rollcast.services.errors import (
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import MAX_EVALUATORS
 from rollcast.services.policies.codec import encode_policy
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.join import ActorRole
 from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.unit.learner.ingest.intakes import offer
@@ -26,8 +26,8 @@ from tests.unit.learner.ingest.intakes import offer
 NONCE = 77
 
 
-def evaluations(**options: Any) -> Evaluations:
-    made = Evaluations(EvaluationPlan(n_episodes=2, seed=5), **options)
+def evaluations(*, actions: EvaluationActions = EvaluationActions.LIKELIEST, **options: Any) -> Evaluations:
+    made = Evaluations(EvaluationPlan(n_episodes=2, seed=5, actions=actions), **options)
     made.begin(NONCE)
     return made
 
@@ -62,8 +62,10 @@ class Subscribed:
         self._open.close()
 
 
-def report(version: int, *returns: float, name: str = "e", incarnation: int = 1, nonce: int = NONCE):
-    played = PlayedEpisodes(policy_version=version, returns=returns or (1.0, 3.0), lengths=(1, 2), seconds=0.5)
+def report(version: int, *returns: float, name: str = "e", incarnation: int = 1, nonce: int = NONCE, **more: Any):
+    returns = returns or (1.0, 3.0)
+    lengths = tuple(range(1, len(returns) + 1))
+    played = PlayedEpisodes(policy_version=version, returns=returns, lengths=lengths, seconds=0.5, **more)
     return EvaluationReport(actor_id=name, incarnation=incarnation, learner_nonce=nonce, outcome=played)
 
 
@@ -214,6 +216,21 @@ def test_rejects_reports_that_do_not_fit(version: int, returns: tuple[float, ...
     assert desk.take() == []
     desk.report(report(1))
     assert versions_taken(desk) == [1], "nothing has changed"
+
+
+def test_report_has_the_episodes_of_both_kinds_of_actions_and_the_better_ones_count():
+    desk, _ = playing_version_1(actions=EvaluationActions.BOTH)
+    with pytest.raises(InvalidInputError, match="with actions of kind LIKELIEST; expected BOTH, as agreed at Join"):
+        desk.report(report(1))
+    with pytest.raises(InvalidInputError, match="has played 2 episodes with version 1; expected 4, as agreed at Join"):
+        desk.report(report(1, 0.0, 0.0, actions=EvaluationActions.BOTH))
+    desk.report(report(1, 0.0, 2.0, 5.0, 7.0, actions=EvaluationActions.BOTH))
+    (result,) = desk.take()
+    assert {kind.option: (one.mean, one.lengths) for kind, one in result.played.items()} == {
+        "likeliest": (1.0, (1, 2)),
+        "drawn": (6.0, (3, 4)),
+    }
+    assert result.evaluation.mean == 6.0
 
 
 def test_rejects_report_of_a_version_that_was_not_given():

@@ -16,6 +16,8 @@ from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import EvaluationSchedule
+from rollcast.services.history.history import EventSeverity
+from rollcast.services.rollouts.evaluation import EvaluationActions
 from tests.actor_kinds import make_policy_for
 
 FACTORY = EnvironmentFactory("tests.environments:CountingEnv")
@@ -53,14 +55,14 @@ class Training:
             self.actors, self.progress, EvaluationSchedule(**(given | schedule)), self.actors.policy, memory=self.memory
         )
 
-    def update(self, times: int = 1, steps: int = 10) -> None:
+    def update(self, times: int = 1, steps: int = 10, returns: Sequence[float] = ()) -> None:
         for _ in range(times):
             self.progress.record(
                 Experience(
                     batch=None,
                     env_steps=steps,
-                    n_episodes=0,
-                    returns=(),
+                    n_episodes=len(returns),
+                    returns=tuple(returns),
                     policy_lag=np.zeros(0, np.int64),
                     waited_s=0.0,
                 )
@@ -68,10 +70,11 @@ class Training:
             self.actors.version += 1
             self.evaluation.offer_due()
 
-    def report(self, version: int, *returns: float) -> dict[str, float]:
+    def report(self, version: int, *returns: float, drawn: Sequence[float] = ()) -> dict[str, float]:
         policy = EvaluatedPolicy(version=version, env_steps=10 * version, state={})
-        evaluation = summarize(returns, (5,) * len(returns))
-        self.actors.results.append(EvaluationResult(policy=policy, evaluation=evaluation, seconds=1.5))
+        by_kind = {EvaluationActions.LIKELIEST: returns, EvaluationActions.DRAWN: tuple(drawn)}
+        played = {kind: summarize(of_kind, (5,) * len(of_kind)) for kind, of_kind in by_kind.items() if of_kind}
+        self.actors.results.append(EvaluationResult(policy=policy, played=played, seconds=1.5))
         ((env_steps, values),) = self.evaluation.take()
         assert env_steps == 10 * version
         return values
@@ -79,19 +82,20 @@ class Training:
 
 def test_evaluations_are_remembered_with_whether_they_are_the_best():
     training = Training(interval_steps=10)
-    for version, mean in ((2, 1.0), (3, 3.0), (4, 3.0)):
+    for version, mean in ((2, 1.0), (3, 3.0), (4, 3.0), (5, 2.0)):
         training.report(version, mean - 1.0, mean + 1.0)
     news = training.memory.news(None)
-    assert [(one.policy_version, one.env_steps, one.mean_return, one.best) for one in news.evaluations] == [
+    assert [(one.policy_version, one.env_steps, one.mean_return, one.best) for one in news.evaluations[:3]] == [
         (2, 20, 1.0, True),
         (3, 30, 3.0, True),
-        (4, 40, 3.0, False),
+        (4, 40, 3.0, True),
     ]
     assert all(one.ci_low < one.mean_return < one.ci_high for one in news.evaluations)
     assert [event.text for event in news.events] == [
-        "version 2 was evaluated: mean return 1, the best so far",
-        "version 3 was evaluated: mean return 3, the best so far",
-        "version 4 was evaluated: mean return 3, no better than before",
+        "version 2 was evaluated: mean return 1 with the likeliest actions, the best so far",
+        "version 3 was evaluated: mean return 3 with the likeliest actions, the best so far",
+        "version 4 was evaluated: mean return 3 with the likeliest actions, as good as the best before",
+        "version 5 was evaluated: mean return 2 with the likeliest actions, no better than before",
     ]
 
 
@@ -147,16 +151,76 @@ def test_metrics_have_mean_interval_and_best():
     assert training.report(3, 1.0)["eval/best_mean_return"] == 2.0
 
 
-def test_best_policy_is_the_one_with_the_highest_mean_and_of_equal_ones_the_first():
+def test_best_policy_is_the_one_with_the_highest_mean_and_of_equal_ones_the_last():
     training = Training(interval_steps=10)
     for version, mean_return in ((1, 3.0), (2, 5.0), (3, 5.0), (4, 4.0)):
         training.report(version, mean_return)
     best = training.evaluation.unwritten
     assert best is not None
-    assert (best.policy_version, best.mean_return, best.env_steps) == (2, 5.0, 20)
+    assert (best.policy_version, best.mean_return, best.env_steps) == (3, 5.0, 30)
     training.evaluation.note_written()
     assert training.evaluation.unwritten is None
     assert training.evaluation.mean_return == 4.0
+
+
+def test_the_better_of_both_kinds_of_actions_counts_and_both_means_are_written():
+    training = Training(interval_steps=10)
+    values = training.report(2, 1.0, 3.0, drawn=(4.0, 6.0))
+    assert values["eval/mean_return"] == values["eval/drawn_mean_return"] == values["eval/best_mean_return"] == 5.0
+    assert values["eval/likeliest_mean_return"] == 2.0
+    (event,) = training.memory.news(None).events
+    assert event.text == (
+        "version 2 was evaluated: mean return 2 with the likeliest actions and 5 with drawn ones, the best so far"
+    )
+    assert training.report(3, 7.0, drawn=(5.0,))["eval/mean_return"] == 7.0
+
+
+def warnings_of(training: Training) -> list[str]:
+    return [event.text for event in training.memory.news(None).events if event.severity is EventSeverity.WARNING]
+
+
+def test_evaluation_that_falls_short_of_training_is_explained_once_until_it_no_longer_does():
+    training = Training(interval_steps=10)
+    training.update(returns=[0.7, 0.9] * 10)
+    training.report(2, 0.0, 0.0)
+    (warning,) = warnings_of(training)
+    assert warning.startswith(
+        "version 2 earns 0 (deviation 0) with its likeliest actions, and training earned 0.8 (deviation 0.1) with drawn"
+    )
+    assert "--eval-actions drawn" in warning
+    training.update()
+    training.report(3, 0.0, 0.0)
+    assert len(warnings_of(training)) == 1
+    training.update(2)
+    training.report(4, 0.6, 0.8)
+    training.report(5, 0.0, 0.0)
+    assert len(warnings_of(training)) == 2
+
+
+@pytest.mark.parametrize(
+    ("trained", "likeliest", "drawn"),
+    [
+        ([0.7, 0.9] * 9, (0.0, 0.0), ()),  # too few episodes
+        ([0.0, 2.0] * 20, (0.0, 0.5), ()),  # within the deviations
+        ([0.0, 0.1] * 20, (5.0, 5.0), ()),  # better than training, which explores
+        ([0.7, 0.9] * 10, (0.0, 0.0), (0.0, 0.1)),  # both kinds are shown
+    ],
+)
+def test_evaluation_that_does_not_fall_short_of_training_needs_no_explanation(
+    trained: list[float], likeliest: tuple[float, ...], drawn: tuple[float, ...]
+):
+    training = Training(interval_steps=10)
+    training.update(returns=trained)
+    training.report(2, *likeliest, drawn=drawn)
+    assert warnings_of(training) == []
+
+
+def test_returns_of_training_after_a_policy_was_due_say_nothing_about_it():
+    training = Training(interval_steps=10)
+    training.update(returns=[0.0, 0.1] * 10)
+    training.update(returns=[8.0, 9.0] * 50)
+    training.report(2, 0.0, 0.1)
+    assert warnings_of(training) == []
 
 
 def test_patience_ends_after_so_many_evaluations_without_a_better_mean():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES, MAX_TRACEBACK_LENGTH
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.evaluation_codec import (
     evaluation_plan_from_proto,
     evaluation_plan_to_proto,
@@ -26,10 +26,14 @@ def report(outcome: PlayedEpisodes | ActorFailure) -> EvaluationReport:
     return EvaluationReport(actor_id="e", incarnation=2, learner_nonce=2**64 - 1, outcome=outcome)
 
 
-@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9))
-def test_episodes_come_back_as_they_were(episodes: list[tuple[float, int]], version: int, seconds: float):
+@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9), st.sampled_from(EvaluationActions))
+def test_episodes_come_back_as_they_were(
+    episodes: list[tuple[float, int]], version: int, seconds: float, actions: EvaluationActions
+):
     returns, lengths = zip(*episodes, strict=True)
-    played = report(PlayedEpisodes(policy_version=version, returns=returns, lengths=lengths, seconds=seconds))
+    played = report(
+        PlayedEpisodes(policy_version=version, returns=returns, lengths=lengths, seconds=seconds, actions=actions)
+    )
     assert evaluation_report_from_proto(evaluation_report_to_proto(played)) == played
 
 
@@ -45,9 +49,15 @@ def test_a_long_failure_is_cut_on_both_sides():
     assert sent.failure.traceback.endswith("end")
 
 
-def test_plan_comes_back_as_it_was():
-    plan = EvaluationPlan(n_episodes=MAX_EVALUATION_EPISODES, seed=2**32 - 1)
+@pytest.mark.parametrize("actions", EvaluationActions)
+def test_plan_comes_back_as_it_was(actions: EvaluationActions):
+    plan = EvaluationPlan(n_episodes=MAX_EVALUATION_EPISODES, seed=2**32 - 1, actions=actions)
     assert evaluation_plan_from_proto(evaluation_plan_to_proto(plan)) == plan
+
+
+def test_rejects_plan_with_actions_of_a_newer_learner():
+    with pytest.raises(InvalidInputError, match=r"actions of kind 9; expected one of \[0, 1, 2\]"):
+        evaluation_plan_from_proto(rollout_pb2.EvaluationPlan(n_episodes=1, actions=9))
 
 
 @pytest.mark.parametrize("n_episodes", [0, MAX_EVALUATION_EPISODES + 1])
@@ -65,6 +75,8 @@ def test_rejects_plan_with_impossible_number_of_episodes(n_episodes: int):
         ({"lengths": [3]}, "2 returns and 1 lengths; expected as many of both"),
         ({"returns": [], "lengths": []}, "0 returns and 0 lengths; expected as many of both, 1 to 10000"),
         ({"returns": [0.0] * 10_001, "lengths": [1] * 10_001}, "10001 returns and 10001 lengths"),
+        ({"returns": [0.0] * 20_001, "lengths": [1] * 20_001, "actions": 2}, "expected as many of both, 1 to 20000"),
+        ({"actions": 3}, "reports on episodes with actions of kind 3; expected one of"),
         ({"seconds": -1.0}, "played for -1.0 s; expected a finite number of seconds"),
         ({"seconds": math.nan}, "played for nan s"),
     ],
