@@ -24,7 +24,7 @@ class ActorCriticSettings(BaseModel):
         3e-4, "Step size of the optimiser at the start of training, above 0.", LEARNING
     )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "linear", "linear: the learning rate falls to 0 at --total-steps; constant: it stays.", LEARNING
+        "linear", "linear: the learning rate falls to a twentieth at --total-steps; constant: it stays.", LEARNING
     )
     adam_beta1: ZeroToBelowOne = setting(0.9, "Adam's decay of the mean gradient (momentum), in [0, 1).", LEARNING)
     adam_beta2: ZeroToBelowOne = setting(0.999, "Adam's decay of the mean squared gradient, in [0, 1).", LEARNING)
@@ -84,6 +84,6 @@ class ActorCriticSettings(BaseModel):
         """Returns the settings that follow the progress of training, by name."""
         end = self.entropy_cost if self.entropy_cost_end is None else self.entropy_cost_end
         return {
-            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate, 0.0),
+            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate),
             "entropy_cost": linear(self.entropy_cost, end),
         }

@@ -33,7 +33,7 @@ class ClippedSurrogateSettings(ActorCriticSettings):
         0.2, "Bound of the surrogate: importance weights count up to 1 + this and down to 1 - this, above 0.", LEARNING
     )
     clip_range_schedule: Literal["constant", "linear"] = setting(
-        "constant", "linear: clip_range falls to 0 at --total-steps; constant: it stays.", LEARNING
+        "constant", "linear: clip_range falls to a twentieth at --total-steps; constant: it stays.", LEARNING
     )
     clip_range_value: PositiveFloat | None = setting(
         None,
@@ -50,7 +50,7 @@ class ClippedSurrogateSettings(ActorCriticSettings):
 
     def schedules(self) -> dict[str, Schedule]:
         """Returns the settings that follow the progress of training, by name."""
-        return {**super().schedules(), "clip_range": make_schedule(self.clip_range_schedule, self.clip_range, 0.0)}
+        return {**super().schedules(), "clip_range": make_schedule(self.clip_range_schedule, self.clip_range)}
 
 
 def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> int:

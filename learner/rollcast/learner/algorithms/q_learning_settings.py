@@ -25,7 +25,7 @@ class QLearningSettings(BaseModel):
         5e-4, "Step size of Adam at the start of training, above 0. Try 6e-5 to 3e-4 for images.", LEARNING
     )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "constant", "constant: the learning rate stays; linear: it falls to 0 at the end of training.", LEARNING
+        "constant", "constant: the learning rate stays; linear: it falls to a twentieth at --total-steps.", LEARNING
     )
     double: bool = setting(
         True,
@@ -91,6 +91,6 @@ class QLearningSettings(BaseModel):
         """Returns the settings that follow the progress of training, by name."""
         end = self.epsilon if self.epsilon_end is None else self.epsilon_end
         return {
-            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate, 0.0),
+            "learning_rate": make_schedule(self.learning_rate_schedule, self.learning_rate),
             "epsilon": linear(self.epsilon, end),
         }

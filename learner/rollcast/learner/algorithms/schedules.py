@@ -1,7 +1,7 @@
 """Schedules: a quantity as a function of the progress of training."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from rollcast.services.errors import ConfigurationError
 
@@ -9,6 +9,10 @@ ScheduleKind = Literal["constant", "linear"]
 
 # Maps progress in [0, 1] to the quantity's value.
 Schedule = Callable[[float], float]
+
+# The share of its first value at which a quantity that falls stays. At 0 a run that has not learnt its task when its
+# planned steps end learns nothing more, also if it is resumed with more steps.
+FLOOR: Final = 0.05
 
 
 def linear(start: float, end: float) -> Schedule:
@@ -25,13 +29,12 @@ def linear(start: float, end: float) -> Schedule:
     return value_at
 
 
-def make_schedule(kind: ScheduleKind, start: float, end: float) -> Schedule:
+def make_schedule(kind: ScheduleKind, start: float) -> Schedule:
     """Makes a schedule by its name.
 
     Args:
-        kind: `"constant"` or `"linear"`.
+        kind: `"constant"`, or `"linear"`: it falls to `FLOOR` of its start.
         start: The value at progress 0; any number.
-        end: The value at progress 1; `"constant"` ignores it.
 
     Returns:
         A function from progress in [0, 1] to the value.
@@ -42,5 +45,5 @@ def make_schedule(kind: ScheduleKind, start: float, end: float) -> Schedule:
     if kind == "constant":
         return lambda progress: start
     if kind == "linear":
-        return linear(start, end)
+        return linear(start, FLOOR * start)
     raise ConfigurationError(f"There is no schedule {kind!r}; expected 'constant' or 'linear'. Choose one of them.")

@@ -53,7 +53,7 @@ def test_a_resumed_run_explores_as_it_is_told_and_not_as_it_did(tmp_path: Path):
 
 def test_the_learning_rate_follows_progress():
     dqn = make_dqn(learning_rate=0.5, learning_rate_schedule="linear")
-    assert dqn.update(transition_batch(), progress=0.5)["learning_rate"] == pytest.approx(0.25)
+    assert dqn.update(transition_batch(), progress=0.5)["learning_rate"] == pytest.approx(0.2625)
 
 
 def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):

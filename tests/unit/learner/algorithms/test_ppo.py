@@ -71,8 +71,8 @@ def test_without_target_kl_every_pass_is_made():
 def test_schedules_follow_progress():
     ppo = make_ppo(clip_range_schedule="linear", entropy_cost=0.2, entropy_cost_end=0.0)
     metrics = ppo.update(on_policy_batch(ppo), progress=0.25)
-    assert metrics["learning_rate"] == pytest.approx(0.75 * 3e-4)
-    assert metrics["clip_range"] == pytest.approx(0.15)
+    assert metrics["learning_rate"] == pytest.approx((0.75 + 0.25 * 0.05) * 3e-4)
+    assert metrics["clip_range"] == pytest.approx((0.75 + 0.25 * 0.05) * 0.2)
     assert metrics["entropy_cost"] == pytest.approx(0.15)
 
 

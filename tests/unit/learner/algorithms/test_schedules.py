@@ -5,7 +5,7 @@ from rollcast.services.errors import ConfigurationError
 
 
 def test_constant_ignores_progress():
-    schedule = make_schedule("constant", 0.3, 0.0)
+    schedule = make_schedule("constant", 0.3)
     assert [schedule(progress) for progress in (0.0, 0.5, 1.0)] == [0.3, 0.3, 0.3]
 
 
@@ -19,6 +19,7 @@ def test_linear_meets_both_ends_exactly_and_stays_there():
 
 
 def test_schedules_are_made_by_name():
-    assert make_schedule("linear", 1.0, 0.0)(1.0) == 0.0
+    falling = make_schedule("linear", 0.2)
+    assert [falling(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([0.2, 0.105, 0.01, 0.01])
     with pytest.raises(ConfigurationError, match="no schedule 'cosine'; expected 'constant' or 'linear'"):
-        make_schedule("cosine", 1.0, 0.0)  # type: ignore[arg-type]
+        make_schedule("cosine", 1.0)  # type: ignore[arg-type]
