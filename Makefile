@@ -111,8 +111,12 @@ bench-against: env ## processor time of this tree as ratios to COMMIT=31ce8b1, o
 benchmark-recipes: env ## train recipes with several seeds, and print when they reach their thresholds; ONLY="ppo-cartpole" for some
 	$(BIN)/python -m benchmarks.recipes $(ONLY) $(ARGS)
 
+.PHONY: benchmark-first-contact
+benchmark-first-contact: env ## each algorithm with its defaults on tasks it was not tuned for, beside SB3; goes on where it was; ONLY="pendulum" for some
+	$(BIN)/python -m benchmarks.first_contact $(ONLY) $(ARGS)
+
 .PHONY: peers
-peers: env ## install the peers that `make bench ONLY=replay ARGS=--peers` and `ONLY=sb3` measure beside ours
+peers: env ## install what `make bench ONLY=replay ARGS=--peers`, `ONLY=sb3` and `make benchmark-first-contact` need
 	$(BIN)/pip install --quiet $(CONSTRAINTS) --group peers
 
 # -- the steps of make test --
