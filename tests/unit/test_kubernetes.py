@@ -145,6 +145,38 @@ def test_sets_only_what_there_is(everything):
         assert environment_of(everything, name).keys() <= known | {"ROLLCAST_TLS_CA"}, name
 
 
+# Addresses, files and what belongs to them: they fit the services, volumes and ports of the manifests.
+WIRED = {
+    *("ROLLCAST_LEARNER_ADDRESS", "ROLLCAST_ADDRESS", "ROLLCAST_METRICS_ADDRESS", "ROLLCAST_INSECURE", "ROLLCAST_ROLE"),
+    *("ROLLCAST_TLS_CA", "ROLLCAST_TLS_CERT", "ROLLCAST_TLS_KEY", "ROLLCAST_TLS_CLIENT_CA", "ROLLCAST_TOKEN_FILE"),
+    *("ROLLCAST_TOKENS_FILE", "ROLLCAST_SERVE_TLS_CERT", "ROLLCAST_SERVE_TLS_KEY", "ROLLCAST_SERVE_TLS_CLIENT_CA"),
+    "ROLLCAST_DEVICE",
+}
+
+
+def test_what_a_config_map_may_set_is_in_no_pod_where_it_would_win(everything):
+    for name in ("learner", "actor", "evaluator", "scaler"):
+        assert {entry["name"] for entry in container(everything, name).get("env", ())} <= WIRED, name
+
+
+def test_settings_of_actors_are_changed_by_a_config_map(tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    build_with(folder, ("evaluator",))
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "changed/kustomization.yaml").write_text(
+        "resources: [../own]\n"
+        "configMapGenerator:\n"
+        "  - {name: actor, behavior: merge, literals: [ROLLCAST_WAIT_FOR_NEXT_RUN=false]}\n"
+        "  - {name: learner, behavior: merge, literals: [ROLLCAST_STOP_TIMEOUT_S=90]}\n"
+    )
+    documents = build(tmp_path / "changed")
+    for name in ("actor", "evaluator"):
+        assert environment_of(documents, name)["ROLLCAST_WAIT_FOR_NEXT_RUN"] == "false"
+        assert environment_of(documents, name)["ROLLCAST_CONNECT_TIMEOUT_S"] == "600"
+    assert environment_of(documents, "learner")["ROLLCAST_STOP_TIMEOUT_S"] == "90"
+
+
 def test_learner_is_one_pod_with_a_volume_of_its_own_and_an_address(documents):
     learner = find(documents, "StatefulSet", "learner")["spec"]
     service = find(documents, "Service", learner["serviceName"])["spec"]
