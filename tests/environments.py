@@ -9,7 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.seeds import derive_seeds
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 
 
 class CountingEnv(gymnasium.Env[np.ndarray, int]):
@@ -79,6 +81,27 @@ class Alternating(gymnasium.Env[np.ndarray, int]):
         self._actions.append(int(action))
         differ = len(set(self._actions)) > 1
         return np.zeros(2, np.float32), float(differ), differ, len(self._actions) == 10, {}
+
+
+class HigherCard(StructuredEnv):
+    """A game of two: both lay one of three cards at once, and the higher one wins 1 from the other."""
+
+    def __init__(self) -> None:
+        card = SubstepSpaces(
+            observation=gymnasium.spaces.Box(0, 1, (1,), np.float32), action=gymnasium.spaces.Discrete(3), n_agents=2
+        )
+        self.spaces = {FLAT_SUBSTEP: card}
+        self._players = (ActorId(FLAT_SUBSTEP, 0), ActorId(FLAT_SUBSTEP, 1))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
+        return Turn(observations={player: np.zeros(1, np.float32) for player in self._players})
+
+    def step(self, actions: dict[ActorId, Any]) -> Turn:
+        first, second = (int(actions[player]) for player in self._players)
+        won = float(np.sign(first - second))
+        rewards = dict(zip(self._players, (won, -won), strict=True))
+        ended = dict.fromkeys(self._players, Ended(observation=np.zeros(1, np.float32)))
+        return Turn(observations={}, rewards=rewards, ended=ended)
 
 
 class RecallEnv(gymnasium.Env[np.ndarray, int]):

@@ -117,6 +117,35 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_if_that_is_
     assert re.search(r"actions +the likeliest\nmean return +0\.00\n(.*\n)*actions +drawn from the policy\n", printed)
 
 
+def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_also_after_a_resume(tmp_path: Path):
+    run = tmp_path / "run"
+    game = ("--env-id", "tests.environments:HigherCard", "--algorithm", "ppo", "--n-rollout-steps", 32)
+    evaluated = ("--eval-interval-steps", 1000, "--eval-episodes", 10, "--eval-opponents", 2, "--eval-actions", "drawn")
+    trained(run, *game, *evaluated, "--total-steps", 4000, "--ppo.learning-rate", 0.02)
+    first = evaluations_of(run)
+    assert len(first) >= 3
+    assert first[-1]["eval/score_random"] > 0.7, "who lays the highest card wins two games of three and draws the third"
+    assert first[-1]["eval/mean_return"] > 100
+    assert "eval/score_first" not in first[0]
+    assert first[-1]["eval/score_first"] > 0.55
+    trained(run, "--resume", run, "--total-steps", 6000)
+    again = evaluations_of(run)[len(first) :]
+    assert again
+    assert all(record["eval/score_first"] > 0.55 for record in again), "the first policy is that of before the resume"
+    assert read_run_policy(run, "best").mean_return == max(record["eval/mean_return"] for record in first + again)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--eval-interval-steps", 10), "in an environment with 1 agent; expected several"),
+        ((), "--eval-opponents 3 without an evaluation; expected --eval-interval-s"),
+    ],
+)
+def test_opponents_that_cannot_be_are_refused(options: tuple[object, ...], message: str, tmp_path: Path):
+    assert message in refused("train", "--eval-opponents", 3, "--run-dir", tmp_path / "run", *options)
+
+
 def test_learnt_values_have_no_actions_to_draw(tmp_path: Path):
     options = (
         "--algorithm",

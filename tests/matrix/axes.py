@@ -49,6 +49,7 @@ _GIVEN: Final[Mapping[str, Value]] = {
     "max_policy_lag": 4,
     "eval_interval_steps": 16,
     "eval_patience": 50,
+    "eval_opponents": 1,
     "checkpoint_interval_updates": 1,
     "batch_size": 0,  # see `arguments`
     ".entropy_cost_end": 0.01,

@@ -281,6 +281,21 @@ RULES: Final = (
         lambda case: _ends_by_evaluation(case) and case["eval_interval_steps"] is None,
     ),
     Rule(
+        "--eval-opponents",
+        "`--eval-opponents` without evaluations, with one agent, or with `--eval-actions both`",
+        ("eval_interval_steps", "eval_opponents", "env.agents", "eval_actions"),
+        lambda case: (
+            case["eval_opponents"] is not None
+            and (case["eval_interval_steps"] is None or case["env.agents"] == "one" or case["eval_actions"] == "both")
+        ),
+    ),
+    Rule(
+        "has no distribution to draw from",
+        "`--eval-actions drawn` and `both` with DQN and R2D2",
+        ("eval_actions", "algorithm"),
+        lambda case: case["eval_actions"] != "likeliest" and case["algorithm"] in _OF_VALUES,
+    ),
+    Rule(
         "expected evaluations by --eval-interval-steps",
         "",
         ("deterministic", "actor_kind", "stop_on", "eval_patience"),

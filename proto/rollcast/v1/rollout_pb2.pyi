@@ -143,14 +143,16 @@ class JoinResponse(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., n_rollout_steps: _Optional[int] = ..., env_seed: _Optional[int] = ..., agent_seed: _Optional[int] = ..., policy: _Optional[_Union[PolicySpec, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., n_envs: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., awaiting_s: _Optional[float] = ..., policy_version: _Optional[int] = ..., digest: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., activity_interval_s: _Optional[float] = ..., learner_address: _Optional[str] = ..., report_with_rollout: _Optional[bool] = ...) -> None: ...
 
 class EvaluationPlan(_message.Message):
-    __slots__ = ("n_episodes", "seed", "actions")
+    __slots__ = ("n_episodes", "seed", "actions", "opponents")
     N_EPISODES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPPONENTS_FIELD_NUMBER: _ClassVar[int]
     n_episodes: int
     seed: int
     actions: EvaluationActions
-    def __init__(self, n_episodes: _Optional[int] = ..., seed: _Optional[int] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ...) -> None: ...
+    opponents: bool
+    def __init__(self, n_episodes: _Optional[int] = ..., seed: _Optional[int] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ..., opponents: _Optional[bool] = ...) -> None: ...
 
 class ReportEvaluationRequest(_message.Message):
     __slots__ = ("actor_id", "incarnation", "learner_nonce", "evaluation", "failure", "digest")
@@ -169,18 +171,20 @@ class ReportEvaluationRequest(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("policy_version", "returns", "lengths", "seconds", "actions")
+    __slots__ = ("policy_version", "returns", "lengths", "seconds", "actions", "n_opponents")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    N_OPPONENTS_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     returns: _containers.RepeatedScalarFieldContainer[float]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     seconds: float
     actions: EvaluationActions
-    def __init__(self, policy_version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ...) -> None: ...
+    n_opponents: int
+    def __init__(self, policy_version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ..., n_opponents: _Optional[int] = ...) -> None: ...
 
 class ReportEvaluationResponse(_message.Message):
     __slots__ = ("digest",)

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
@@ -12,10 +13,11 @@ from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
-from rollcast.actor.playing.evaluate import evaluate_as_planned
+from rollcast.actor.playing.evaluate import evaluate_against, evaluate_as_planned
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
+from rollcast.services.policies.opponents import without_opponents
 from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
 from rollcast.services.rollouts.rollouts import ActorFailure
@@ -77,14 +79,16 @@ def evaluate_until_stopped(
         connection.close()
         on_hang(failure)
 
+    make = partial(
+        make_policy,
+        # The learner's network takes the leaves in the learner's order.
+        agreement.spaces or spaces,
+        agreement.policy,
+        seed=agreement.agent_seed,
+        allowed_network=network,
+    )
     try:
-        policy = make_policy(
-            # The learner's network takes the leaves in the learner's order.
-            agreement.spaces or spaces,
-            agreement.policy,
-            seed=agreement.agent_seed,
-            allowed_network=network,
-        )
+        policy = make()
         with StepWatchdog(step_timeout_s + min(step_timeout_s, GRACE_S), hangs) as watchdog:
 
             def on_step() -> None:
@@ -99,7 +103,7 @@ def evaluate_until_stopped(
                 given = connection.wait_for_policy(_WAIT_S)
                 if given is not None:
                     metrics.clock.enter(ActingState.ACTING)
-                    _evaluate(env_factory, policy, given, connection, on_step, watchdog)
+                    _evaluate(env_factory, policy, make, given, connection, on_step, watchdog)
     except _StoppedError:
         pass
     except Exception as error:
@@ -113,6 +117,7 @@ def evaluate_until_stopped(
 def _evaluate(
     env_factory: EnvFactory,
     policy: Policy,
+    make_opponent: Callable[[], Policy],
     given: GivenPolicy,
     connection: EvaluatorConnection,
     on_step: Callable[[], None],
@@ -121,10 +126,15 @@ def _evaluate(
     """Plays the episodes of the plan with a policy, and reports them."""
     plan = connection.agreement.evaluation
     assert isinstance(plan, EvaluationPlan), "the codec refuses agreements without one"
-    policy.load(given.version, given.state)
+    state, opponents = without_opponents(given.state)
+    policy.load(given.version, state)
     began = time.monotonic()
     try:
-        evaluations = evaluate_as_planned(env_factory, policy, plan, on_step=on_step).values()
+        if plan.opponents:
+            against = evaluate_against(env_factory, policy, opponents, plan, make_opponent, on_step=on_step)
+            evaluations = tuple(against.values())
+        else:
+            evaluations = tuple(evaluate_as_planned(env_factory, policy, plan, on_step=on_step).values())
     finally:
         watchdog.rest()
     played = PlayedEpisodes(
@@ -133,6 +143,7 @@ def _evaluate(
         lengths=tuple(chain.from_iterable(evaluation.lengths for evaluation in evaluations)),
         seconds=time.monotonic() - began,
         actions=plan.actions,
+        n_opponents=len(evaluations) if plan.opponents else 0,
     )
     if not connection.report(given, played):
         logger.info("the learner of version %d is gone: nobody takes the report", given.version)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
@@ -17,9 +17,11 @@ from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicyState
 from rollcast.services.process.installation import require_extra
 from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import Observation
@@ -51,6 +53,13 @@ class Evaluation:
     std: float
     confidence_interval: tuple[float, float]
     agent_returns: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Player(NamedTuple):
+    """Somebody who acts for agents."""
+
+    policy: Policy
+    deterministic: bool
 
 
 class _Memory(NamedTuple):
@@ -99,6 +108,67 @@ def evaluate_as_planned(
     }
 
 
+def evaluate_against(
+    env_factory: EnvFactory,
+    policy: Policy,
+    opponents: Mapping[int, PolicyState],
+    plan: EvaluationPlan,
+    make_opponent: Callable[[], Policy],
+    *,
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[int, Evaluation]:
+    """Plays games against random actions, and against earlier versions of the policy.
+
+    In game i, the policy plays agent i, counted round; all other agents are the opponent's, which draws its actions.
+    A return is a margin: that of the policy's agent, less the mean of the others'.
+
+    Args:
+        env_factory: As for `evaluate_policy`; an environment with several agents.
+        policy: As for `evaluate_policy`.
+        opponents: The arrays of each version to play against.
+        plan: The number of games against each, their seed, and the policy's actions.
+        make_opponent: Makes a policy of the same architecture, to load a version into.
+        on_step: As for `evaluate_policy`.
+
+    Returns:
+        The games against each, by version; 0 is random play, the first.
+
+    Raises:
+        ConfigurationError: As of `evaluate_policy`, and if there is only one agent.
+        EnvironmentFailedError: As of `evaluate_policy`.
+    """
+    agents = [ActorId(key, i) for key, substep in policy.spaces.items() for i in range(substep.n_agents)]
+    if len(agents) < 2:
+        raise ConfigurationError(
+            "an evaluation against opponents has 1 agent; expected an environment with several; do without "
+            "--eval-opponents"
+        )
+    own = _Player(policy, plan.actions is EvaluationActions.LIKELIEST)
+    played = {}
+    for version, state in ({0: None} | dict(opponents)).items():
+        if state is None:
+            opponent: Policy = RandomPolicy(policy.spaces, seed=plan.seed)
+        else:
+            opponent = make_opponent()
+            opponent.load(version, state)
+        # A learnt value has no actions to draw but those of its exploration.
+        theirs = _Player(opponent, state is not None and not opponent.is_stochastic)
+        seats = [{agent: own if agent == mine else theirs for agent in agents} for mine in agents]
+        games = _play(
+            env_factory,
+            seats,
+            n_episodes=plan.n_episodes,
+            seed=plan.seed,
+            on_step=on_step,
+        )
+        margins = []
+        for i, (returns, _) in enumerate(games):
+            mine = agents[i % len(agents)]
+            margins.append(returns.get(mine, 0.0) - fmean(returns.get(agent, 0.0) for agent in agents if agent != mine))
+        played[version] = summarize(tuple(margins), tuple(length for _, length in games))
+    return played
+
+
 def better_actions(played: Mapping[EvaluationActions, Evaluation]) -> EvaluationActions:
     """Returns the kind of actions with the higher mean return, by which a policy counts; of equal ones the first."""
     return max(played, key=lambda kind: played[kind].mean)
@@ -140,15 +210,40 @@ def evaluate_policy(
             video cannot be recorded.
         EnvironmentFailedError: If the environment raised, or returned something that is not valid; or too often.
     """
-    if n_episodes < 1:
-        raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
-    if seed < 0:
-        raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
     if not (deterministic or policy.is_stochastic):
         raise ConfigurationError(
             "the policy takes the action of the highest value, and has no distribution to draw actions from; expected "
             "an evaluation by the likeliest actions; choose --eval-actions likeliest"
         )
+    player = _Player(policy, deterministic)
+    played = _play(env_factory, (player,), n_episodes=n_episodes, seed=seed, video_dir=video_dir, on_step=on_step)
+    agents = sorted({actor for episode, _ in played for actor in episode})
+    evaluation = summarize(
+        tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
+    )
+    return replace(
+        evaluation,
+        agent_returns={
+            f"{actor.substep_key}/{actor.agent_index}": fmean(episode.get(actor, 0.0) for episode, _ in played)
+            for actor in agents
+        },
+    )
+
+
+def _play(
+    env_factory: EnvFactory,
+    players: Sequence[_Player | Mapping[ActorId, _Player]],
+    *,
+    n_episodes: int,
+    seed: int,
+    video_dir: Path | None = None,
+    on_step: Callable[[], None],
+) -> list[tuple[dict[ActorId, float], int]]:
+    """Plays episodes, each with the next of the players in turn; returns the agents' returns and the turns of each."""
+    if n_episodes < 1:
+        raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
+    if seed < 0:
+        raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
     drops_episodes = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
     env_factory = whole_episodes(env_factory)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
@@ -161,24 +256,14 @@ def evaluate_policy(
     try:
         while len(played) < n_episodes:
             vector_env.drops_episodes = drops_episodes and n_dropped < n_episodes
-            episode = _play_episode(vector_env, policy, next(seeds), deterministic=deterministic, on_step=on_step)
+            episode = _play_episode(vector_env, players[len(played) % len(players)], next(seeds), on_step=on_step)
             if episode is None:
                 n_dropped += 1
             else:
                 played.append(episode)
     finally:
         vector_env.close()
-    agents = sorted({actor for episode, _ in played for actor in episode})
-    evaluation = summarize(
-        tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
-    )
-    return replace(
-        evaluation,
-        agent_returns={
-            f"{actor.substep_key}/{actor.agent_index}": fmean(episode.get(actor, 0.0) for episode, _ in played)
-            for actor in agents
-        },
-    )
+    return played
 
 
 def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
@@ -213,14 +298,14 @@ def t_quantile_975(degrees_of_freedom: int) -> float:
 
 def _play_episode(
     vector_env: StructuredVectorEnv,
-    policy: Policy,
+    players: _Player | Mapping[ActorId, _Player],
     seed: int,
     *,
-    deterministic: bool,
     on_step: Callable[[], None],
 ) -> tuple[dict[ActorId, float], int] | None:
     """Plays an episode; returns each agent's return, and the number of turns; None if the environment raised."""
-    policy.seed(seed)
+    for player in (players,) if isinstance(players, _Player) else players.values():
+        player.policy.seed(seed)
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
     on_step()
     turn = vector_env.reset(0, seed=seed)
@@ -230,7 +315,9 @@ def _play_episode(
     n_turns = 0
     while turn.observations:
         actions = {
-            actor: executed[actor.substep_key](_act(policy, actor, observation, deterministic, memories))
+            actor: executed[actor.substep_key](
+                _act(players if isinstance(players, _Player) else players[actor], actor, observation, memories)
+            )
             for actor, observation in turn.observations.items()
         }
         on_step()
@@ -244,12 +331,12 @@ def _play_episode(
 
 
 def _act(
-    policy: Policy,
+    player: _Player,
     actor: ActorId,
     leaves: Observation,
-    deterministic: bool,
     memories: dict[ActorId, _Memory],
 ) -> NDArray[Any]:
+    policy, deterministic = player
     if actor not in memories:
         memories[actor] = _Memory(policy.initial_state(1), policy.frame_stacks(1))
     state, stacks = memories[actor]

@@ -4,6 +4,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from rollcast.actor.environments.make import EnvFactory
@@ -156,11 +157,14 @@ class DistributedActors(ABC):
         """The state of the evaluators of this run."""
         return EvaluatorsInfo()
 
-    def evaluate_newest(self, env_steps: int) -> None:  # noqa: B027  # only runs with evaluation need it
+    def evaluate_newest(  # noqa: B027  # only runs with evaluation need it
+        self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})
+    ) -> None:
         """Has the newest policy evaluated, as soon as an evaluator is free. Does not wait for it.
 
         Args:
             env_steps: The environment steps of training so far.
+            opponents: The arrays of the versions to play against, if the plan asks for opponents.
         """
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:

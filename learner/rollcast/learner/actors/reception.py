@@ -18,6 +18,8 @@ from rollcast.learner.ingest.rounds import Rounds
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.opponents import with_opponents
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.replay.service import ReplaySource
@@ -221,12 +223,16 @@ class Reception:
         if self._rounds is not None and rollout.policy_version == self.publisher.version:
             self._rounds.replace(n_trajectories)
 
-    def evaluate_newest(self, env_steps: int) -> None:
+    def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState]) -> None:
         """Has the newest policy evaluated; see `DistributedActors.evaluate_newest`."""
         if self._evaluations is not None:
             # It is due now and then only, and so is this wait for the encoder.
             encoded, state = self.publisher.newest_with_state()
-            policy = EvaluatedPolicy(version=encoded.version, env_steps=env_steps, state=state)
+            policy = EvaluatedPolicy(
+                version=encoded.version, env_steps=env_steps, state=state, opponents=tuple(opponents)
+            )
+            if opponents:
+                encoded = encode_policy(encoded.version, with_opponents(state, opponents))
             self._evaluations.offer(policy, encoded)
 
     def end_training(self) -> None:

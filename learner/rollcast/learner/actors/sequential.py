@@ -5,10 +5,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
-from rollcast.actor.playing.evaluate import evaluate_as_planned
+from rollcast.actor.playing.evaluate import Evaluation, evaluate_against, evaluate_as_planned
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.networks import check_default_dtype
@@ -22,7 +24,7 @@ from rollcast.learner.ingest.queue import RolloutSlice
 from rollcast.learner.ingest.seeds import ActorSeeds
 from rollcast.services.errors import ActorFailedError, CollectInterruptedError
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +168,7 @@ class SequentialDistributedActors(DistributedActors):
         """This thread is the evaluator, if there is one."""
         return EvaluatorsInfo(n_alive=int(self._evaluation is not None), last_error=self._evaluation_error)
 
-    def evaluate_newest(self, env_steps: int) -> None:
+    def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})) -> None:
         """Plays the episodes of the evaluation now, in an environment of its own, and keeps the result.
 
         Raises:
@@ -175,14 +177,22 @@ class SequentialDistributedActors(DistributedActors):
         plan = self._evaluation
         if plan is None:
             return
-        policy = make_policy(
-            self.policy.spaces, self.policy.spec, seed=plan.seed, allowed_network=self.policy.spec.network
+        make = partial(
+            make_policy, self.policy.spaces, self.policy.spec, seed=plan.seed, allowed_network=self.policy.spec.network
         )
+        policy = make()
         policy.load(self._version, self._newest)
         began = time.monotonic()
+        played: Mapping[EvaluationActions, Evaluation] = {}
+        against: Mapping[int, Evaluation] = {}
         try:
             with self.waiting.waiting_for("an evaluation that is played in this thread"):
-                played = evaluate_as_planned(self._env_factory, policy, plan, on_step=self._check_interrupted)
+                if plan.opponents:
+                    against = evaluate_against(
+                        self._env_factory, policy, opponents, plan, make, on_step=self._check_interrupted
+                    )
+                else:
+                    played = evaluate_as_planned(self._env_factory, policy, plan, on_step=self._check_interrupted)
         except ActorFailedError as error:
             self._evaluation_error = str(error)
             logger.error("the evaluation of version %d failed: %s; training goes on", self._version, error)  # noqa: TRY400
@@ -190,8 +200,11 @@ class SequentialDistributedActors(DistributedActors):
         self._evaluation_error = ""
         self._evaluations.append(
             EvaluationResult(
-                policy=EvaluatedPolicy(version=self._version, env_steps=env_steps, state=self._newest),
+                policy=EvaluatedPolicy(
+                    version=self._version, env_steps=env_steps, state=self._newest, opponents=tuple(opponents)
+                ),
                 played=played,
+                against=against,
                 seconds=time.monotonic() - began,
             )
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rollcast.actor.environments.make import EnvFactory
@@ -284,9 +285,9 @@ class ServedDistributedActors(DistributedActors):
         """Returns the number of evaluators that run on this machine."""
         return 0
 
-    def evaluate_newest(self, env_steps: int) -> None:
+    def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})) -> None:
         """See `DistributedActors.evaluate_newest`."""
-        self._started().evaluate_newest(env_steps)
+        self._started().evaluate_newest(env_steps, opponents)
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:
         """See `DistributedActors.take_evaluations`."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import StatisticsError
 
 from rollcast.actor.playing.evaluate import Evaluation, better_actions, summarize
@@ -39,11 +40,13 @@ class EvaluatedPolicy:
         version: Its version.
         env_steps: The environment steps of training when it was chosen.
         state: Its arrays.
+        opponents: The versions that it plays against, besides random play, in rising order.
     """
 
     version: int
     env_steps: int
     state: PolicyState
+    opponents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +55,25 @@ class EvaluationResult:
 
     Attributes:
         policy: The policy.
-        played: Returns, lengths and their statistics, of each kind of actions.
+        played: Returns, lengths and their statistics, of each kind of actions; empty if it played against opponents.
         seconds: The time that it took.
+        against: The games against each opponent, by its version: see `evaluate_against`.
     """
 
     policy: EvaluatedPolicy
     played: Mapping[EvaluationActions, Evaluation]
     seconds: float
+    against: Mapping[int, Evaluation] = field(default_factory=dict)
 
     @property
     def evaluation(self) -> Evaluation:
-        """The evaluation by which the policy counts: that of the better actions."""
+        """The evaluation by which the policy counts: that of the better actions; the margins of all games."""
+        if self.against:
+            games = self.against.values()
+            return summarize(
+                tuple(chain.from_iterable(game.returns for game in games)),
+                tuple(chain.from_iterable(game.lengths for game in games)),
+            )
         return self.played[better_actions(self.played)]
 
 
@@ -291,26 +302,40 @@ class Evaluations:
                 f"evaluator {evaluator.name!r} reports on version {played.policy_version} of the policy; expected "
                 f"{expected}; report the version that the subscription has sent"
             )
-        plan, kinds = self.plan, self.plan.actions.kinds
+        plan, opponents = self.plan, (0, *given.policy.opponents) if self.plan.opponents else ()
+        n_blocks = len(opponents) or len(plan.actions.kinds)
         if played.actions is not plan.actions:
             raise InvalidInputError(
                 f"evaluator {evaluator.name!r} has played with actions of kind {played.actions.name}; expected "
                 f"{plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
             )
-        if len(played.returns) != plan.n_episodes * len(kinds):
+        if played.n_opponents != len(opponents):
+            raise InvalidInputError(
+                f"evaluator {evaluator.name!r} has played version {played.policy_version} against {played.n_opponents} "
+                f"opponents; expected {len(opponents)}, random actions and those that came with it; install the "
+                "learner's rollcast for the evaluator, too"
+            )
+        if len(played.returns) != plan.n_episodes * n_blocks:
             raise InvalidInputError(
                 f"evaluator {evaluator.name!r} has played {len(played.returns)} episodes with version "
-                f"{played.policy_version}; expected {plan.n_episodes * len(kinds)}, as agreed at Join; play as many"
+                f"{played.policy_version}; expected {plan.n_episodes * n_blocks}, as agreed at Join; play as many"
             )
-        by_kind = {
-            kind: _summarized(
+        blocks = [
+            _summarized(
                 evaluator,
                 played.returns[i * plan.n_episodes : (i + 1) * plan.n_episodes],
                 played.lengths[i * plan.n_episodes : (i + 1) * plan.n_episodes],
             )
-            for i, kind in enumerate(kinds)
-        }
-        self._results.append(EvaluationResult(policy=given.policy, played=by_kind, seconds=played.seconds))
+            for i in range(n_blocks)
+        ]
+        self._results.append(
+            EvaluationResult(
+                policy=given.policy,
+                played={} if opponents else dict(zip(plan.actions.kinds, blocks, strict=True)),
+                seconds=played.seconds,
+                against=dict(zip(opponents, blocks, strict=True)) if opponents else {},
+            )
+        )
         evaluator.reported_version, evaluator.given = played.policy_version, None
         self._last_version = max(self._last_version, played.policy_version)
         self._last_error = ""

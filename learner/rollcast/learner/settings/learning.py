@@ -25,6 +25,7 @@ from rollcast.learner.settings.computing import ComputingSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import (
     MAX_EVALUATION_EPISODES,
+    MAX_EVALUATION_OPPONENTS,
     MAX_FRAME_STACK,
     MAX_HIDDEN_LAYERS,
     MAX_RECURRENT_SIZE,
@@ -239,6 +240,13 @@ class LearnerSettings(
         "Actions of an evaluation. likeliest: the likeliest one in each step. drawn: drawn from the policy, as in "
         "training; for tasks in which a policy without chance walks in circles. both: twice the episodes, and the "
         "better mean return counts.",
+        FREE,
+    )
+    eval_opponents: Annotated[int, Field(ge=1, le=MAX_EVALUATION_OPPONENTS - 2)] | None = setting(
+        None,
+        "For games of several agents: evaluate against random actions, the first policy, and this many of those "
+        "evaluated last, --eval-episodes games against each. The rating from these games, in points of Elo's scale "
+        "above random play, then is the mean return of the evaluation. Default: agents play with one another.",
         FREE,
     )
     eval_patience: AtLeastOne | None = setting(

@@ -6,15 +6,18 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
+from rollcast.actor.playing.evaluate import Evaluation
 from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import EvaluationResult
+from rollcast.learner.training.opponents import RANDOM, Opponents, Rating, score
 from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.learner.writers import metric_names
 from rollcast.services.history.history import EventSeverity
@@ -51,6 +54,7 @@ class TrainingEvaluation:
         schedule: Says which policies are due.
         policy: The policy that is learnt, for its architecture and spaces.
         memory: Remembers the evaluations; None: nobody does.
+        run_dir: The run's folder, where opponents are kept; None: nowhere.
 
     Attributes:
         schedule: See Args.
@@ -65,7 +69,12 @@ class TrainingEvaluation:
         policy: TorchPolicy,
         *,
         memory: RunHistory | None = None,
+        run_dir: Path | None = None,
     ) -> None:
+        self._opponents = None
+        if schedule.n_opponents is not None:
+            folder = None if run_dir is None else run_dir / "opponents"
+            self._opponents = Opponents(schedule.n_opponents, policy.spec, folder)
         self._memory = memory
         self.schedule = schedule
         self.unwritten: SavedPolicy | None = None
@@ -115,7 +124,9 @@ class TrainingEvaluation:
             status, (version, mean_return) = self._status, self._written
         status = dataclasses.replace(status, best_policy_version=version, best_mean_return=mean_return)
         kept = {name: getattr(status, name) for name in _KEPT}
-        return {name: value for name, value in kept.items() if math.isfinite(value)} | {"next_step": self._next_step}
+        opponents = {} if self._opponents is None else {"opponents": self._opponents.state()}
+        finite = {name: value for name, value in kept.items() if math.isfinite(value)}
+        return finite | {"next_step": self._next_step} | opponents
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continues from an earlier `state`, whose best policy is on the disk. Call it before training starts."""
@@ -128,6 +139,8 @@ class TrainingEvaluation:
             self._status = status
             self._written = status.best_policy_version, status.best_mean_return
         self._last_version = status.policy_version
+        if self._opponents is not None:
+            self._opponents.load_state(state.get("opponents", {}))
         self._tell_patience()
 
     def offer_due(self) -> None:
@@ -148,7 +161,7 @@ class TrainingEvaluation:
             self._next_s = now + every_s
         self._last_version = self._actors.policy_version
         self._returns_when_due[self._last_version] = self._progress.recent_returns()
-        self._actors.evaluate_newest(env_steps)
+        self._actors.evaluate_newest(env_steps, {} if self._opponents is None else self._opponents.states)
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
         """Takes the results that have come.
@@ -179,32 +192,35 @@ class TrainingEvaluation:
         every = self.schedule.interval_steps or 1
         return (env_steps // every + 1) * every
 
-    def _to_save(self, result: EvaluationResult) -> SavedPolicy:
+    def _to_save(self, result: EvaluationResult, mean_return: float) -> SavedPolicy:
         return SavedPolicy(
             spec=self._policy.spec,
             state=result.policy.state,
             policy_version=result.policy.version,
             env_steps=result.policy.env_steps,
-            mean_return=result.evaluation.mean,
+            mean_return=mean_return,
             spaces=self._policy.spaces,
         )
 
-    def _remember(self, result: EvaluationResult, memory: RunHistory, *, is_best: bool, is_better: bool) -> None:
-        policy, played = result.policy, result.evaluation
+    def _remember(
+        self, result: EvaluationResult, counted: Rating, memory: RunHistory, *, is_best: bool, is_better: bool
+    ) -> None:
+        policy = result.policy
         memory.evaluated(
             env_steps=policy.env_steps,
             policy_version=policy.version,
-            mean_return=played.mean,
-            interval=played.confidence_interval,
+            mean_return=counted.value,
+            interval=(counted.low, counted.high),
             best=is_best,
         )
         means = [f"{one.mean:.6g} with {_WORDS[kind]}" for kind, one in result.played.items()]
         outcome = (
             "the best so far" if is_better else "as good as the best before" if is_best else "no better than before"
         )
-        memory.note(
-            EventSeverity.INFO, f"version {policy.version} was evaluated: mean return {' and '.join(means)}, {outcome}"
-        )
+        found = f"mean return {' and '.join(means)}"
+        if result.against:
+            found = f"rating {counted.value:.0f} from games against {len(result.against)} opponents"
+        memory.note(EventSeverity.INFO, f"version {policy.version} was evaluated: {found}, {outcome}")
 
     def _compare_with_training(self, result: EvaluationResult) -> None:
         """Warns of an evaluation by the likeliest actions that falls short of training by more than both deviations.
@@ -229,37 +245,66 @@ class TrainingEvaluation:
             if self._memory is not None:
                 self._memory.note(EventSeverity.WARNING, text)
 
+    def _counted(self, result: EvaluationResult) -> Rating:
+        """Returns the number by which a policy counts: its mean return, or its rating; keeps it as an opponent."""
+        played, policy, opponents = result.evaluation, result.policy, self._opponents
+        if opponents is None:
+            return Rating(played.mean, *played.confidence_interval)
+        rating = opponents.rate(result.against)
+        try:
+            opponents.keep(policy.version, policy.state, rating.value, policy.env_steps)
+        except OSError as error:
+            logger.error("version %d will be no opponent after a resume: %s", policy.version, error)  # noqa: TRY400
+        return rating
+
+    def _scores(self, against: Mapping[int, Evaluation]) -> dict[str, float]:
+        """Returns the mean scores against random play, the first policy and the others, by tag."""
+        of = {version: fmean(map(score, games.returns)) for version, games in against.items()}
+        first = min(of.keys() - {RANDOM}, default=RANDOM)
+        earlier = [value for version, value in of.items() if version not in (RANDOM, first)]
+        return {
+            tag: value
+            for tag, value in (
+                (metric_names.EVAL_SCORE_RANDOM.tag, of.get(RANDOM)),
+                (metric_names.EVAL_SCORE_FIRST.tag, of.get(first) if first != RANDOM else None),
+                (metric_names.EVAL_SCORE_EARLIER.tag, fmean(earlier) if earlier else None),
+            )
+            if value is not None
+        }
+
     def _take(self, result: EvaluationResult) -> dict[str, float]:
         before, played, policy = self._status, result.evaluation, result.policy
+        counted = self._counted(result)
         is_first = not before.best_policy_version
-        is_best = is_first or played.mean >= before.best_mean_return
-        is_better = is_first or played.mean > before.best_mean_return
+        is_best = is_first or counted.value >= before.best_mean_return
+        is_better = is_first or counted.value > before.best_mean_return
         if is_best:
-            self.unwritten = self._to_save(result)
-        low, high = played.confidence_interval
+            self.unwritten = self._to_save(result, counted.value)
         now = dataclasses.replace(
             before,
             evaluations=before.evaluations + 1,
             policy_version=policy.version,
             env_steps=policy.env_steps,
-            mean_return=played.mean,
-            ci_low=low,
-            ci_high=high,
+            mean_return=counted.value,
+            ci_low=counted.low,
+            ci_high=counted.high,
             best_policy_version=policy.version if is_best else before.best_policy_version,
-            best_mean_return=played.mean if is_best else before.best_mean_return,
+            best_mean_return=counted.value if is_best else before.best_mean_return,
             without_improvement=0 if is_better else before.without_improvement + 1,
         )
         with self._lock:
             self._status = now
         if self._memory is not None:
-            self._remember(result, self._memory, is_best=is_best, is_better=is_better)
+            self._remember(result, counted, self._memory, is_best=is_best, is_better=is_better)
         self._compare_with_training(result)
         self._tell_patience()
         by_kind = {_MEAN_RETURNS[kind].tag: one.mean for kind, one in result.played.items()}
-        return (by_kind if len(by_kind) > 1 else {}) | {
-            metric_names.EVAL_MEAN_RETURN.tag: played.mean,
-            metric_names.EVAL_CI_LOW.tag: low,
-            metric_names.EVAL_CI_HIGH.tag: high,
+        return {
+            **(by_kind if len(by_kind) > 1 else {}),
+            **self._scores(result.against),
+            metric_names.EVAL_MEAN_RETURN.tag: counted.value,
+            metric_names.EVAL_CI_LOW.tag: counted.low,
+            metric_names.EVAL_CI_HIGH.tag: counted.high,
             metric_names.EVAL_STD.tag: played.std,
             metric_names.EVAL_MEAN_LENGTH.tag: sum(played.lengths) / len(played.lengths),
             metric_names.EVAL_BEST_MEAN_RETURN.tag: now.best_mean_return,

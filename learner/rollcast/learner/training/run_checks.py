@@ -71,12 +71,23 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
         )
 
 
-def check_evaluation_actions(settings: LearnerSettings, algorithm: Algorithm) -> None:
-    """Checks that the policy has a distribution, if its evaluation is to draw actions.
+def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
+    """Checks that the policy has a distribution, if its evaluation is to draw actions, and opponents, if it is to have.
 
     Raises:
-        ConfigurationError: It takes the action of the highest value.
+        ConfigurationError: It takes the action of the highest value, or there is nobody to play against.
     """
+    if settings.eval_opponents is not None:
+        if sum(substep.n_agents for substep in algorithm.policy.spaces.values()) < 2:
+            raise ConfigurationError(
+                f"--eval-opponents {settings.eval_opponents} in an environment with 1 agent; expected several, "
+                "who play against one another; leave it out"
+            )
+        if settings.eval_actions == "both":
+            raise ConfigurationError(
+                f"--eval-opponents {settings.eval_opponents} with --eval-actions both; expected likeliest or drawn: a "
+                "policy has one rating; choose one"
+            )
     if settings.eval_actions != "likeliest" and algorithm.policy.spec.head in Q_HEADS:
         raise ConfigurationError(
             f"--eval-actions: {settings.eval_actions!r} with --algorithm {settings.algorithm}, whose policy takes the "
@@ -186,6 +197,11 @@ def _check_evaluation(settings: LearnerSettings) -> None:
             f"{settings.eval_interval_steps}; expected one of the two; leave the other out"
         )
     given = {"--stop-on eval": settings.stop_on == "eval", "--eval-patience": settings.eval_patience is not None}
+    if settings.eval_opponents is not None and evaluation_schedule(settings) is None:
+        raise ConfigurationError(
+            f"--eval-opponents {settings.eval_opponents} without an evaluation; expected --eval-interval-s or "
+            "--eval-interval-steps; set one, or leave --eval-opponents out"
+        )
     for option, is_given in given.items():
         if is_given and evaluation_schedule(settings) is None:
             raise ConfigurationError(

@@ -261,6 +261,7 @@ def serving_options(
             n_episodes=settings.eval_episodes,
             seed=settings.seed,
             actions=EvaluationActions.of_option(settings.eval_actions),
+            opponents=settings.eval_opponents is not None,
         )
         evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s, note=control.memory.note)
     if buffers is not None:
@@ -322,6 +323,7 @@ def evaluation_schedule(settings: LearnerSettings) -> EvaluationSchedule | None:
         interval_s=settings.eval_interval_s,
         interval_steps=settings.eval_interval_steps,
         patience=settings.eval_patience,
+        n_opponents=settings.eval_opponents,
         decides=stop_on == "eval",
     )
 

@@ -86,7 +86,12 @@ class Trainer:
         self._evaluation = None
         if schedule.evaluation is not None:
             self._evaluation = TrainingEvaluation(
-                self._actors, self._progress, schedule.evaluation, algorithm.policy, memory=self._memory
+                self._actors,
+                self._progress,
+                schedule.evaluation,
+                algorithm.policy,
+                memory=self._memory,
+                run_dir=None if run is None else run.path,
             )
         self._ranks = ranks
         self._keeper = self._make_keeper(run)

@@ -41,7 +41,7 @@ from rollcast.learner.training.run_checks import (
     check_actors_resume,
     check_batch_ahead,
     check_batches,
-    check_evaluation_actions,
+    check_evaluation,
     check_on_policy,
     check_settings,
 )
@@ -244,7 +244,7 @@ def _make_learner(
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
-    check_evaluation_actions(settings, algorithm)
+    check_evaluation(settings, algorithm)
     check_batches(settings, algorithm)
     check_batch_ahead(settings, algorithm)
     if ranks is None:

@@ -79,7 +79,9 @@ REJECTED_ROLLOUTS: Final = Metric(
 ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stream")
 
 EVAL_MEAN_RETURN: Final = Metric(
-    "eval/mean_return", "reward", "mean return of an evaluation's episodes, at the steps when its policy was due"
+    "eval/mean_return",
+    "reward",
+    "mean return of an evaluation's episodes, at the steps when its policy was due; with `--eval-opponents` its rating",
 )
 EVAL_LIKELIEST_MEAN_RETURN: Final = Metric(
     "eval/likeliest_mean_return",
@@ -88,6 +90,13 @@ EVAL_LIKELIEST_MEAN_RETURN: Final = Metric(
 )
 EVAL_DRAWN_MEAN_RETURN: Final = Metric(
     "eval/drawn_mean_return", "reward", "mean return with drawn actions; `--eval-actions both` only"
+)
+EVAL_SCORE_RANDOM: Final = Metric(
+    "eval/score_random", "0 to 1", "games won against random actions, drawn ones half; with `--eval-opponents`"
+)
+EVAL_SCORE_FIRST: Final = Metric("eval/score_first", "0 to 1", "the same against the first policy that was evaluated")
+EVAL_SCORE_EARLIER: Final = Metric(
+    "eval/score_earlier", "0 to 1", "the same against the policies that were evaluated before this one"
 )
 EVAL_CI_LOW: Final = Metric("eval/ci_low", "reward", "lower end of its 95 % confidence interval, by Student's t")
 EVAL_CI_HIGH: Final = Metric("eval/ci_high", "reward", "upper end of that interval")

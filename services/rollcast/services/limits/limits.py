@@ -55,6 +55,8 @@ MAX_REMEMBERED_ACTORS: Final = 16384
 # Evaluators that may be connected at once, and episodes that one plays with a policy.
 MAX_EVALUATORS: Final = 4
 MAX_EVALUATION_EPISODES: Final = 10_000
+# Opponents of an evaluated policy: those that are kept, the first of all, and random play.
+MAX_EVALUATION_OPPONENTS: Final = 32
 
 # Characters that are kept of the message of a failure or refusal, and of a traceback: what is longer is cut.
 MAX_REASON_LENGTH: Final = 2000

@@ -42,11 +42,13 @@ class EvaluationPlan:
         n_episodes: Their number, for each kind of actions.
         seed: The seed from which the seeds of all episodes derive; the same for each policy and each kind.
         actions: The actions that are played.
+        opponents: Whether the policy plays against random actions, and the versions that come with it.
     """
 
     n_episodes: int
     seed: int
     actions: EvaluationActions = EvaluationActions.LIKELIEST
+    opponents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class PlayedEpisodes:
     lengths: tuple[int, ...]
     seconds: float
     actions: EvaluationActions = EvaluationActions.LIKELIEST
+    n_opponents: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_EVALUATION_EPISODES
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_EVALUATION_EPISODES, MAX_EVALUATION_OPPONENTS
 from rollcast.services.limits.texts import quoted, shortened
 from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.failure_codec import failure_from_proto, failure_to_proto
@@ -97,7 +97,7 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
     who = f"evaluator {quoted(actor_id)}"
     n_returns, n_lengths = len(proto.returns), len(proto.lengths)
     actions = _actions_from_proto(proto.actions, f"{who} reports on")
-    most = MAX_EVALUATION_EPISODES * len(actions.kinds)
+    most = MAX_EVALUATION_EPISODES * max(len(actions.kinds), min(proto.n_opponents, MAX_EVALUATION_OPPONENTS))
     if n_returns != n_lengths or not 1 <= n_returns <= most:
         raise InvalidInputError(
             f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, 1 to {most}; send "
@@ -124,6 +124,7 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
         lengths=tuple(proto.lengths),
         seconds=proto.seconds,
         actions=actions,
+        n_opponents=proto.n_opponents,
     )
 
 

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.playing.evaluate import evaluate_policy, summarize, t_quantile_975
+from rollcast.actor.playing.evaluate import evaluate_against, evaluate_policy, summarize, t_quantile_975
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
@@ -17,6 +17,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.unit.actor.sample_environments import SampledEnv
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES
@@ -53,6 +54,46 @@ def test_a_policy_of_values_has_no_actions_to_draw():
         ConfigurationError, match=r"has no distribution to draw actions from; .* --eval-actions likeliest"
     ):
         evaluate_policy(FACTORY, policy, n_episodes=1, seed=3, deterministic=False)
+
+
+CARDS = EnvironmentFactory("tests.environments:HigherCard")
+
+
+def card_player(card: int) -> dict[str, np.ndarray]:
+    """The arrays of a policy that nearly always lays the same card."""
+    arrays = {name: np.zeros_like(a) for name, a in TorchPolicy(probe_spaces(CARDS), CARD_SPEC).state_arrays().items()}
+    arrays["networks.0.layers.1.bias"][card] = 30.0
+    return arrays
+
+
+CARD_SPEC = PolicySpec(hidden_sizes=(4,))
+
+
+@pytest.mark.parametrize("actions", [EvaluationActions.LIKELIEST, EvaluationActions.DRAWN])
+def test_games_against_others_are_played_from_every_seat_and_their_returns_are_margins(actions: EvaluationActions):
+    spaces = probe_spaces(CARDS)
+    policy = make_policy(spaces, CARD_SPEC, seed=0)
+    policy.load(9, card_player(1))
+    plan = EvaluationPlan(n_episodes=60, seed=3, actions=actions, opponents=True)
+    played = evaluate_against(
+        CARDS,
+        policy,
+        {2: card_player(0), 5: card_player(2), 7: card_player(1)},
+        plan,
+        lambda: make_policy(spaces, CARD_SPEC, seed=1),
+    )
+    assert list(played) == [0, 2, 5, 7]
+    assert set(played[2].returns) == {2.0}, "it wins 1 and the other loses 1, whichever of the two it is"
+    assert set(played[5].returns) == {-2.0}
+    assert set(played[7].returns) == {0.0}
+    assert set(played[0].returns) == {-2.0, 0.0, 2.0}, "random play lays every card"
+    assert [len(games.lengths) for games in played.values()] == [60] * 4
+
+
+def test_who_is_alone_has_no_opponents():
+    plan = EvaluationPlan(n_episodes=2, seed=3, opponents=True)
+    with pytest.raises(ConfigurationError, match="1 agent; expected an environment with several"):
+        evaluate_against(FACTORY, cartpole_policy(), {}, plan, cartpole_policy)
 
 
 def test_an_episode_does_not_depend_on_how_many_are_played():

@@ -1,6 +1,7 @@
 """Evaluators and the policies they are given: one at a time, the newest that is due, each counted once."""
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from rollcast.services.rollouts.rollouts import ActorFailure
 from tests.unit.learner.ingest.intakes import offer
 
 NONCE = 77
+PLAN = EvaluationPlan(n_episodes=2, seed=5)
 
 
-def evaluations(*, actions: EvaluationActions = EvaluationActions.LIKELIEST, **options: Any) -> Evaluations:
-    made = Evaluations(EvaluationPlan(n_episodes=2, seed=5, actions=actions), **options)
+def evaluations(plan: EvaluationPlan = PLAN, **options: Any) -> Evaluations:
+    made = Evaluations(plan, **options)
     made.begin(NONCE)
     return made
 
@@ -219,7 +221,7 @@ def test_rejects_reports_that_do_not_fit(version: int, returns: tuple[float, ...
 
 
 def test_report_has_the_episodes_of_both_kinds_of_actions_and_the_better_ones_count():
-    desk, _ = playing_version_1(actions=EvaluationActions.BOTH)
+    desk, _ = playing_version_1(plan=dataclasses.replace(PLAN, actions=EvaluationActions.BOTH))
     with pytest.raises(InvalidInputError, match="with actions of kind LIKELIEST; expected BOTH, as agreed at Join"):
         desk.report(report(1))
     with pytest.raises(InvalidInputError, match="has played 2 episodes with version 1; expected 4, as agreed at Join"):
@@ -231,6 +233,27 @@ def test_report_has_the_episodes_of_both_kinds_of_actions_and_the_better_ones_co
         "drawn": (6.0, (3, 4)),
     }
     assert result.evaluation.mean == 6.0
+
+
+def test_report_has_the_games_against_each_opponent():
+    desk = evaluations(dataclasses.replace(PLAN, opponents=True))
+    join(desk)
+    evaluator = Subscribed(desk)
+    state = {"w": np.zeros(1, np.float32)}
+    desk.offer(EvaluatedPolicy(version=8, env_steps=80, state=state, opponents=(2, 5)), encode_policy(8, state))
+    assert evaluator.version() == 8
+    with pytest.raises(InvalidInputError, match="against 0 opponents; expected 3, random actions and those that came"):
+        desk.report(report(8))
+    with pytest.raises(InvalidInputError, match="has played 2 episodes with version 8; expected 6, as agreed at Join"):
+        desk.report(report(8, n_opponents=3))
+    desk.report(report(8, 1.0, 1.0, 0.0, 2.0, -1.0, -3.0, n_opponents=3))
+    (result,) = desk.take()
+    assert {version: games.returns for version, games in result.against.items()} == {
+        0: (1.0, 1.0),
+        2: (0.0, 2.0),
+        5: (-1.0, -3.0),
+    }
+    assert result.evaluation.mean == 0.0
 
 
 def test_rejects_report_of_a_version_that_was_not_given():

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResul
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.services.history.history import EventSeverity
+from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.evaluation import EvaluationActions
 from tests.actor_kinds import make_policy_for
 
@@ -36,8 +37,9 @@ class Offered(SequentialDistributedActors):
     def policy_version(self) -> int:
         return self.version
 
-    def evaluate_newest(self, env_steps: int) -> None:
+    def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState]) -> None:
         self.offered.append((self.version, env_steps))
+        self.opponents = tuple(opponents)
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:
         taken, self.results = self.results, []
@@ -173,6 +175,35 @@ def test_the_better_of_both_kinds_of_actions_counts_and_both_means_are_written()
         "version 2 was evaluated: mean return 2 with the likeliest actions and 5 with drawn ones, the best so far"
     )
     assert training.report(3, 7.0, drawn=(5.0,))["eval/mean_return"] == 7.0
+
+
+def test_policies_are_rated_by_their_games_and_play_against_those_before():
+    training = Training(interval_steps=10, n_opponents=1)
+    found = []
+    for version, against in (
+        (2, {0: (1.0, 1.0)}),
+        (3, {0: (1.0, 1.0), 2: (0.0, -2.0)}),
+        (4, {0: (1.0, -1.0), 2: (-1.0,)}),
+    ):
+        training.update()
+        played = {opponent: summarize(margins, (5,) * len(margins)) for opponent, margins in against.items()}
+        policy = EvaluatedPolicy(version=version, env_steps=10 * version, state={}, opponents=tuple(against)[1:])
+        training.actors.results.append(EvaluationResult(policy=policy, played={}, seconds=1.5, against=played))
+        ((_, values),) = training.evaluation.take()
+        found.append(values)
+    training.update()
+    assert training.actors.opponents == (2, 4), "the first one, and the last"
+    ratings = [values["eval/mean_return"] for values in found]
+    assert ratings[0] == pytest.approx(400 * math.log10(5), abs=1e-6), "2.5 points of 3"
+    assert ratings[2] < ratings[1] < ratings[0]
+    assert [values.get("eval/score_random") for values in found] == [1.0, 1.0, 0.5]
+    assert [values.get("eval/score_first") for values in found] == [None, 0.25, 0.0]
+    best = training.evaluation.unwritten
+    assert best is not None
+    assert (best.policy_version, best.mean_return) == (2, ratings[0]), "the best goes by the rating"
+    assert training.memory.news(None).events[0].text == (
+        f"version 2 was evaluated: rating {ratings[0]:.0f} from games against 1 opponents, the best so far"
+    )
 
 
 def warnings_of(training: Training) -> list[str]:

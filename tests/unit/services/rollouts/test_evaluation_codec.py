@@ -26,13 +26,20 @@ def report(outcome: PlayedEpisodes | ActorFailure) -> EvaluationReport:
     return EvaluationReport(actor_id="e", incarnation=2, learner_nonce=2**64 - 1, outcome=outcome)
 
 
-@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9), st.sampled_from(EvaluationActions))
+@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9), st.sampled_from(EvaluationActions), st.integers(0, 32))
 def test_episodes_come_back_as_they_were(
-    episodes: list[tuple[float, int]], version: int, seconds: float, actions: EvaluationActions
+    episodes: list[tuple[float, int]], version: int, seconds: float, actions: EvaluationActions, n_opponents: int
 ):
     returns, lengths = zip(*episodes, strict=True)
     played = report(
-        PlayedEpisodes(policy_version=version, returns=returns, lengths=lengths, seconds=seconds, actions=actions)
+        PlayedEpisodes(
+            policy_version=version,
+            returns=returns,
+            lengths=lengths,
+            seconds=seconds,
+            actions=actions,
+            n_opponents=n_opponents,
+        )
     )
     assert evaluation_report_from_proto(evaluation_report_to_proto(played)) == played
 
@@ -51,7 +58,7 @@ def test_a_long_failure_is_cut_on_both_sides():
 
 @pytest.mark.parametrize("actions", EvaluationActions)
 def test_plan_comes_back_as_it_was(actions: EvaluationActions):
-    plan = EvaluationPlan(n_episodes=MAX_EVALUATION_EPISODES, seed=2**32 - 1, actions=actions)
+    plan = EvaluationPlan(n_episodes=MAX_EVALUATION_EPISODES, seed=2**32 - 1, actions=actions, opponents=True)
     assert evaluation_plan_from_proto(evaluation_plan_to_proto(plan)) == plan
 
 
