@@ -37,4 +37,7 @@ FOUND = {
         Fault(277, "lose a message", 30269),
     ),
     "an actor ended when the only message of its subscription was lost": _with("queue", Fault(13, "lose a message", 0)),
+    "a relay waited without an end for a policy that was lost on its way": dataclasses.replace(
+        _with("on_policy", Fault(62, "lose a message", 2)), n_relays=1
+    ),
 }

@@ -174,7 +174,8 @@ class RolloutIntake:
             n_envs=offer.n_envs,
             learner_nonce=self._nonce,
             awaiting_s=record.awaiting_s(),
-            policy_version=parts.rule.sent_version(record.actor_id),
+            # Behind a relay it is sent none: the relay gets every version, and hears here which is the newest.
+            policy_version=parts.rule.policy_version() if offer.via else parts.rule.sent_version(record.actor_id),
             activity_interval_s=parts.activity_interval_s(record),
             report_with_rollout=True,
             spaces=parts.spaces if has_own_order else None,

@@ -101,11 +101,12 @@ class RelayIntake:
             raise NotReadyError(
                 f"another learner has just taken over behind relay {self._relay.relay_id!r}; join again with backoff"
             )
+        self._policies.told(agreement.learner_nonce, agreement.policy_version)
         agreement = dataclasses.replace(
             agreement,
             max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES,
-            # The learner sends this actor none itself.
-            policy_version=self._policies.sent_version(agreement.actor_id),
+            # The learner sends this actor none itself, and neither does a relay whose actor another relay has.
+            policy_version=self._policies.version if offer.via else self._policies.sent_version(agreement.actor_id),
         )
         if offer.role is ActorRole.ACT:
             self._remember(_Joined(agreement, agreement.spaces or offer.spaces, offer))

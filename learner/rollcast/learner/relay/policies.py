@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.connection.ending import Ending
 from rollcast.actor.connection.reconnects import Reconnects
+from rollcast.actor.connection.silence import SILENCE_S
 from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.learner.relay.link import OpenLink
 from rollcast.services.errors import NotReadyError, RollcastError
@@ -56,6 +57,10 @@ class RelayedPolicies:
         self._subscribers = Subscribers()
         self._link: OpenLink | None = None
         self._subscription: EncodedSubscription | None = None
+        # Since when it lacks a version that the learner has, as it has heard; None: it does not.
+        self._lacks_since: float | None = None
+        # So long it waits for it, in seconds.
+        self._may_last_s = SILENCE_S
         self._thread: threading.Thread | None = None
 
     @property
@@ -107,6 +112,25 @@ class RelayedPolicies:
         """Returns the last version that an actor was sent; see `Subscribers.sent_version`."""
         return self._subscribers.sent_version(actor_id)
 
+    def told(self, learner_nonce: int, version: int) -> None:
+        """Subscribes again if a version that the learner has does not come: its message was lost on its way.
+
+        An actor that hears nothing for long asks the learner, see `rollcast.actor.connection.silence`, and so does its
+        relay. After each loss that was found, the next version may take twice as long: the link may only be slow.
+        """
+        with self._changed:
+            link, subscription = self._link, self._subscription
+            if link is None or link.learner_nonce != learner_nonce or version <= self.version or subscription is None:
+                return
+            now = time.monotonic()
+            if self._lacks_since is None:
+                self._lacks_since = now
+            if now - max(self._lacks_since, subscription.heard_at) < self._may_last_s:
+                return
+            self._lacks_since, self._may_last_s = now, 2 * self._may_last_s
+            logger.warning("version %d of the policy was lost on its way; subscribing again", version)
+            subscription.cancel()
+
     def pause(self, actor_id: str) -> None:
         """Notes that an actor's rollout has come: until it is told to play on, it can use no version."""
         self._subscribers.pause(actor_id)
@@ -149,7 +173,7 @@ class RelayedPolicies:
             if self._link is not None and self._link.learner_nonce != link.learner_nonce:
                 before, self._subscribers = self._subscribers, Subscribers()
                 before.end()  # wakes those that wait
-            self._link = link
+            self._link, self._lacks_since = link, None
             if self._subscription is not None:
                 self._subscription.cancel()
             self._changed.notify_all()
@@ -203,6 +227,7 @@ class RelayedPolicies:
             with self._changed:
                 if self._link is not link:
                     return
+                self._lacks_since, self._may_last_s = None, SILENCE_S
                 self._subscribers.offer(policy)
         with self._changed:
             if self._link is link and not subscription.is_cancelled:

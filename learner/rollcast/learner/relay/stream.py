@@ -34,6 +34,14 @@ class PolicyWishes(Protocol):
             actor_id: The actor.
         """
 
+    def told(self, learner_nonce: int, version: int) -> None:
+        """Notes which version is the learner's newest.
+
+        Args:
+            learner_nonce: The number of the learner's process.
+            version: The version; 0: there is none, or the learner does not say.
+        """
+
     def want(self, actor_id: str, version: int) -> None:
         """Notes that an actor was told to play on.
 

@@ -54,6 +54,11 @@ class EncodedSubscription:
             yield EncodedPolicy(version, self._assembler.file)
 
     @property
+    def heard_at(self) -> float:
+        """The time of the last message, or of the opening, by `time.monotonic`."""
+        return self._policies.heard_at
+
+    @property
     def is_cancelled(self) -> bool:
         """True once `cancel` was called: the iteration then ends without an error."""
         return self._policies.is_cancelled

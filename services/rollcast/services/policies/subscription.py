@@ -1,6 +1,7 @@
 """Subscribes to policies: the client's end of SubscribePolicy."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ class PolicySubscription:
 
     Unread messages pile up on the way: iterate promptly and keep the newest. If a version in another encoding than the
     whole file cannot be decoded, it subscribes again for one that needs no base; the third time, for whole files.
+
+    Attributes:
+        heard_at: The time of the last message, or of the opening, by `time.monotonic`. Any thread may read.
 
     Args:
         channel: The channel to the learner.
@@ -50,6 +54,7 @@ class PolicySubscription:
         self._version = after_version
         self._evaluator_id, self._incarnation, self._actor_id = evaluator_id, incarnation, actor_id
         self._cancelled = False
+        self.heard_at = time.monotonic()
         self._assembler = assembler or PolicyAssembler()
         self._encodings = self._assembler.encodings
         # A connection that broke may have left parts of a version.
@@ -126,6 +131,7 @@ class PolicySubscription:
     def _policies(self) -> Iterator[tuple[int, PolicyState]]:
         """Yields the versions of the open call."""
         for serialized in self._call:
+            self.heard_at = time.monotonic()
             chunk = parse_response(policy_pb2.SubscribePolicyResponse, serialized).chunk
             try:
                 policy = self._assembler.add(chunk)

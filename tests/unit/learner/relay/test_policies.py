@@ -1,22 +1,24 @@
 """The policies that pass through relays, over real connections: to actors, and to evaluators."""
 
 import contextlib
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.relay import policies as relay_policies
 from rollcast.learner.relay.relay import RollcastRelay
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import (
-    RefusedError,
-)
+from rollcast.services.errors import RefusedError
 from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
-from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.join import ActorRole
+from rollcast.services.rollouts.join import ActorRole, Relay
 from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import offer
 from tests.processes import wait_until
@@ -91,6 +93,61 @@ def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides
         learner.source.publish(3, {"w": np.zeros(3, np.float32)})
         assert next(policies)[0] == 3, "it plays, alone, and has version 2"
         uplink.cancel()
+
+
+class LostPolicy(EncodedPolicy):
+    """A version whose messages are lost."""
+
+    was_sent = False
+
+    @property
+    def chunks(self) -> tuple[bytes, ...]:
+        self.was_sent = True
+        return ()
+
+
+@pytest.mark.parametrize("n_relays", [1, 2])
+def test_a_version_that_was_lost_on_its_way_to_a_relay_comes_once_actors_have_asked_in_vain_for_15_s(
+    monkeypatch: pytest.MonkeyPatch, n_relays: int
+):
+    skew_s = 0.0
+    monkeypatch.setattr(relay_policies, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(policy_version=lambda: 2)))
+        address = learner.address
+        relays = []
+        for _ in range(n_relays):
+            relays.append(stack.enter_context(relaying(address)))
+            address = relays[-1].address
+        client = stack.enter_context(LearnerClient(address))
+        wait_until(lambda: relays[0].policies.version == 1, "the first version")
+        lost = LostPolicy(2, learner.source.newest().file)
+        with learner.source.changed:
+            learner.source.encoded = lost
+            learner.source.changed.notify_all()
+        wait_until(lambda: lost.was_sent, "the next version to be on its way")
+        learner.source.publish(2, {"w": np.ones(3, np.float32)})
+        client.join(offer())
+        skew_s = 14.0
+        client.join(offer())
+        assert len(learner.source.subscribed) == 1
+        skew_s = 16.0
+        client.join(offer())
+        wait_until(lambda: relays[-1].policies.version == 2, "the version that was lost")
+        assert len(learner.source.subscribed) == 2
+
+
+def test_a_relay_hears_which_version_is_the_newest_and_an_actor_which_one_it_was_sent():
+    with (
+        serve_learner(rule=CreditRule(policy_version=lambda: 8, sent_version=lambda _actor_id: 5)) as learner,
+        relaying(learner.address) as relay,
+    ):
+        wait_until(lambda: relay.policies.version == 1, "the policy")
+        behind = offer(via=(Relay("another", 1),))
+        for address, newest, sent in ((learner.address, 8, 5), (relay.address, 1, 0)):
+            with LearnerClient(address) as client:
+                assert client.join(behind).policy_version == newest
+                assert client.join(offer()).policy_version == sent
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
