@@ -15,6 +15,7 @@ _ONE_ACTOR = Scenario(
     n_relays=0,
     is_durable=False,
     rate=0.0,
+    knows_learner=True,
     faults=(),
 )
 
@@ -39,5 +40,8 @@ FOUND = {
     "an actor ended when the only message of its subscription was lost": _with("queue", Fault(13, "lose a message", 0)),
     "a relay waited without an end for a policy that was lost on its way": dataclasses.replace(
         _with("on_policy", Fault(62, "lose a message", 2)), n_relays=1
+    ),
+    "a relay never had a learner when the first message of its stream was lost": dataclasses.replace(
+        _with("queue", Fault(14, "lose a message", 1)), n_relays=1, knows_learner=False
     ),
 }

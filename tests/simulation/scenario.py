@@ -52,6 +52,7 @@ class Scenario:
         n_relays: The relays, over which the actors are spread; 0: they connect directly.
         is_durable: Whether the learner keeps a write-ahead log.
         rate: The share of switch points at which another task goes on.
+        knows_learner: Whether actors behind relays know the learner's address, too.
         faults: The faults, in their order.
     """
 
@@ -65,6 +66,7 @@ class Scenario:
     n_relays: int
     is_durable: bool
     rate: float
+    knows_learner: bool
     faults: tuple[Fault, ...]
 
     def smaller(self) -> Iterator["Scenario"]:
@@ -132,5 +134,6 @@ def _draw(rng: random.Random, setting: str, *, is_durable: bool, n_relays: int) 
         n_relays=n_relays,
         is_durable=is_durable,
         rate=rng.choice((0.0, 0.001, 0.01, 0.05, 0.2)),
+        knows_learner=not n_relays or rng.random() < 0.5,
         faults=tuple(faults),
     )

@@ -285,7 +285,8 @@ class World:
     def _addresses(self, name: str) -> str:
         number = int(name.rpartition("-")[2])
         relays = [f"127.0.0.1:{5001 + i}" for i in range(self.scenario.n_relays)]
-        return ",".join([*(relays[(i + number) % len(relays)] for i in range(len(relays))), _LEARNER])
+        ways = [relays[(i + number) % len(relays)] for i in range(len(relays))]
+        return ",".join([*ways, _LEARNER] if self.scenario.knows_learner or not ways else ways)
 
     def _act(self, name: str, nonce: int, process: Process) -> None:
         """An actor's main thread: what `act_until_stopped` does, with rollouts out of thin air."""

@@ -32,6 +32,8 @@ BUNDLE_BYTES: Final = 1 << 20
 _UNHURRIED_S: Final = 0.5
 # Seconds after which gRPC's sending thread, with nothing to send, checks that its call is still open.
 _LOOK_S: Final = 1.0
+# Time for the learner to answer the opening, in seconds: it does so at once, unless one of the two messages was lost.
+_OPEN_TIMEOUT_S: Final = 15.0
 
 
 class _Waiting(NamedTuple):
@@ -74,6 +76,8 @@ class BundleLink:
         self._last_number = 0
         self._closed = False
         self._is_open = False
+        self._opens_by = time.monotonic() + _OPEN_TIMEOUT_S
+        self._is_unanswered = False
         self._cancelled = False
         self.n_bundles = 0
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
@@ -154,7 +158,7 @@ class BundleLink:
 
         Raises:
             LearnerUnreachableError: The connection broke: reconnect with backoff.
-            NotReadyError: The learner is stopping, or a message was damaged: reconnect with backoff.
+            NotReadyError: The learner is stopping, or a message was damaged or lost: reconnect with backoff.
             ProtocolMismatchError: The learner is older than relays.
             RollcastError: The learner refused a message, or the relay.
         """
@@ -175,6 +179,11 @@ class BundleLink:
                 raise ProtocolMismatchError(
                     f"the learner at {self._target} is older than relays, or takes none; expected one that serves "
                     f"{_METHOD}; install the same rollcast on both sides"
+                ) from error
+            if self._is_unanswered:
+                raise NotReadyError(
+                    f"the learner at {self._target} has not answered a relay within {_OPEN_TIMEOUT_S:.0f} s; expected "
+                    "an answer at once; a message was lost on its way: reconnect with backoff"
                 ) from error
             if not self._cancelled:
                 raise error_from_rpc(error, self._target) from error
@@ -237,12 +246,17 @@ class BundleLink:
         yield seal(opening.SerializeToString())
         while parts := self._next():
             yield seal(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
+        if self._is_unanswered:
+            self._call.cancel()
 
     def _next(self) -> list[relay_pb2.UpwardPart]:
-        """Waits for parts, and returns those of the next bundle; none at the end."""
+        """Waits for parts, and returns those of the next bundle; none at the end, or if the learner does not answer."""
         with self._changed:
             while not self._parts:
                 if self._closed:
+                    return []
+                if not self._is_open and time.monotonic() >= self._opens_by:
+                    self._is_unanswered = True
                     return []
                 self._changed.wait(_LOOK_S)
             while not self._closed and (left_s := self._leaves_at() - time.monotonic()) > 0:

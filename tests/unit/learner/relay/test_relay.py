@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import threading
+import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.limits.limits import Limits
+from rollcast.services.rollouts import bundle_link
 from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
 from rollcast.services.rollouts.rollouts import ActorFailure
@@ -309,6 +312,29 @@ def test_a_learner_older_than_relays_is_named():
     with serve_learner(serves_relays=False) as old, relaying(old.address, waits=False) as relay:
         with pytest.raises(ProtocolMismatchError, match="older than relays"):
             relay.run()
+
+
+def test_a_relay_whose_opening_is_not_answered_opens_another_stream(monkeypatch: pytest.MonkeyPatch, learner: Learner):
+    skew_s = 0.0
+    monkeypatch.setattr(bundle_link, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    admit, is_over, n_asked = learner.intake.admit, threading.Event(), 0
+
+    def admit_the_second(*relays: object) -> int:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            is_over.wait()
+        return admit(*relays)
+
+    monkeypatch.setattr(learner.intake, "admit", admit_the_second)
+    with relaying(learner.address, waits=False) as relay:
+        try:
+            wait_until(lambda: n_asked == 1, "the relay to ask")
+            skew_s = 15.0
+            wait_until(lambda: relay.link.is_open, "another stream")
+        finally:
+            is_over.set()
+    assert n_asked == 2
 
 
 def test_a_relay_without_a_learner_gives_up_in_time():
