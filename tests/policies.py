@@ -51,6 +51,17 @@ class SpoiltPolicy(EncodedPolicy):
         return self._deltas[digest] if digest in self._deltas else super().delta(base)
 
 
+class LostPolicy(EncodedPolicy):
+    """A version whose messages are lost the first time."""
+
+    was_sent = False
+
+    @property
+    def chunks(self) -> tuple[bytes, ...]:
+        is_lost, self.was_sent = not self.was_sent, True
+        return () if is_lost else super().chunks
+
+
 def without_digest(content: bytes) -> bytes:
     """Returns a policy file as versions before the digest wrote it."""
     n_header = int.from_bytes(content[:8], "little")

@@ -10,7 +10,7 @@ from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.outbox import Outbox
 from rollcast.actor.connection.policy_feed import PolicyFeed
 from rollcast.actor.connection.reconnects import Reconnects
-from rollcast.actor.connection.silence import Silence
+from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.policies.policies import PolicyState
@@ -21,8 +21,6 @@ from rollcast.services.rollouts.uplink import RolloutUplink
 
 logger = logging.getLogger(__name__)
 
-# Time for a silent learner to answer how far it is. The acting thread asks, and must be able to stop.
-_ASK_TIMEOUT_S = 2.0
 # Time for the learner to end a stream before the stream is cancelled.
 _CLOSE_TIMEOUT_S = 1.0
 # Time for the stream to open, for an actor that fails right after it has joined.
@@ -156,7 +154,7 @@ class LearnerConnection(Connection):
                 return
             has_sent = bool(self._outbox)
         try:
-            answer = client.join(self._joining.offer(acknowledged), timeout_s=_ASK_TIMEOUT_S)
+            answer = client.join(self._joining.offer(acknowledged), timeout_s=ASK_TIMEOUT_S)
         except RollcastError as error:
             # The thread that keeps the stream meets the same error, and reconnects.
             logger.debug("the learner at %s does not say how far it is: %s", self._address, error)

@@ -10,12 +10,14 @@ from rollcast.services.rollouts.join import JoinAgreement
 
 # Seconds of silence after which the learner is asked.
 SILENCE_S = 15.0
+# Time for its answer, in seconds. The acting thread asks, and must be able to stop.
+ASK_TIMEOUT_S = 2.0
 # So often it is asked without an answer before the actor connects again. On a slow link it never answers in time.
 _MAX_IN_VAIN = 3
 
 
 class Silence:
-    """A clock of the silence on the rollout stream. Every call needs the connection's lock.
+    """A clock of the silence on a stream. Every call needs the connection's lock.
 
     After each loss that was found, the learner may be silent for twice as long: it may only be slow.
     """
@@ -38,7 +40,7 @@ class Silence:
         self._n_in_vain = 0
 
     def progressed(self) -> None:
-        """Notes that a rollout was acknowledged: messages arrive, so the usual silence is allowed again."""
+        """Notes that a message has come through, such as an acknowledgement: the usual silence is allowed again."""
         self._may_last_s = SILENCE_S
 
     def is_to_be_asked(self) -> bool:

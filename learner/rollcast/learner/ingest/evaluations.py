@@ -226,6 +226,9 @@ class Evaluations:
             known = self._evaluators.get(name)
             if known is not None and known.process_nonce == offer.process_nonce:
                 known.last_seen = time.monotonic()
+                # One that has a subscription joins again only to ask what it was given.
+                level = logging.INFO if known.subscription is None else logging.DEBUG
+                logger.log(level, "evaluator %s joined again: incarnation %d", name, known.incarnation)
                 return known.name, known.incarnation
             incarnation = max(offer.incarnation, 1)
             if known is None:
@@ -242,7 +245,18 @@ class Evaluations:
             evaluator = _Evaluator(name=name, process_nonce=offer.process_nonce, incarnation=incarnation)
             self._evaluators[name] = evaluator
             self._changed.notify_all()
-            return name, incarnation
+        logger.info("evaluator %s joined: incarnation %d", name, incarnation)
+        return name, incarnation
+
+    def given_version(self, name: str) -> int:
+        """Returns the version that an evaluator was given and has not reported; 0: none.
+
+        Args:
+            name: The evaluator.
+        """
+        with self._changed:
+            evaluator = self._evaluators.get(name)
+            return 0 if evaluator is None or evaluator.given is None else evaluator.given.policy.version
 
     @contextmanager
     def subscription(self, evaluator_id: str, incarnation: int, *, holds_version: int) -> Iterator[WaitForVersion]:

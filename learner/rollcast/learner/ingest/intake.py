@@ -204,7 +204,6 @@ class RolloutIntake:
             raise RefusedError(NO_EVALUATIONS)
         name, incarnation = self._evaluations.join(offer)
         plan = self._evaluations.plan
-        logger.info("evaluator %s joined: incarnation %d", name, incarnation)
         return JoinAgreement(
             actor_id=name,
             slot=0,
@@ -217,7 +216,7 @@ class RolloutIntake:
             max_message_bytes=MAX_MESSAGE_BYTES,
             n_envs=offer.n_envs or 1,
             learner_nonce=self._nonce,
-            policy_version=self._parts.rule.policy_version(),
+            policy_version=self._evaluations.given_version(name),
             spaces=spaces,
             evaluation=plan,
         )

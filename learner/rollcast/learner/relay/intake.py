@@ -101,14 +101,12 @@ class RelayIntake:
             raise NotReadyError(
                 f"another learner has just taken over behind relay {self._relay.relay_id!r}; join again with backoff"
             )
-        self._policies.told(agreement.learner_nonce, agreement.policy_version)
-        agreement = dataclasses.replace(
-            agreement,
-            max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES,
-            # The learner sends this actor none itself, and neither does a relay whose actor another relay has.
-            policy_version=self._policies.version if offer.via else self._policies.sent_version(agreement.actor_id),
-        )
+        agreement = dataclasses.replace(agreement, max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES)
         if offer.role is ActorRole.ACT:
+            self._policies.told(agreement.learner_nonce, agreement.policy_version)
+            # The learner sends this actor none itself, and neither does a relay whose actor another relay has.
+            sent = self._policies.version if offer.via else self._policies.sent_version(agreement.actor_id)
+            agreement = dataclasses.replace(agreement, policy_version=sent)
             self._remember(_Joined(agreement, agreement.spaces or offer.spaces, offer))
             logger.debug("actor %s joined: incarnation %d", agreement.actor_id, agreement.incarnation)
         return agreement

@@ -15,12 +15,13 @@ from rollcast.learner.relay.relay import RollcastRelay
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError
 from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
-from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.rollouts.join import ActorRole, Relay
 from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import offer
+from tests.policies import LostPolicy
 from tests.processes import wait_until
 from tests.relays import Learner, relaying, serve_learner, streaming
 from tests.rollouts import make_rollout
@@ -95,17 +96,6 @@ def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides
         uplink.cancel()
 
 
-class LostPolicy(EncodedPolicy):
-    """A version whose messages are lost."""
-
-    was_sent = False
-
-    @property
-    def chunks(self) -> tuple[bytes, ...]:
-        self.was_sent = True
-        return ()
-
-
 @pytest.mark.parametrize("n_relays", [1, 2])
 def test_a_version_that_was_lost_on_its_way_to_a_relay_comes_once_actors_have_asked_in_vain_for_15_s(
     monkeypatch: pytest.MonkeyPatch, n_relays: int
@@ -126,7 +116,6 @@ def test_a_version_that_was_lost_on_its_way_to_a_relay_comes_once_actors_have_as
             learner.source.encoded = lost
             learner.source.changed.notify_all()
         wait_until(lambda: lost.was_sent, "the next version to be on its way")
-        learner.source.publish(2, {"w": np.ones(3, np.float32)})
         client.join(offer())
         skew_s = 14.0
         client.join(offer())

@@ -1,0 +1,71 @@
+"""An evaluator's connection, over real ones."""
+
+import contextlib
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rollcast.actor.connection import silence
+from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
+from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
+from rollcast.services.policies.codec import encode_policy
+from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
+from rollcast.services.rollouts.join import ActorRole
+from tests.integration.learner_fakes import offer
+from tests.policies import LostPolicy
+from tests.processes import wait_until
+from tests.relays import relaying, serve_learner
+
+# it waits for relays, which look for what is new once a second
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("n_relays", [0, 1, 2])
+def test_a_policy_that_was_lost_on_its_way_is_given_again_once_the_evaluator_has_asked_twice(
+    monkeypatch: pytest.MonkeyPatch, n_relays: int
+):
+    skew_s = 0.0
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(serve_learner(evaluations=desk)).address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address)).address
+        connection = stack.enter_context(EvaluatorConnection(address, offer("e", role=ActorRole.EVALUATE)))
+        connection.join()
+        state = {"w": np.ones(1, np.float32)}
+        lost = LostPolicy(3, encode_policy(3, state).file)
+        desk.offer(EvaluatedPolicy(version=3, env_steps=3, state=state), lost)
+        wait_until(lambda: lost.was_sent, "the policy to be on its way")
+        for skew_s in (14.0, 16.0, 32.0):  # noqa: B007 - the clock reads it
+            assert connection.wait_for_policy(0.01) is None
+        given: GivenPolicy | None = None
+
+        def is_given() -> bool:
+            nonlocal given
+            given = connection.wait_for_policy(0.1)
+            return given is not None
+
+        wait_until(is_given, "the policy")
+        assert given is not None
+        assert given.version == 3
+        assert connection.report(given, PlayedEpisodes(policy_version=3, returns=(1.0,), lengths=(1,), seconds=0.5))
+        assert [result.policy.version for result in desk.take()] == [3]
+
+
+def test_an_evaluator_hears_at_join_which_policy_it_was_given_and_has_not_reported():
+    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
+    with (
+        serve_learner(evaluations=desk) as learner,
+        EvaluatorConnection(learner.address, offer("e", role=ActorRole.EVALUATE)) as connection,
+    ):
+        assert connection.join().policy_version == 0
+        state = {"w": np.ones(1, np.float32)}
+        desk.offer(EvaluatedPolicy(version=3, env_steps=3, state=state), encode_policy(3, state))
+        given = connection.wait_for_policy(10.0)
+        assert given is not None
+        assert desk.given_version("e") == 3
+        connection.report(given, PlayedEpisodes(policy_version=3, returns=(1.0,), lengths=(1,), seconds=0.5))
+        assert desk.given_version("e") == 0
