@@ -132,7 +132,7 @@ class Case:
         """Updates the algorithm with each batch, as a trainer does."""
         metrics: Metrics = {}
         for batch in batches:
-            metrics = algorithm.update(batch, progress=progress)
+            metrics = {**metrics, **algorithm.update(batch, progress=progress)}
             if not algorithm.learns_from_replay:
                 observe_batch(algorithm.policy, batch)
         return metrics

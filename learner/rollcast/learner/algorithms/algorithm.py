@@ -93,7 +93,8 @@ class Algorithm(ABC):
             progress: Progress of training, in [0, 1]; schedules follow it.
 
         Returns:
-            Metrics by name: 0-dim tensors on the device, or floats.
+            Metrics by name: 0-dim tensors on the device, or floats. A record has their means over the updates since the
+            record before; `writers.metric_names` says what else, by the end of the name.
 
         Raises:
             ConfigurationError: If the batch holds other substeps than the algorithm was made for.

@@ -67,7 +67,6 @@ class IndependentLearners(Algorithm):
         self.on_policy = any(learner.on_policy for learner in self._learners.values())
         self._policy = _joined(spaces, {key: learner.policy for key, learner in self._learners.items()})
         self._last: Algorithm | None = None
-        self._metrics: dict[str, Metrics] = {}
 
     @property
     def policy(self) -> TorchPolicy:
@@ -88,7 +87,7 @@ class IndependentLearners(Algorithm):
         """Updates the learner of the batch's substep; see `Algorithm.update`.
 
         Returns:
-            The metrics of every learner's last update, as `KEY/name`, so that a record of metrics covers all learners.
+            That learner's metrics, as `KEY/name`.
         """
         learner = self._learners.get(next(iter(batch.substeps))) if len(batch.substeps) == 1 else None
         if learner is None:
@@ -97,9 +96,9 @@ class IndependentLearners(Algorithm):
                 f"{list(self._learners)}. Use batches of the environment that the algorithm was made for."
             )
         (key,) = batch.substeps
-        self._metrics[key] = learner.update(batch, progress=progress)
+        metrics = learner.update(batch, progress=progress)
         self._last = learner
-        return {f"{key}/{name}": value for key, metrics in self._metrics.items() for name, value in metrics.items()}
+        return {f"{key}/{name}": value for name, value in metrics.items()}
 
     def why_not_captured(self) -> str | None:
         """Returns why updates of a learner cannot be captured; see `Algorithm.why_not_captured`."""
@@ -148,7 +147,6 @@ class IndependentLearners(Algorithm):
         for learner, path in self._paths(directory):
             learner.load(path)
         self._last = None
-        self._metrics.clear()
 
     def _paths(self, directory: Path) -> Iterable[tuple[Algorithm, Path]]:
         # numbered, because a substep's key need not be a valid name of a directory

@@ -102,8 +102,6 @@ class Sac(OnePolicy[SacSettings]):
         self._critic_parameters = FlatParameters({"critics": self._critics})
         self._targets = TargetNetwork(self._critics, self._critic_parameters)
         self._combine = mean if settings.n_target_critics < settings.n_critics else smallest
-        # The metrics of the last update of the policy; empty before the first.
-        self._of_policy: Metrics = {}
         self._log_temperature = nn.Parameter(
             torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
         )
@@ -130,8 +128,7 @@ class Sac(OnePolicy[SacSettings]):
         self._priorities = priorities
         self._watch.end_update()
         self._n_updates += 1
-        self._of_policy = {name: outputs.pop(name) for name in _OF_POLICY} if updates_policy else self._of_policy
-        return {**outputs, **self._of_policy}
+        return outputs
 
     def why_not_captured(self) -> str | None:
         """Returns why updates cannot be captured: critics that are drawn anew are other memory in each update."""

@@ -12,7 +12,7 @@ import torch
 
 from rollcast.actor.policies.network_arithmetic import DEFAULT_ARITHMETIC, NetworkArithmetic, networks_compute
 from rollcast.actor.statistics.events import EpisodeEvents
-from rollcast.learner.algorithms.algorithm import Algorithm, Metrics
+from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.defaults import short_name
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
@@ -26,6 +26,7 @@ from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.summary import EndReason, TrainingSummary, of_progress
+from rollcast.learner.training.update_metrics import UpdateMetrics
 from rollcast.learner.writers import MetricsWriter, metric_names, write_all
 from rollcast.services.errors import (
     ActorFailedError,
@@ -99,8 +100,9 @@ class Trainer:
         self._statistics: Mapping[str, float] = {}
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
-        # The metrics of the last update, until they are written.
-        self._unwritten: Metrics | None = None
+        self._update_metrics = UpdateMetrics()
+        # True if an update was made since the last record.
+        self._is_unwritten = False
         save: SaveCheckpoint | None = None
         if ranks is not None and self._keeper is not None:
             agreed = AgreedCheckpoints(self._keeper, ranks.ask_for_checkpoint, lambda: self._actors.policy_version)
@@ -290,7 +292,8 @@ class Trainer:
                     metrics = algorithm.update(experience.batch, progress=fraction)
                 source.learnt(experience.batch, algorithm.priorities)
                 progress.record(experience)
-                self._unwritten = metrics
+                self._update_metrics.add(metrics)
+                self._is_unwritten = True
                 self._memory.trained(experience.policy_lag, experience.data_age_s)
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
@@ -396,9 +399,9 @@ class Trainer:
 
     def _write_last_metrics(self) -> None:
         """Writes a record of what has come since the last one, if there was an update."""
-        metrics, self._unwritten = self._unwritten, None
-        if metrics is None:
+        if not self._is_unwritten:
             return
+        self._is_unwritten = False
         now = self._progress.snapshot()
         values = {
             metric_names.MEAN_RETURN.tag: now.mean_return if now.mean_return is not None else float("nan"),
@@ -422,7 +425,9 @@ class Trainer:
         if "episode_count/epoch" in statistics:
             self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
         algorithm = short_name(self._control.algorithm)
-        losses = {metric_names.algorithm_tag(algorithm, name): float(value) for name, value in metrics.items()}
+        losses = {
+            metric_names.algorithm_tag(algorithm, name): value for name, value in self._update_metrics.take().items()
+        }
         write_all(
             self._writers,
             now.env_steps,

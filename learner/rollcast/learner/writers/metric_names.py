@@ -40,6 +40,28 @@ def algorithm_tag(algorithm: str, name: str) -> str:
     return f"{algorithm}/{name}"
 
 
+# A record has the mean of every value over the updates since the record before, but for those whose names end like
+# these, which follow a schedule: of them it has the last.
+_SCHEDULED: Final = ("learning_rate", "clip_range", "entropy_cost", "epsilon")
+# Of values whose names end like these, norms and divergences, a record also has the largest.
+_PEAKING: Final = ("grad_norm", "kl")
+
+
+def is_scheduled(name: str) -> bool:
+    """Returns True if a record has the last of a value that updates return, and not the mean, by the value's name."""
+    return name.endswith(_SCHEDULED)
+
+
+def has_largest(name: str) -> bool:
+    """Returns True if a record also has the largest of a value that updates return, as `largest_of` names it."""
+    return name.endswith(_PEAKING)
+
+
+def largest_of(name: str) -> str:
+    """Returns the name of the largest of the values of a name since the last record: `approx_kl_max`."""
+    return f"{name}_max"
+
+
 MEAN_RETURN: Final = Metric("train/mean_return", "reward", "mean return of the last 100 episodes; NaN before the first")
 EPISODES: Final = Metric("train/episodes", "episodes", "episodes that have ended", counts=True)
 UPDATES: Final = Metric("train/updates", "updates", "updates that were made", counts=True)
@@ -151,17 +173,20 @@ DURABLE_ROLLOUTS_PER_COMMIT: Final = Metric(
 # All of those above, in their order.
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
-# The values of the algorithms' updates, under the names that these return.
+# The values of the algorithms' updates, under the names that these return; `is_scheduled` and `has_largest` say what a
+# record has of them.
 ALGORITHM_METRICS: Final = (
     Metric("impala/policy_loss", "1", "policy-gradient loss"),
     Metric("impala/value_loss", "reward^2", "half the squared error of the critic against V-trace's targets"),
     Metric("impala/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("impala/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+    Metric("impala/policy_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric("impala/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
+    Metric("impala/critic_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric("impala/mean_rho", "ratio", "mean importance ratio; far from 1, policies change faster than rollouts come"),
     Metric("impala/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
-    Metric("impala/learning_rate", "1", "learning rate of this update"),
-    Metric("impala/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric("impala/learning_rate", "1", "learning rate of the last update"),
+    Metric("impala/entropy_cost", "1", "weight of the entropy bonus in the last update"),
     Metric(
         "impala/reward_factor",
         "1",
@@ -171,17 +196,20 @@ ALGORITHM_METRICS: Final = (
     Metric("ppo/value_loss", "reward^2", "half the squared error of the critic against its targets"),
     Metric("ppo/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("ppo/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+    Metric("ppo/policy_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric("ppo/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
+    Metric("ppo/critic_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric(
         "ppo/approx_kl",
         "nats",
         "distance from the policy that acted, mean over the minibatches of the last pass; 0.02 is much",
     ),
+    Metric("ppo/approx_kl_max", "nats", "largest of the updates since the last record"),
     Metric("ppo/clip_fraction", "0 to 1", "share of steps whose importance weight is outside the clip range"),
     Metric("ppo/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
-    Metric("ppo/learning_rate", "1", "learning rate of this update"),
-    Metric("ppo/clip_range", "ratio", "clip range of this update"),
-    Metric("ppo/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric("ppo/learning_rate", "1", "learning rate of the last update"),
+    Metric("ppo/clip_range", "ratio", "clip range of the last update"),
+    Metric("ppo/entropy_cost", "1", "weight of the entropy bonus in the last update"),
     Metric(
         "ppo/reward_factor",
         "1",
@@ -192,18 +220,22 @@ ALGORITHM_METRICS: Final = (
     Metric("appo/value_loss", "reward^2", "half the squared error of the critic against its targets"),
     Metric("appo/entropy", "nats", "mean entropy of the policy; 0 is a policy that has stopped exploring"),
     Metric("appo/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+    Metric("appo/policy_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric("appo/critic_grad_norm", "1", "norm of the critic's gradient before clipping"),
+    Metric("appo/critic_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric(
         "appo/approx_kl",
         "nats",
         "distance from the policy that acted, mean over the minibatches of the last pass; 0.02 is much",
     ),
+    Metric("appo/approx_kl_max", "nats", "largest of the updates since the last record"),
     Metric("appo/stale_kl", "nats", "that distance before the first pass: how far rollouts were behind the policy"),
+    Metric("appo/stale_kl_max", "nats", "largest of the updates since the last record"),
     Metric("appo/clip_fraction", "0 to 1", "share of steps whose importance weight is outside the clip range"),
     Metric("appo/explained_variance", "up to 1", "share of the targets' variance that the critic explains"),
-    Metric("appo/learning_rate", "1", "learning rate of this update"),
-    Metric("appo/clip_range", "ratio", "clip range of this update"),
-    Metric("appo/entropy_cost", "1", "weight of the entropy bonus in this update"),
+    Metric("appo/learning_rate", "1", "learning rate of the last update"),
+    Metric("appo/clip_range", "ratio", "clip range of the last update"),
+    Metric("appo/entropy_cost", "1", "weight of the entropy bonus in the last update"),
     Metric(
         "appo/reward_factor",
         "1",
@@ -214,21 +246,25 @@ ALGORITHM_METRICS: Final = (
     Metric("dqn/mean_value", "reward", "mean value of the actions in the batch"),
     Metric("dqn/mean_td_error", "reward", "mean absolute TD error"),
     Metric("dqn/grad_norm", "1", "norm of the gradient before clipping"),
-    Metric("dqn/learning_rate", "1", "learning rate of this update"),
-    Metric("dqn/epsilon", "0 to 1", "base of the ladder of the actors' random actions"),
+    Metric("dqn/grad_norm_max", "1", "largest of the updates since the last record"),
+    Metric("dqn/learning_rate", "1", "learning rate of the last update"),
+    Metric("dqn/epsilon", "0 to 1", "base of the ladder of the actors' random actions, after the last update"),
     Metric("r2d2/loss", "h(reward)^2", "weighted loss of the TD errors of rescaled values"),
     Metric("r2d2/mean_value", "h(reward)", "mean value of the actions in the batch, rescaled"),
     Metric("r2d2/mean_td_error", "h(reward)", "mean absolute TD error of rescaled values"),
     Metric("r2d2/grad_norm", "1", "norm of the gradient before clipping"),
-    Metric("r2d2/learning_rate", "1", "learning rate of this update"),
-    Metric("r2d2/epsilon", "0 to 1", "base of the ladder of the actors' random actions"),
+    Metric("r2d2/grad_norm_max", "1", "largest of the updates since the last record"),
+    Metric("r2d2/learning_rate", "1", "learning rate of the last update"),
+    Metric("r2d2/epsilon", "0 to 1", "base of the ladder of the actors' random actions, after the last update"),
     Metric("sac/critic_loss", "reward^2", "half the squared error of the critics, summed over them"),
     Metric("sac/policy_loss", "1", "loss of the policy"),
     Metric("sac/entropy", "nats", "mean entropy of the policy"),
     Metric("sac/temperature", "reward/nat", "weight of the entropy, which is learnt"),
     Metric("sac/mean_value", "reward", "mean value of the actions in the batch"),
     Metric("sac/critic_grad_norm", "1", "norm of the critics' gradient before clipping"),
+    Metric("sac/critic_grad_norm_max", "1", "largest of the updates since the last record"),
     Metric("sac/policy_grad_norm", "1", "norm of the policy's gradient before clipping"),
+    Metric("sac/policy_grad_norm_max", "1", "largest of the updates since the last record"),
 )
 
 # The statistics of the events that every run has; `EpisodeEvents` and `TrainingEvents` declare them.

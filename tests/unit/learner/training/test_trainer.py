@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,9 +15,12 @@ from rollcast.learner.experience.experience import Experience, ExperienceSource,
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
+from rollcast.learner.training.update_metrics import UpdateMetrics
 from rollcast.services.errors import RollcastError
 from rollcast.services.history.history import EventSeverity, LearnerActivity
+from tests.accelerator import Accelerator
 from tests.actor_kinds import make_actors
+from tests.every_algorithm import CASES
 
 
 class KeptMetrics:
@@ -167,3 +171,75 @@ def test_updates_compute_with_the_arithmetic_of_the_run_and_policies_are_float32
     assert set(seen) == {torch.bfloat16}
     assert hidden_dtype() == torch.float32
     assert dtypes == {np.dtype(np.float32)}
+
+
+class Known(Impala):
+    """An algorithm whose values are known, as tensors, numbers of numpy and floats; the second update lacks one."""
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        super().update(batch, progress=progress)
+        value = (1.0, 2.0, 6.0)[min(self.n_updates, 3) - 1]
+        metrics = {
+            "policy_loss": torch.tensor(value, requires_grad=True) * 1,
+            "approx_kl": np.float32(value),
+            "own_grad_norm": torch.tensor(value),
+            "own_learning_rate": value,
+            "odd": torch.tensor(float("nan") if self.n_updates == 2 else value),
+            "rare": value,
+        }
+        return metrics if self.n_updates != 2 else {name: metrics[name] for name in metrics if name != "rare"}
+
+
+def known_record(log_interval_s: float) -> dict[str, float]:
+    kept = KeptMetrics()
+    source = FreshExperience(make_actors("sequential"))
+    trainer_of(source, algorithm_class=Known, writers=[kept], total_steps=48, log_interval_s=log_interval_s).run()
+    return {name.removeprefix("impala/"): v for name, v in kept.records[-1].items() if name.startswith("impala/")}
+
+
+def test_a_record_has_the_mean_of_every_value_and_the_largest_norm_and_kl_since_the_record_before():
+    found = known_record(1e9)
+    assert math.isnan(found.pop("odd"))
+    # The first update has a record of its own.
+    assert found == {
+        "policy_loss": 4.0,
+        "approx_kl": 4.0,
+        "approx_kl_max": 6.0,
+        "own_grad_norm": 4.0,
+        "own_grad_norm_max": 6.0,
+        "own_learning_rate": 6.0,
+        "rare": 6.0,
+    }
+
+
+def test_values_on_a_device_are_summed_there_and_read_once_a_record():
+    with Accelerator() as accelerator:
+        metrics, device = UpdateMetrics(), accelerator.device
+        losses, weight = (
+            torch.tensor([1.0, 2.0, 6.0], device=device),
+            torch.tensor([1.0], device=device).requires_grad_(),
+        )
+        with accelerator.counting() as cost:
+            for loss in losses.unbind():
+                metrics.add({"grad_norm": loss, "loss": (weight * loss).squeeze(), "epochs": 2.0})
+                loss.fill_(-1.0)  # an algorithm may use its memory again
+        assert (cost.waits, cost.copies) == ([], [])
+        assert cost.operations.total() <= 6 * 3
+        with accelerator.counting() as cost:
+            assert metrics.take() == {"grad_norm": 3.0, "grad_norm_max": 6.0, "loss": 3.0, "epochs": 2.0}
+        assert len(cost.waits) == 1
+        assert metrics.take() == {}
+
+
+def test_each_independent_learner_has_the_means_of_its_own_updates():
+    case = CASES["dqn: two substeps"]
+    algorithm, metrics = case.make("cpu"), UpdateMetrics()
+    first, second = case.batches("cpu")
+    alone = [algorithm.update(batch, progress=0.0) for batch in (first, second, second)]
+    for found in alone:
+        metrics.add(found)
+    of_record = metrics.take()
+    assert of_record["substep0/loss"] == float(alone[0]["substep0/loss"])
+    losses = [float(found["substep1/loss"]) for found in alone[1:]]
+    assert of_record["substep1/loss"] == sum(losses) / 2
+    assert of_record["substep1/grad_norm_max"] == max(float(found["substep1/grad_norm"]) for found in alone[1:])

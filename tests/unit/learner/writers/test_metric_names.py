@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from rollcast.learner.training.update_metrics import UpdateMetrics
 from rollcast.learner.writers.metric_names import (
     ALGORITHM_METRICS,
     EVENT_METRICS,
@@ -50,11 +51,11 @@ def test_tag_of_a_substep_has_its_key_after_the_group():
 
 
 @pytest.mark.parametrize("name", ["impala", "ppo", "appo", "dqn", "r2d2", "sac: box"])
-def test_update_returns_the_listed_values(name: str):
-    case = CASES[name]
-    metrics = case.update(case.make("cpu"), case.batches("cpu"))
+def test_a_record_of_an_update_has_the_listed_values(name: str):
+    case, of_record = CASES[name], UpdateMetrics()
+    of_record.add(case.update(case.make("cpu"), case.batches("cpu")))
     listed = {metric.tag for metric in ALGORITHM_METRICS if metric.tag.startswith(f"{case.kind}/")}
-    assert {algorithm_tag(case.kind, key) for key in metrics} == listed
+    assert {algorithm_tag(case.kind, key) for key in of_record.take()} == listed
 
 
 class KeptTags:

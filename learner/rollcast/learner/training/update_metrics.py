@@ -1,0 +1,97 @@
+"""Sums the values that updates return until they are written, on the device that computed them."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.writers.metric_names import has_largest, is_scheduled, largest_of
+
+_CPU: Final = torch.device("cpu")
+
+
+class _Sums:
+    """The values of updates that returned the same names, as float64 `[names]` on their device."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.n = 1
+        self.total = values.to(torch.float64, copy=True)
+        self.largest = self.total.clone()
+        self.last = values
+
+    def add(self, values: Tensor) -> None:
+        self.n += 1
+        self.total.add_(values)
+        # NaN is larger than every number
+        torch.maximum(self.largest, values, out=self.largest)
+        self.last = values
+
+
+class UpdateMetrics:
+    """The values of the updates since the last record. It belongs to the trainer's thread.
+
+    An update costs four operations on the device, however many values it returns, and waits for none of them. Memory
+    is bounded by the number of different sets of names that updates return.
+    """
+
+    def __init__(self) -> None:
+        # By device and names, those of the latest update last.
+        self._sums: dict[tuple[torch.device, tuple[str, ...]], _Sums] = {}
+
+    @torch.no_grad()
+    def add(self, metrics: Metrics) -> None:
+        """Adds what an update returned.
+
+        Args:
+            metrics: Values by name: numbers, or 0-dim tensors, whose memory may change afterwards.
+        """
+        by_device: dict[torch.device, dict[str, Tensor | float]] = {}
+        for name, value in metrics.items():
+            device = value.device if isinstance(value, Tensor) else _CPU
+            by_device.setdefault(device, {})[name] = value
+        for device, found in by_device.items():
+            values = _vector(device, tuple(found.values()))
+            key = device, tuple(found)
+            sums = self._sums.pop(key, None)
+            if sums is None:
+                sums = _Sums(values)
+            else:
+                sums.add(values)
+            self._sums[key] = sums
+
+    def take(self) -> dict[str, float]:
+        """Returns the values of a record, and begins anew. Waits for the device.
+
+        Returns:
+            For each name the mean over the updates that returned it, or the last value of what follows a schedule; and
+            the largest value of norms and divergences, under a name of its own. NaN if a value was NaN.
+        """
+        totals: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        largest: dict[str, float] = {}
+        last: dict[str, float] = {}
+        for (_, names), sums in self._sums.items():
+            rows = torch.stack([sums.total, sums.largest, sums.last.to(torch.float64)]).tolist()
+            for name, total, peak, newest in zip(names, *rows, strict=True):
+                totals[name] = totals.get(name, 0.0) + total
+                counts[name] = counts.get(name, 0) + sums.n
+                before = largest.get(name, -math.inf)
+                # not `max`, which forgets a NaN
+                largest[name] = peak if math.isnan(peak) or peak > before else before
+                last[name] = newest
+        self._sums = {}
+        peaks = {largest_of(name): value for name, value in largest.items() if has_largest(name)}
+        means = {name: last[name] if is_scheduled(name) else total / counts[name] for name, total in totals.items()}
+        return {**peaks, **means}
+
+
+def _vector(device: torch.device, values: Sequence[Tensor | float]) -> Tensor:
+    """Returns values of one device as one tensor `[values]`."""
+    if device.type == "cpu":
+        # read at once: nothing computes meanwhile
+        numbers = [value.item() if isinstance(value, Tensor) else float(value) for value in values]
+        return torch.tensor(numbers, dtype=torch.float64)
+    return torch.stack([value for value in values if isinstance(value, Tensor)])
