@@ -271,7 +271,7 @@ def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(co
         watch.client.resume()
     wait_until(lambda: compose.exit_codes()["learner"] == [0], "the end of training", 300)
     printed = compose.run("logs", "--no-color", "learner")
-    assert re.search(r"policy +version \d+, lag mean 0\.00, max 0", printed)
+    assert re.search(r"policy +version \d+, lag of the run: mean 0\.00, max 0", printed)
     assert float(re.search(r"mean return +(-[\d.]+)", printed)[1]) > -300, "far above the -500 of an untrained policy"
 
 

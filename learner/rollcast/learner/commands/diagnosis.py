@@ -199,7 +199,7 @@ def _balance(status: LearnerStatus) -> Iterator[Finding]:
         return
     if status.waiting_fraction > _ACTORS_ARE_SLOW:
         yield _note(
-            f"the trainer waits {status.waiting_fraction:.0%} of its time: the actors are slower than the learner",
+            f"the trainer has waited {status.waiting_fraction:.0%} of the run: the actors are slower than the learner",
             "for faster training, add actors, or environments for each actor (--envs-per-actor)",
         )
     elif status.waiting_fraction < _LEARNER_IS_SLOW and status.queue_size >= status.queue_capacity > 0:

@@ -106,7 +106,8 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
         ("updates", f"{summary.updates:,}"),
         (
             "policy",
-            f"version {summary.policy_version:,}, lag mean {summary.policy_lag_mean:.2f}, max {summary.policy_lag_max}",
+            f"version {summary.policy_version:,}, lag of the run: mean {summary.policy_lag_mean:.2f}, "
+            f"max {summary.policy_lag_max}",
         ),
         ("run directory", str(run.run_directory.path)),
         ("look at it", f"{program} evaluate {shlex.quote(str(run.run_directory.path))}"),

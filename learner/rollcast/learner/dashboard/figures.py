@@ -109,7 +109,7 @@ def _speed(view: RunView, status: LearnerStatus) -> Iterator[Figure]:
         note=f"mean; max {count(status.policy_lag_max)}, limit {count(view.delays.max_policy_lag)}"
         if known
         else "mean",
-        title="Versions between the policy that acted and the one that learns.",
+        title="Versions between the policy that acted and the one that learns, since the last record.",
     )
 
 

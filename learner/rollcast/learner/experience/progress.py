@@ -1,11 +1,12 @@
 """Counts the progress of training: steps, updates, rates, policy lag and returns."""
 
 import dataclasses
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollcast.learner.experience.experience import Experience
 
@@ -18,7 +19,7 @@ _COUNTERS = ("env_steps", "updates", "episodes", "lag_sum", "lag_count", "lag_ma
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSnapshot:
-    """Progress at one moment.
+    """Progress at one moment; lags and waits are those of the whole run.
 
     Attributes:
         env_steps: The environment steps that have come from the actors, those of every agent.
@@ -45,6 +46,30 @@ class ProgressSnapshot:
     waiting_fraction: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RecentDelays:
+    """Lags and waits since the last record.
+
+    Attributes:
+        policy_lag_mean: As that of a `ProgressSnapshot`; NaN if no trajectory has come.
+        policy_lag_max: Likewise.
+        waiting_fraction: The share of its time that the trainer waited for batches.
+    """
+
+    policy_lag_mean: float = math.nan
+    policy_lag_max: float = math.nan
+    waiting_fraction: float = 0.0
+
+
+class _AtRecord(NamedTuple):
+    """Counters of the run when a record was written."""
+
+    time: float
+    lag_sum: int = 0
+    lag_count: int = 0
+    waited_s: float = 0.0
+
+
 class TrainingProgress:
     """The counters of a run. The trainer's thread records; any thread takes snapshots.
 
@@ -58,6 +83,10 @@ class TrainingProgress:
         self._env_steps = self._updates = self._episodes = 0
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._waited_s = 0.0
+        # What they were at the last record, the largest lag since then, and what that record said.
+        self._at_record = _AtRecord(self._started)
+        self._recent_lag_max = 0
+        self._recorded = RecentDelays()
         self._returns: deque[float] = deque(maxlen=n_return_episodes)
         self._marks: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])
 
@@ -86,7 +115,8 @@ class TrainingProgress:
             if len(lag):
                 self._lag_sum += int(lag.sum())
                 self._lag_count += len(lag)
-                self._lag_max = max(self._lag_max, int(lag.max()))
+                self._recent_lag_max = max(self._recent_lag_max, int(lag.max()))
+                self._lag_max = max(self._lag_max, self._recent_lag_max)
             self._waited_s += experience.waited_s
             self._episodes += experience.n_episodes
             self._returns.extend(experience.returns)
@@ -111,6 +141,7 @@ class TrainingProgress:
             for name in _COUNTERS:
                 setattr(self, f"_{name}", state[name])
             self._started = now - state["seconds"]
+            self._at_record = _AtRecord(now, self._lag_sum, self._lag_count, self._waited_s)
             self._returns.clear()
             self._returns.extend(state["returns"])
             self._marks = deque([(now, self._env_steps, self._updates)])
@@ -126,6 +157,34 @@ class TrainingProgress:
         """Returns those of the last `n_return_episodes` that have ended."""
         with self._lock:
             return tuple(self._returns)
+
+    def end_record(self) -> RecentDelays:
+        """Returns lags and waits since the last call, for a record; those of the next one begin now."""
+        now = time.monotonic()
+        with self._lock:
+            self._recorded = self._recent(now)
+            self._at_record = _AtRecord(now, self._lag_sum, self._lag_count, self._waited_s)
+            self._recent_lag_max = 0
+            return self._recorded
+
+    def recent_lag(self) -> tuple[float, int]:
+        """Returns the mean and the largest policy lag since the last record, or that record's if none came since.
+
+        0 before the first trajectory.
+        """
+        with self._lock:
+            has_any = self._lag_count > self._at_record.lag_count
+            recent = self._recent(time.monotonic()) if has_any else self._recorded
+        return (0.0, 0) if math.isnan(recent.policy_lag_mean) else (recent.policy_lag_mean, int(recent.policy_lag_max))
+
+    def _recent(self, now: float) -> RecentDelays:
+        before = self._at_record
+        n, seconds = self._lag_count - before.lag_count, now - before.time
+        return RecentDelays(
+            policy_lag_mean=(self._lag_sum - before.lag_sum) / n if n else math.nan,
+            policy_lag_max=self._recent_lag_max if n else math.nan,
+            waiting_fraction=min(1.0, (self._waited_s - before.waited_s) / seconds) if seconds > 0 else 0.0,
+        )
 
     def snapshot(self) -> ProgressSnapshot:
         """Returns the progress at this moment."""

@@ -270,9 +270,16 @@ class LearnerSettings(
         None, "A new folder for the run's output. Default: a folder below runs/, named after the run.", FREE
     )
     summary_json: Path | None = setting(
-        None, "Write the summary of the run to this file when training ends. Default: no file.", FREE
+        None,
+        "Write the summary of the run to this file when training ends, with the policy lag of the whole run. "
+        "Default: no file.",
+        FREE,
     )
-    log_interval_s: PositiveFloat = setting(2.0, "Seconds between two records of metrics.", FREE)
+    log_interval_s: PositiveFloat = setting(
+        2.0,
+        "Seconds between two records of metrics. Losses, policy lag and waits are those since the record before.",
+        FREE,
+    )
     checkpoint_interval_s: PositiveFloat = setting(300.0, "Seconds between two checkpoints.", FREE)
     checkpoint_interval_updates: AtLeastOne | None = setting(
         None,

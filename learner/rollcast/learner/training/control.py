@@ -242,9 +242,11 @@ class TrainingControl:
             )
         experience, progress, _, evaluation = self._steered
         of_actors = experience.actors.status()
+        policy_lag_mean, policy_lag_max = progress.recent_lag()
+        lags = {"policy_lag_mean": policy_lag_mean, "policy_lag_max": policy_lag_max}
         return dataclasses.replace(
             of_actors,
-            **dataclasses.asdict(progress.snapshot()),
+            **(dataclasses.asdict(progress.snapshot()) | lags),
             phase=phase,
             waiting_for="an operator to call Resume" if phase is Phase.PAUSED else of_actors.waiting_for,
             run_dir=str(self._run_dir or ""),

@@ -40,7 +40,7 @@ _WORDS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSummary:
-    """The outcome of a training run, as `--summary-json` writes it."""
+    """The outcome of a training run, as `--summary-json` writes it; policy lags are those of the whole run."""
 
     env_steps: int
     seconds: float

@@ -402,7 +402,7 @@ class Trainer:
         if not self._is_unwritten:
             return
         self._is_unwritten = False
-        now = self._progress.snapshot()
+        now, delays = self._progress.snapshot(), self._progress.end_record()
         values = {
             metric_names.MEAN_RETURN.tag: now.mean_return if now.mean_return is not None else float("nan"),
             metric_names.EPISODES.tag: now.episodes,
@@ -410,10 +410,10 @@ class Trainer:
             metric_names.POLICY_VERSION.tag: self._actors.policy_version,
             metric_names.ENV_STEPS_PER_SECOND.tag: now.env_steps_per_second,
             metric_names.UPDATES_PER_SECOND.tag: now.updates_per_second,
-            metric_names.WAITING_FRACTION.tag: now.waiting_fraction,
+            metric_names.WAITING_FRACTION.tag: delays.waiting_fraction,
             metric_names.QUEUE_SIZE.tag: self._actors.queue_size,
-            metric_names.POLICY_LAG_MEAN.tag: now.policy_lag_mean,
-            metric_names.POLICY_LAG_MAX.tag: now.policy_lag_max,
+            metric_names.POLICY_LAG_MEAN.tag: delays.policy_lag_mean,
+            metric_names.POLICY_LAG_MAX.tag: delays.policy_lag_max,
             metric_names.STALE_TRAJECTORIES.tag: self._actors.stale_trajectories,
             metric_names.DUPLICATE_ROLLOUTS.tag: self._actors.duplicate_rollouts,
             metric_names.REJECTED_ROLLOUTS.tag: self._actors.rejected_rollouts,

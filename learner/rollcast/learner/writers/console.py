@@ -222,7 +222,7 @@ def _figures(status: LearnerStatus) -> Table:
         (
             ("updates", f"{status.updates:,}"),
             ("per s", _rate(status.updates_per_second)),
-            ("waiting", f"{status.waiting_fraction:.0%}"),
+            ("waited", f"{status.waiting_fraction:.0%}"),
         ),
         (
             ("policy", f"v{status.policy_version}"),

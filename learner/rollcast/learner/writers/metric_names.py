@@ -70,7 +70,7 @@ POLICY_VERSION: Final = Metric("train/policy_version", "version", "newest policy
 ENV_STEPS_PER_SECOND: Final = Metric("speed/env_steps_per_second", "steps/s", "environment steps, over the last 5 s")
 UPDATES_PER_SECOND: Final = Metric("speed/updates_per_second", "updates/s", "updates, over the last 5 s")
 WAITING_FRACTION: Final = Metric(
-    "speed/waiting_fraction", "0 to 1", "share of its time that the trainer waited for batches"
+    "speed/waiting_fraction", "0 to 1", "share of its time that the trainer waited for batches, since the last record"
 )
 
 QUEUE_SIZE: Final = Metric("queue/size", "trajectories", "trajectories that wait for the trainer")
@@ -83,9 +83,11 @@ ASSEMBLY_READY_FRACTION: Final = Metric(
     "share of the batches that were ready when the trainer came; 0 without `--batch-ahead`",
 )
 POLICY_LAG_MEAN: Final = Metric(
-    "queue/policy_lag_mean", "versions", "mean age of a trajectory's policy when it is learnt from"
+    "queue/policy_lag_mean",
+    "versions",
+    "mean age of a trajectory's policy when it is learnt from, since the last record; NaN: none came",
 )
-POLICY_LAG_MAX: Final = Metric("queue/policy_lag_max", "versions", "largest such age of the run")
+POLICY_LAG_MAX: Final = Metric("queue/policy_lag_max", "versions", "largest such age since the last record")
 STALE_TRAJECTORIES: Final = Metric(
     "queue/stale_trajectories",
     "trajectories",

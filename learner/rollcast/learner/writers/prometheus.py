@@ -11,7 +11,8 @@ from rollcast.learner.writers.exported_names import exported_name
 from rollcast.services.metrics.families import Families
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 
-# Values that a learner knows at any moment, also while the trainer waits and writes no record.
+# Values that a learner knows at any moment, also while the trainer waits and writes no record. What
+# is since the last record is not among them.
 _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.MEAN_RETURN.tag: lambda status: status.mean_return,
     metric_names.EPISODES.tag: lambda status: status.episodes,
@@ -19,10 +20,7 @@ _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.POLICY_VERSION.tag: lambda status: status.policy_version,
     metric_names.ENV_STEPS_PER_SECOND.tag: lambda status: status.env_steps_per_second,
     metric_names.UPDATES_PER_SECOND.tag: lambda status: status.updates_per_second,
-    metric_names.WAITING_FRACTION.tag: lambda status: status.waiting_fraction,
     metric_names.QUEUE_SIZE.tag: lambda status: status.queue_size,
-    metric_names.POLICY_LAG_MEAN.tag: lambda status: status.policy_lag_mean,
-    metric_names.POLICY_LAG_MAX.tag: lambda status: status.policy_lag_max,
     metric_names.STALE_TRAJECTORIES.tag: lambda status: status.stale_trajectories,
     metric_names.DUPLICATE_ROLLOUTS.tag: lambda status: status.duplicate_rollouts,
     metric_names.REJECTED_ROLLOUTS.tag: lambda status: status.rejected_rollouts,

@@ -78,7 +78,12 @@ def test_healthy_learner_has_no_findings():
             "note",
             "rollcast 1.0, others run another version: actor a 0.9",
         ),
-        (status_of(waiting_fraction=0.8), (), "note", "waits 80% of its time: the actors are slower than the learner"),
+        (
+            status_of(waiting_fraction=0.8),
+            (),
+            "note",
+            "has waited 80% of the run: the actors are slower than the learner",
+        ),
         (status_of(waiting_fraction=0.01, queue_size=64), (), "note", r"queue is full \(64 trajectories\)"),
     ],
 )

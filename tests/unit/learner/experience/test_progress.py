@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -59,3 +60,30 @@ def test_counting_goes_on_from_a_checkpoint():
     assert (now.env_steps, now.updates, now.episodes) == (20, 2, 5)
     assert (now.policy_lag_mean, now.policy_lag_max) == (3.0, 5)
     assert now.seconds >= state["seconds"]
+
+
+def test_a_record_has_the_lag_and_the_waits_since_the_record_before():
+    progress = TrainingProgress()
+    progress.record(experience([4, 40], [], waited_s=1e6))
+    first = progress.end_record()
+    assert (first.policy_lag_mean, first.policy_lag_max, first.waiting_fraction) == (22.0, 40, 1.0)
+    assert progress.recent_lag() == (22.0, 40), "none came since: those of the record"
+    progress.record(experience([1, 2], []))
+    assert progress.recent_lag() == (1.5, 2)
+    second = progress.end_record()
+    assert (second.policy_lag_mean, second.policy_lag_max, second.waiting_fraction) == (1.5, 2, 0.0)
+    of_none = progress.end_record()
+    assert math.isnan(of_none.policy_lag_mean), "0 would be the lag of trajectories"
+    now = progress.snapshot()
+    assert (now.policy_lag_mean, now.policy_lag_max) == (11.75, 40), "the summary is of the run"
+    assert now.waiting_fraction > 1
+
+
+def test_records_of_a_resumed_run_are_since_it_was_resumed():
+    progress, resumed = TrainingProgress(), TrainingProgress()
+    progress.record(experience([9], [], waited_s=1e6))
+    resumed.load_state(progress.state())
+    assert resumed.recent_lag() == (0.0, 0)
+    resumed.record(experience([1], []))
+    found = resumed.end_record()
+    assert (found.policy_lag_mean, found.policy_lag_max, found.waiting_fraction) == (1.0, 1, 0.0)

@@ -27,6 +27,7 @@ def test_values_of_records_stay_and_those_that_change_meanwhile_are_of_now():
     now = LearnerStatus(phase=Phase.TRAINING, updates=9, queue_size=3, mean_return=2.5, waiting_s=7.0)
     writer = PrometheusWriter(lambda: now, tuple)
     writer.write(100, {"train/updates": 5.0, "ppo/entropy": 1.5, "durable/commit_ms": 4.0, "mine/x": 1.0})
+    writer.write(150, {"queue/policy_lag_mean": 1.5, "speed/waiting_fraction": 0.25})
     writer.write(200, {"eval/mean_return": 11.0, "ppo/entropy": 1.25})
     writer.close()
     found = samples(writer)
@@ -35,6 +36,8 @@ def test_values_of_records_stay_and_those_that_change_meanwhile_are_of_now():
     assert found["rollcast_queue_size",] == 3
     assert found["rollcast_learner_waiting_seconds",] == 7.0
     assert found["rollcast_ppo_entropy",] == 1.25
+    assert found["rollcast_queue_policy_lag_mean",] == 1.5, "as in the record, not over the run"
+    assert found["rollcast_speed_waiting_ratio",] == 0.25
     assert found["rollcast_durable_commit_seconds",] == 0.004
     assert found["rollcast_eval_mean_return",] == 11.0
     assert found["rollcast_reported", "tag=mine/x"] == 1.0
