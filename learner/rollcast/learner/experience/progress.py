@@ -8,7 +8,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rollcast.learner.experience.experience import Experience
+from rollcast.learner.history.recent import counts_by_lag
+from rollcast.services.history.history import MAX_COUNTED_LAG
 
 # Rates are means over the last seconds, so many.
 _RATE_WINDOW_S = 5.0
@@ -54,11 +58,13 @@ class RecentDelays:
         policy_lag_mean: As that of a `ProgressSnapshot`; NaN if no trajectory has come.
         policy_lag_max: Likewise.
         waiting_fraction: The share of its time that the trainer waited for batches.
+        trajectories_by_lag: The number of trajectories of each lag, as `counts_by_lag` counts them.
     """
 
     policy_lag_mean: float = math.nan
     policy_lag_max: float = math.nan
     waiting_fraction: float = 0.0
+    trajectories_by_lag: tuple[int, ...] = ()
 
 
 class _AtRecord(NamedTuple):
@@ -83,9 +89,10 @@ class TrainingProgress:
         self._env_steps = self._updates = self._episodes = 0
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._waited_s = 0.0
-        # What they were at the last record, the largest lag since then, and what that record said.
+        # What they were at the last record, the lags since then, and what that record said.
         self._at_record = _AtRecord(self._started)
         self._recent_lag_max = 0
+        self._recent_lags = np.zeros(MAX_COUNTED_LAG + 1, np.int64)
         self._recorded = RecentDelays()
         self._returns: deque[float] = deque(maxlen=n_return_episodes)
         self._marks: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])
@@ -116,6 +123,7 @@ class TrainingProgress:
                 self._lag_sum += int(lag.sum())
                 self._lag_count += len(lag)
                 self._recent_lag_max = max(self._recent_lag_max, int(lag.max()))
+                self._recent_lags += counts_by_lag(lag)
                 self._lag_max = max(self._lag_max, self._recent_lag_max)
             self._waited_s += experience.waited_s
             self._episodes += experience.n_episodes
@@ -165,6 +173,7 @@ class TrainingProgress:
             self._recorded = self._recent(now)
             self._at_record = _AtRecord(now, self._lag_sum, self._lag_count, self._waited_s)
             self._recent_lag_max = 0
+            self._recent_lags[:] = 0
             return self._recorded
 
     def recent_lag(self) -> tuple[float, int]:
@@ -184,6 +193,7 @@ class TrainingProgress:
             policy_lag_mean=(self._lag_sum - before.lag_sum) / n if n else math.nan,
             policy_lag_max=self._recent_lag_max if n else math.nan,
             waiting_fraction=min(1.0, (self._waited_s - before.waited_s) / seconds) if seconds > 0 else 0.0,
+            trajectories_by_lag=tuple(self._recent_lags.tolist()),
         )
 
     def snapshot(self) -> ProgressSnapshot:

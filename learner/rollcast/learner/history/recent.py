@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.history.history import MAX_COUNTED_LAG
+
 # The seconds that count.
 WINDOW_S: Final = 60
 
@@ -13,6 +15,18 @@ WINDOW_S: Final = 60
 _SHORTEST_S: Final = 1e-4
 _STEP: Final = math.log(1.05)
 _N_STEPS: Final = 472
+
+
+def counts_by_lag(policy_lag: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts trajectories by their policy lag.
+
+    Args:
+        policy_lag: int64 `[trajectories]`, at least 0.
+
+    Returns:
+        int64 `[MAX_COUNTED_LAG + 1]`; the last counts every larger lag.
+    """
+    return np.bincount(np.minimum(policy_lag, MAX_COUNTED_LAG), minlength=MAX_COUNTED_LAG + 1)
 
 
 class RecentCounts:

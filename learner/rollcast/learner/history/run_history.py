@@ -24,7 +24,7 @@ from rollcast.learner.history.points import (
     PointRing,
     Sample,
 )
-from rollcast.learner.history.recent import RecentCounts, RecentDurations
+from rollcast.learner.history.recent import RecentCounts, RecentDurations, counts_by_lag
 from rollcast.services.history.history import (
     MAX_COUNTED_LAG,
     EvaluationPoint,
@@ -201,8 +201,7 @@ class RunHistory:
         with self._lock:
             now = self._now()
             if len(policy_lag):
-                counted = np.minimum(policy_lag, MAX_COUNTED_LAG)
-                self._lags.add(now, np.bincount(counted, minlength=MAX_COUNTED_LAG + 1))
+                self._lags.add(now, counts_by_lag(policy_lag))
             if data_age_s:
                 self._data_age.add(now, np.array(data_age_s))
 

@@ -432,6 +432,7 @@ class Trainer:
             self._writers,
             now.env_steps,
             statistics | values | self._actors.metrics() | self._experience.metrics() | losses,
+            {metric_names.POLICY_LAG.tag: delays.trajectories_by_lag},
         )
         # A record ends an epoch: the next record has the episodes after it.
         aggregator.reset_epoch()

@@ -175,6 +175,14 @@ DURABLE_ROLLOUTS_PER_COMMIT: Final = Metric(
 # All of those above, in their order.
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
+POLICY_LAG: Final = Metric(
+    "queue/policy_lag",
+    "trajectories",
+    "in TensorBoard alone: histogram of these ages since the last record; its last bucket has 32 versions and more",
+)
+# Histograms, of which records of numbers have nothing.
+HISTOGRAMS: Final = (POLICY_LAG,)
+
 # The values of the algorithms' updates, under the names that these return; `is_scheduled` and `has_largest` say what a
 # record has of them.
 ALGORITHM_METRICS: Final = (

@@ -4,7 +4,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ _numbers: Final = itertools.count()
 
 
 class TensorBoardWriter:
-    """An event file of scalars. For one thread.
+    """An event file of scalars and histograms. For one thread.
 
     It does not use `torch.utils.tensorboard`, which takes a second more to import for the same file. tensorboard itself
     takes 0.3 s, so it is imported with the first record, when training is under way. Nor does it use tensorboard's
@@ -48,12 +48,29 @@ class TensorBoardWriter:
             ValueError: If the writer is closed.
             OSError: If this record or an earlier one cannot be written.
         """
-        if self._closed:
-            raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
+        self._check_open()
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._append(step=env_steps, summary=Summary(value=values))
+
+    def write_histograms(self, env_steps: int, histograms: Mapping[str, Sequence[int]]) -> None:
+        """Writes histograms; see `HistogramWriter.write_histograms`. The bucket of a number k ends at k + 0.5.
+
+        Raises:
+            ValueError: If the writer is closed.
+            OSError: If this record or an earlier one cannot be written.
+        """
+        self._check_open()
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for name, counts in histograms.items():
+            if any(counts):
+                self._append(step=env_steps, summary=Summary(value=[Summary.Value(tag=name, histo=_histogram(counts))]))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"The TensorBoard writer of {self._directory} is closed; write before close().")
 
     def _append(self, **content: Any) -> None:  # noqa: ANN401 - the fields of an event
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -73,3 +90,19 @@ class TensorBoardWriter:
         self._closed = True
         if self._file is not None:
             self._file.close()
+
+
+def _histogram(counts: Sequence[int]) -> Any:  # noqa: ANN401 - tensorboard has no types
+    from tensorboard.compat.proto.histogram_pb2 import HistogramProto
+
+    seen = [number for number, count in enumerate(counts) if count]
+    numbers = range(seen[-1] + 1)
+    return HistogramProto(
+        min=seen[0],
+        max=seen[-1],
+        num=sum(counts),
+        sum=sum(number * counts[number] for number in numbers),
+        sum_squares=sum(number**2 * counts[number] for number in numbers),
+        bucket_limit=[number + 0.5 for number in numbers],
+        bucket=[counts[number] for number in numbers],
+    )

@@ -1,8 +1,8 @@
 """Defines the interface of metrics writers, and writes a record to several of them."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +30,41 @@ class MetricsWriter(Protocol):
         """
 
 
-def write_all(writers: Iterable[MetricsWriter], env_steps: int, metrics: Mapping[str, float]) -> None:
+@runtime_checkable
+class HistogramWriter(Protocol):
+    """A writer that also takes histograms."""
+
+    def write_histograms(self, env_steps: int, histograms: Mapping[str, Sequence[int]]) -> None:
+        """Writes histograms of one record.
+
+        Args:
+            env_steps: See `MetricsWriter.write`.
+            histograms: By name, how often each whole number from 0 on was seen; the last counts all larger ones, too.
+
+        Raises:
+            OSError: See `MetricsWriter.write`.
+        """
+
+
+def write_all(
+    writers: Iterable[MetricsWriter],
+    env_steps: int,
+    metrics: Mapping[str, float],
+    histograms: Mapping[str, Sequence[int]] | None = None,
+) -> None:
     """Writes one record to every writer. Logs an error for a writer that cannot write it, and goes on.
 
     Args:
         writers: The writers, called in this order.
         env_steps: See `MetricsWriter.write`.
         metrics: See `MetricsWriter.write`.
+        histograms: See `HistogramWriter.write_histograms`; other writers do not get them. None: there are none.
     """
     for writer in writers:
         try:
             writer.write(env_steps, metrics)
+            if histograms and isinstance(writer, HistogramWriter):
+                writer.write_histograms(env_steps, histograms)
         except OSError as error:
             what = "the metrics after %d env steps are not written: %s; training goes on, and tries again"
             logger.error(what, env_steps, error)  # noqa: TRY400  # the message says it all

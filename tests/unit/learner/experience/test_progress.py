@@ -72,6 +72,8 @@ def test_a_record_has_the_lag_and_the_waits_since_the_record_before():
     assert progress.recent_lag() == (1.5, 2)
     second = progress.end_record()
     assert (second.policy_lag_mean, second.policy_lag_max, second.waiting_fraction) == (1.5, 2, 0.0)
+    assert first.trajectories_by_lag == (0, 0, 0, 0, 1, *[0] * 27, 1), "the last counts all larger ones"
+    assert second.trajectories_by_lag == (0, 1, 1, *[0] * 30)
     of_none = progress.end_record()
     assert math.isnan(of_none.policy_lag_mean), "0 would be the lag of trajectories"
     now = progress.snapshot()

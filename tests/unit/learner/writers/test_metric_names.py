@@ -1,7 +1,7 @@
 """Every tag that is written is listed, every tag that is listed is written, and docs/metrics.md has the same lines."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -9,6 +9,7 @@ from rollcast.learner.training.update_metrics import UpdateMetrics
 from rollcast.learner.writers.metric_names import (
     ALGORITHM_METRICS,
     EVENT_METRICS,
+    HISTOGRAMS,
     METRICS,
     Metric,
     algorithm_tag,
@@ -17,7 +18,7 @@ from tests.every_algorithm import CASES
 from tests.processes import ROOT
 from tests.unit.learner.training.test_trainer import trainer_of
 
-ALL = (*METRICS, *ALGORITHM_METRICS, *EVENT_METRICS)
+ALL = (*METRICS, *HISTOGRAMS, *ALGORITHM_METRICS, *EVENT_METRICS)
 DOCS = ROOT / "docs"
 
 
@@ -66,6 +67,9 @@ class KeptTags:
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
         self.tags |= metrics.keys()
+
+    def write_histograms(self, env_steps: int, histograms: Mapping[str, Sequence[int]]) -> None:
+        self.tags |= histograms.keys()
 
     def close(self) -> None:
         pass

@@ -146,6 +146,21 @@ def test_writers_that_cannot_write_their_rest_are_closed_and_end_nothing(disk: S
     full.close()
 
 
+def test_tensorboard_shows_histograms(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, EventAccumulator
+
+    writer = TensorBoardWriter(tmp_path)
+    jsonl, read = json_lines(tmp_path)
+    for env_steps, counts in ((10, [4, 0, 2, 0]), (20, [0, 0, 0, 3]), (30, [0, 0])):
+        write_all([writer, jsonl], env_steps, {"a": 1.0}, {"queue/policy_lag": counts})
+    close_all([writer, jsonl])
+    shown = EventAccumulator(str(tmp_path), size_guidance={HISTOGRAMS: 0}).Reload().Histograms("queue/policy_lag")
+    assert [(event.step, event.histogram_value.bucket) for event in shown] == [(10, [4, 0, 2]), (20, [0, 0, 0, 3])]
+    assert shown[0].histogram_value.bucket_limit == [0.5, 1.5, 2.5]
+    assert (shown[1].histogram_value.min, shown[1].histogram_value.max, shown[1].histogram_value.num) == (3, 3, 3)
+    assert len(read()) == 3, "others have their record without them"
+
+
 def test_tensorboard_is_imported_when_it_is_needed():
     program = (
         "import sys, pathlib; from rollcast.learner.writers.tensorboard import TensorBoardWriter; "
