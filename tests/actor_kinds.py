@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 
-from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.make import EnvironmentFactory, OnStepFailure
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
@@ -43,7 +43,14 @@ class RemoteWithProcesses(RemoteDistributedActors):
         super().start()
         for index in range(self._n_processes):
             # how many environments they step, they hear when they join
-            self.processes.append(spawn_actor(self._dialled_env, self.addresses[0], f"remote-{index}"))
+            self.processes.append(
+                spawn_actor(
+                    self._dialled_env,
+                    self.addresses[0],
+                    f"remote-{index}",
+                    *("--on-step-failure", self._dialled_env.on_step_failure),
+                )
+            )
 
     def stop(self) -> None:
         super().stop()
@@ -69,10 +76,11 @@ def make_actors(
     batch_size: int = 4,
     envs_per_actor: int = 2,
     seed: int = 0,
+    on_step_failure: OnStepFailure = "fail",
     **options: object,
 ) -> DistributedActors:
     """Makes actors of a kind, not started; options are those of `ServingOptions`, or of the kind's constructor."""
-    env_factory = EnvironmentFactory(env_id, {})
+    env_factory = EnvironmentFactory(env_id, {}, on_step_failure=on_step_failure)
     policy = make_policy_for(env_factory)
     if kind == "sequential":
         return SequentialDistributedActors(

@@ -27,6 +27,7 @@ class ActorMetrics:
         self._env_steps = 0
         self._rollouts = 0
         self._episodes = 0
+        self._dropped_episodes = 0
         self._policy_version = 0
         # one tuple, so that a reader never sees one version with the time of another
         self._applied = (0, time.monotonic())
@@ -49,10 +50,12 @@ class ActorMetrics:
             seconds=self.clock.in_order(),
             policy_version=version,
             policy_age_s=time.monotonic() - since,
+            dropped_episodes=self._dropped_episodes,
         )
 
-    def sent(self, rollout: Rollout) -> None:
-        """Notes a rollout that was handed to the connection."""
+    def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:
+        """Notes a rollout that was handed to the connection, and the episodes that were dropped so far."""
+        self._dropped_episodes = dropped_episodes
         self._env_steps += rollout.n_env_steps
         self._rollouts += 1
         self._episodes += int((rollout.terminated | rollout.truncated).sum())
@@ -67,6 +70,9 @@ class ActorMetrics:
         families.counter("actor_env_steps", "environment steps in the rollouts that it has made", self._env_steps)
         families.counter("actor_rollouts", "rollouts that it has made", self._rollouts)
         families.counter("actor_episodes", "episodes that have ended in them", self._episodes)
+        families.counter(
+            "actor_dropped_episodes", "episodes dropped because the environment raised", self._dropped_episodes
+        )
         families.gauge("actor_policy_version", "policy version with which it acted last", self._policy_version)
         for state, seconds in self.clock.seconds().items():
             labels = {"state": _LABELS[state]}

@@ -174,7 +174,7 @@ def _collect_and_send(
             break
         metrics.clock.enter(ActingState.SENDING)
         connection.send(rollout)
-        metrics.sent(rollout)
+        metrics.sent(rollout, dropped_episodes=worker.dropped_episodes)
         sequence += 1
         waiting_since = time.monotonic()
         next_report = waiting_since + _REPORT_EVERY_S

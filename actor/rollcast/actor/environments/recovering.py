@@ -1,12 +1,15 @@
 """Drops the episode in which an environment raises, and continues with the next one."""
 
 import logging
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import gymnasium
 
 from rollcast.actor.environments.failures import FailureReport
+from rollcast.services.limits.token_buckets import TokenBuckets
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +18,10 @@ FAILURE_KEY: Final = "rollcast/failure"
 
 # An environment that raises this often without a good step between is broken.
 MAX_FAILURES_IN_A_ROW: Final = 10
+
+# Dropped episodes that are logged at once, and the seconds between two of them after that.
+_LINES_AT_ONCE: Final = 5
+_LINE_EVERY_S: Final = 60.0
 
 _Environment = gymnasium.Env[Any, Any]
 
@@ -69,14 +76,36 @@ def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:
             yield index, FailureReport.from_json(told[FAILURE_KEY][index].encode())
 
 
-def log_dropped_episode(report: FailureReport, *, env_index: int, env_seed: int | None) -> None:
-    """Logs that an episode of an environment was dropped, and why."""
-    logger.warning(
-        "environment %d (seed %s) raised %s in %s(): %s; its episode is dropped, and it is reset\n%s",
-        env_index,
-        env_seed,
-        report.exception_type,
-        report.doing,
-        report.exception_message,
-        report.exception_traceback,
-    )
+class DroppedEpisodesLog:
+    """Logs dropped episodes: the first few with their tracebacks, then one a minute, which says how many there were.
+
+    Any thread may call.
+
+    Args:
+        clock: Returns monotonic seconds; replaced in tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._told = TokenBuckets(
+            1 / _LINE_EVERY_S, 1 / _LINE_EVERY_S, burst_s=_LINES_AT_ONCE * _LINE_EVERY_S, clock=clock
+        )
+        self._lock = threading.Lock()  # guards the number below
+        self._n_untold = 0
+
+    def note(self, report: FailureReport, *, env_index: int, env_seed: int | None) -> None:
+        """Notes that an episode of an environment was dropped, and why."""
+        with self._lock:
+            if self._told.take("") is not None:
+                self._n_untold += 1
+                return
+            n_untold, self._n_untold = self._n_untold, 0
+        logger.warning(
+            "environment %d (seed %s) raised %s in %s(): %s; its episode is dropped, and it is reset%s\n%s",
+            env_index,
+            env_seed,
+            report.exception_type,
+            report.doing,
+            report.exception_message,
+            f"; so were {n_untold:,} others since the last such line" if n_untold else "",
+            report.exception_traceback,
+        )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env, whole_episodes
 from rollcast.actor.environments.one_of_vector import OneOfVector
+from rollcast.actor.environments.recovering import DroppedEpisodesLog
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
 from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
@@ -32,6 +33,9 @@ _T_975 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+
+# Of all evaluations of this process.
+_DROPPED_LOG = DroppedEpisodesLog()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +253,7 @@ def _play(
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
     # a vector of one, because it checks what the environment returns, and its errors name environment and seed
-    vector_env = StructuredVectorEnv([lambda: structured], drops_episodes=drops_episodes)
+    vector_env = StructuredVectorEnv([lambda: structured], drops_episodes=drops_episodes, dropped_log=_DROPPED_LOG)
     seeds = iter(derive_seeds([seed], 2 * n_episodes))
     played: list[tuple[dict[ActorId, float], int]] = []
     n_dropped = 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
-from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, log_dropped_episode
+from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog
 from rollcast.actor.environments.returned_values import InvalidValueError, check_observed, checked_reward
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
@@ -37,6 +37,7 @@ class StructuredVectorEnv:
     Args:
         env_factories: Each makes one environment.
         drops_episodes: See the attribute.
+        dropped_log: Logs the episodes that are dropped; None: one of its own.
 
     Attributes:
         drops_episodes: Whether an exception in `step` ends the episode instead of raising: the turn has no
@@ -53,10 +54,12 @@ class StructuredVectorEnv:
         env_factories: Sequence[Callable[[], StructuredEnv | gymnasium.Env[Any, Any]]],
         *,
         drops_episodes: bool = False,
+        dropped_log: DroppedEpisodesLog | None = None,
     ) -> None:
         if not env_factories:
             raise ConfigurationError("there are no env_factories; expected at least one; give one for each environment")
         self.drops_episodes = drops_episodes
+        self._dropped_log = dropped_log or DroppedEpisodesLog()
         self._envs: list[StructuredEnv] = []
         try:
             for index, env_factory in enumerate(env_factories):
@@ -148,7 +151,7 @@ class StructuredVectorEnv:
             self._n_failures[index] += 1
             if doing == "reset" or not self.drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
                 raise EnvironmentFailedError(report) from error
-            log_dropped_episode(report, env_index=index, env_seed=seed)
+            self._dropped_log.note(report, env_index=index, env_seed=seed)
             return Turn(observations={}, is_dropped=True)
         if doing == "step":
             self._n_failures[index] = 0

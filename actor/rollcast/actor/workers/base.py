@@ -16,7 +16,11 @@ _Environments = TypeVar("_Environments", bound=Environments)
 
 
 class Worker(ABC, Generic[_Environments]):
-    """A rollout worker. `RolloutWorker` documents its arguments and its invariant."""
+    """A rollout worker. `RolloutWorker` documents its arguments and its invariant.
+
+    Attributes:
+        dropped_episodes: The episodes that were dropped because their environment raised.
+    """
 
     _env_seeds: tuple[int, ...]
 
@@ -41,6 +45,7 @@ class Worker(ABC, Generic[_Environments]):
         self._incarnation = incarnation
         self._sequence = first_sequence
         self._deterministic = deterministic
+        self.dropped_episodes = 0
         spaces = environment_spaces(vector_env)
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._check = ValueCheck(spaces)

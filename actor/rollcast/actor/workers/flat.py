@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.failures import environment_failure
-from rollcast.actor.environments.recovering import failures_in, log_dropped_episode
+from rollcast.actor.environments.recovering import DroppedEpisodesLog, failures_in
 from rollcast.actor.policies.action_masks import action_mask_of
 from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.make import environment_spaces
@@ -68,6 +68,7 @@ class RolloutWorker(Worker[VectorEnv]):
         # The first observation of the next rollout, [B, ...] for every leaf; None before the first reset.
         self._observation: dict[str, NDArray[Any]] | None = None
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
+        self._dropped_log = DroppedEpisodesLog()
         # Events of the rollout that is being recorded.
         self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
 
@@ -203,7 +204,8 @@ class RolloutWorker(Worker[VectorEnv]):
         """Records what the infos of a step say; returns the environments that raised in it."""
         dropped = []
         for b, report in failures_in(infos):
-            log_dropped_episode(report, env_index=b, env_seed=self._env_seeds[b])
+            self._dropped_log.note(report, env_index=b, env_seed=self._env_seeds[b])
+            self.dropped_episodes += 1
             columns.drop(t, b)
             dropped.append(b)
         if "final_obs" in infos and not self._has_reset_rows:

@@ -93,6 +93,7 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
             for index in ready:
                 turn = self._vector_env.step(index, actions[index])
                 if turn.is_dropped:
+                    self.dropped_episodes += 1
                     self._drop(index)
                 else:
                     self._record(index, turn)

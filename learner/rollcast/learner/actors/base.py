@@ -250,6 +250,11 @@ class DistributedActors(ABC):
         """The rollouts that were refused because they did not fit; 0 if rollouts are not sent."""
         return 0
 
+    @property
+    def dropped_episodes(self) -> int:
+        """The episodes that actors dropped because their environment raised."""
+        return 0
+
     def status(self) -> LearnerStatus:
         """Returns how the actors stand: the part of the learner's status that is known without a trainer."""
         reason, waited_s = self.waiting.current()
@@ -265,6 +270,7 @@ class DistributedActors(ABC):
             duplicate_rollouts=self.duplicate_rollouts,
             rejected_rollouts=self.rejected_rollouts,
             stale_trajectories=self.stale_trajectories,
+            dropped_episodes=self.dropped_episodes,
             software_version=software_version(),
         )
 

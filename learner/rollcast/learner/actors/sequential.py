@@ -88,6 +88,8 @@ class SequentialDistributedActors(DistributedActors):
         # Each checkpoint begins a new incarnation, with seeds of its own.
         self._incarnation = 1
         self._workers: list[tuple[Worker[Any], Policy]] = []
+        # The episodes that workers dropped that are closed.
+        self._dropped_before = 0
         self._turn = 0
         self._queue: deque[RolloutSlice] = deque()
         self._version = 0
@@ -149,6 +151,7 @@ class SequentialDistributedActors(DistributedActors):
 
     def stop(self) -> None:
         """Closes the environments."""
+        self._dropped_before = self.dropped_episodes
         for worker, _ in self._workers:
             worker.close()
         self._workers.clear()
@@ -237,6 +240,11 @@ class SequentialDistributedActors(DistributedActors):
     def n_actors_alive(self) -> int:
         """The number of actors, once started."""
         return len(self._workers)
+
+    @property
+    def dropped_episodes(self) -> int:
+        """The episodes that were dropped because their environment raised."""
+        return self._dropped_before + sum(worker.dropped_episodes for worker, _ in self._workers)
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes from the rest of the last rollout; nothing is played ahead."""

@@ -339,6 +339,11 @@ class ServedDistributedActors(DistributedActors):
         """The rollouts that were refused because they did not fit."""
         return self._reception.intake.rejected_rollouts if self._reception is not None else 0
 
+    @property
+    def dropped_episodes(self) -> int:
+        """The episodes that actors dropped because their environment raised."""
+        return self._reception.registry.n_dropped_episodes if self._reception is not None else 0
+
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
         """See `DistributedActors.describe`."""
         if self._reception is None or not self._reception.is_open:

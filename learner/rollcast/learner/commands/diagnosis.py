@@ -154,6 +154,11 @@ def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
             "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or use actors of "
             "equal speed",
         )
+    if status.dropped_episodes:
+        yield _note(
+            f"{status.dropped_episodes:,} episodes were dropped, {status.episodes:,} have ended",
+            "the environment raises in steps: the actors' logs have tracebacks and seeds",
+        )
 
 
 def _evaluation(status: LearnerStatus) -> Iterator[Finding]:

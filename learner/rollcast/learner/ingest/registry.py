@@ -49,6 +49,9 @@ _MAX_REPLACED: Final = 64
 # An actor that lives comes back within the first, unless its machine is cut off; after the second nobody waits for it.
 _COMES_BACK_S: Final = 60.0
 _GONE_FOR_GOOD_S: Final = 3600.0
+
+# The largest sum of counts that actors report. JSON has it exactly, and so have floats.
+_MAX_COUNT: Final = 2**53
 _MAY_COME_BACK: Final = (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED)
 
 
@@ -97,6 +100,7 @@ class ActorRegistry:
         # the time at which a new name has opened its first stream last
         self._newcomer_at = -math.inf
         self._n_rollouts = 0
+        self._n_dropped_episodes = 0
         # The actors of the checkpoint from which the run was resumed that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
         self._last_traceback = ""
@@ -252,7 +256,16 @@ class ActorRegistry:
     def acted(self, record: ActorRecord, activity: ActorActivity) -> None:
         """Notes how an actor says that it spends its time."""
         with self._lock:
+            before = 0 if record.activity is None else record.activity.dropped_episodes
+            self._n_dropped_episodes += max(0, activity.dropped_episodes - before)
+            # What an actor says may be anything, and the status has 64 bits for it.
+            self._n_dropped_episodes = min(self._n_dropped_episodes, _MAX_COUNT)
             record.activity = activity
+
+    @property
+    def n_dropped_episodes(self) -> int:
+        """The episodes that actors have said to have dropped."""
+        return self._n_dropped_episodes
 
     def taken(self, rollout: Rollout) -> None:
         """Notes that the trainer has taken a rollout. Rollouts must be noted in the order in which they are taken."""

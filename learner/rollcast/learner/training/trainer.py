@@ -418,6 +418,7 @@ class Trainer:
             metric_names.DUPLICATE_ROLLOUTS.tag: self._actors.duplicate_rollouts,
             metric_names.REJECTED_ROLLOUTS.tag: self._actors.rejected_rollouts,
             metric_names.ACTORS_ALIVE.tag: self._actors.n_actors_alive,
+            metric_names.DROPPED_EPISODES.tag: self._actors.dropped_episodes,
         }
         aggregator = self._actors.get_epoch_stats_aggregator()
         statistics = aggregator.epoch_stats()

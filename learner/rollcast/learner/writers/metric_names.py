@@ -101,6 +101,12 @@ REJECTED_ROLLOUTS: Final = Metric(
     "queue/rejected_rollouts", "rollouts", "refused because they did not fit", counts=True
 )
 ACTORS_ALIVE: Final = Metric("actors/alive", "actors", "actors with an open stream")
+DROPPED_EPISODES: Final = Metric(
+    "actors/dropped_episodes",
+    "episodes",
+    "dropped because the environment raised in a step, with `--on-step-failure drop_episode`",
+    counts=True,
+)
 
 EVAL_MEAN_RETURN: Final = Metric(
     "eval/mean_return",

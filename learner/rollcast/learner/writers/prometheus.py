@@ -25,6 +25,7 @@ _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.DUPLICATE_ROLLOUTS.tag: lambda status: status.duplicate_rollouts,
     metric_names.REJECTED_ROLLOUTS.tag: lambda status: status.rejected_rollouts,
     metric_names.ACTORS_ALIVE.tag: lambda status: status.actors_alive,
+    metric_names.DROPPED_EPISODES.tag: lambda status: status.dropped_episodes,
 }
 # Series of a name that never comes back would be scraped for as long as the learner runs.
 _THERE: Final = (ActorState.JOINED, ActorState.STREAMING)

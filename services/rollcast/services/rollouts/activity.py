@@ -23,3 +23,4 @@ class ActorActivity:
     seconds: tuple[float, ...]
     policy_version: int = 0
     policy_age_s: float = 0.0
+    dropped_episodes: int = 0

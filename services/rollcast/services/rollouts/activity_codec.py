@@ -24,6 +24,7 @@ def activity_to_proto(activity: ActorActivity) -> rollout_pb2.ActorActivity:
         seconds=activity.seconds,
         policy_version=activity.policy_version,
         policy_age_s=activity.policy_age_s,
+        dropped_episodes=activity.dropped_episodes,
     )
 
 
@@ -61,6 +62,7 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
         seconds=tuple(proto.seconds),
         policy_version=proto.policy_version,
         policy_age_s=proto.policy_age_s,
+        dropped_episodes=proto.dropped_episodes,
     )
 
 

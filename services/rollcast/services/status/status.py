@@ -78,6 +78,7 @@ class LearnerStatus:
     replay: ReplayStatus | None = None
     throttled: tuple[Throttled, ...] = ()
     evaluation: EvaluationStatus | None = None
+    dropped_episodes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

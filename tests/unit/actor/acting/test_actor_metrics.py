@@ -19,11 +19,12 @@ def test_rollouts_are_counted_with_their_steps_and_episodes():
     assert before["rollcast_actor_rollouts_total",] == 0
     metrics.joined("left-arm", 4)
     for version in (3, 4):
-        metrics.sent(dataclasses.replace(rollout, policy_version=version))
+        metrics.sent(dataclasses.replace(rollout, policy_version=version), dropped_episodes=2 * version)
     found = samples(metrics)
     assert found["rollcast_actor_env_steps_total",] == 2 * rollout.n_env_steps
     assert found["rollcast_actor_episodes_total",] == 2 * (rollout.terminated | rollout.truncated).sum()
     assert found["rollcast_actor_rollouts_total",] == 2
+    assert found["rollcast_actor_dropped_episodes_total",] == metrics.activity().dropped_episodes == 8
     assert found["rollcast_actor_policy_version",] == 4
     assert found["rollcast_actor_environments",] == 4
     assert any(name == "rollcast_actor_info" and "left-arm" in labels for name, *labels in found)

@@ -8,9 +8,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, RecoveringEnv
+from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog, RecoveringEnv
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.workers.flat import RolloutWorker
@@ -151,7 +151,20 @@ def test_setting_applies_to_environments_made_by_name(vectorization, caplog):
     rollout = worker.collect()
     worker.close()
     assert rollout.valid.tolist() == [[True, True], [True, True], [False, False]] * 3
-    assert len(caplog.records) == 6
+    assert worker.dropped_episodes == 6
+    assert len(caplog.records) == 5
+
+
+def test_hours_of_dropped_episodes_are_a_line_a_minute(caplog):
+    now = [0.0]
+    log = DroppedEpisodesLog(clock=lambda: now[0])
+    report = FailureReport.of(RuntimeError("no licence"), doing="step", env_index=0, env_seed=1)
+    for _ in range(3600):
+        log.note(report, env_index=0, env_seed=1)
+        now[0] += 1.0
+    assert 5 + 55 <= len(caplog.records) <= 5 + 60
+    assert "others" not in caplog.records[0].message
+    assert "it is reset; so were 59 others since the last such line" in caplog.records[-1].message
 
 
 def test_rejects_unknown_setting():

@@ -171,6 +171,7 @@ def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, ca
                 assert any(before[3:]) == is_last, "an episode that is followed by another has ended, or was cut"
         assert all(told.env_index // n_agents == 1 for told in rollout.episodes), "dropped episodes do not count"
     assert "environment 0 (seed 4) raised RuntimeError in step(): the wheels came off" in caplog.text
+    assert worker.dropped_episodes > 0
     # Each episode of the flaky one has nth - 1 steps, and what the agents saw before the last of them.
     whole = [*episode[:nth], Scripted((), {}, {})]
     for actor in ACTORS:

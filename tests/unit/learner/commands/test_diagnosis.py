@@ -65,6 +65,7 @@ def test_healthy_learner_has_no_findings():
             "a at 10.0.0.7 .* for 40",
         ),
         (status_of(rejected_rollouts=3), (), "wrong", "3 rollouts were refused"),
+        (status_of(dropped_episodes=1000), (), "note", "1,000 episodes were dropped"),
         (status_of(stale_trajectories=1000), (), "note", "1,000 trajectories were dropped as stale"),
         (
             status_of(throttled=(Throttled(who="ipv4:10.0.0.7", limit="max_streams", times=3, idle_s=5.0),)),

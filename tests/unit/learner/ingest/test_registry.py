@@ -11,6 +11,7 @@ import pytest
 from rollcast.learner.ingest.homes import OneHome
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.services.errors import ActorReplacedError, LimitExceededError, RefusedError, UnknownActorError
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
@@ -335,6 +336,22 @@ def test_counts_the_rollouts_of_all_actors_also_of_those_it_has_forgotten():
     registry.join(offer("c", 3))
     assert [info.actor_id for info in registry.infos()] == ["c"], "the leases of the others have ended"
     assert registry.n_rollouts == 5
+
+
+def test_counts_the_episodes_that_actors_have_dropped_whatever_becomes_of_them():
+    def dropped(n: int) -> ActorActivity:
+        return ActorActivity(state=ActingState.ACTING, seconds=(0.0,) * 6, dropped_episodes=n)
+
+    registry = make_registry()
+    first, other = registry.join(offer("a", 1)), registry.join(offer("b", 2))
+    for record, n in ((first, 3), (first, 3), (other, 1), (first, 5)):
+        registry.acted(record, dropped(n))
+    assert registry.n_dropped_episodes == 6
+    registry.acted(registry.join(offer("a", 3)), dropped(2))
+    assert registry.n_dropped_episodes == 8, "a new process counts from 0"
+    for record in (first, other):
+        registry.acted(record, dropped(2**64 - 1))
+    assert registry.n_dropped_episodes == 2**53, "the status can say it, whatever an actor says"
 
 
 def test_counts_the_actors_with_an_open_stream_in_whatever_way_a_stream_ends():

@@ -82,6 +82,16 @@ def test_metrics_have_what_was_dropped_and_what_the_source_tells():
     assert source.progress == [16 * update / 100 for update in range(7)], "the source knows how far training is"
 
 
+def test_a_record_counts_the_episodes_that_were_dropped():
+    kept = KeptMetrics()
+    actors = make_actors("sequential", env_id="tests.environments:FailingEnv", on_step_failure="drop_episode")
+    trainer_of(FreshExperience(actors), writers=[kept]).run()
+    counts = [record["actors/dropped_episodes"] for record in kept.records]
+    assert counts[0] == 4, "two actors with two environments each: of four steps the third raises"
+    assert counts == sorted(counts)
+    assert counts[-1] > 4
+
+
 def test_the_last_record_is_of_the_end_of_training():
     kept = KeptMetrics()
     summary = trainer_of(writers=[kept], log_interval_s=1e9).run()

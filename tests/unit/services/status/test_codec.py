@@ -34,6 +34,7 @@ STATUSES = st.builds(
     waiting_for=st.text(),
     waiting_s=st.floats(0, 9),
     stale_trajectories=st.integers(0, 2**64 - 1),
+    dropped_episodes=st.integers(0, 2**64 - 1),
     replay=st.none() | REPLAY_STATUSES,
     throttled=st.lists(
         st.builds(Throttled, who=st.text(), limit=st.text(), times=st.integers(0, 2**64 - 1), idle_s=st.floats(0, 9)),
