@@ -19,6 +19,7 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.commands.train import train
 from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
@@ -255,6 +256,27 @@ def test_evaluator_whose_environment_fails_is_shown_and_training_goes_on():
         actors.evaluate_newest(0)
         wait_until(is_shown, "the evaluator's failure")
         actors.collect_outputs("cpu")
+
+
+def test_evaluator_outlives_an_environment_that_training_outlives():
+    memory = RunHistory()
+    desk = Evaluations(EvaluationPlan(n_episodes=2, seed=0), note=memory.note)
+    actors = make_actors(
+        "subproc-forkserver", "tests.environments:FailingEnv", evaluations=desk, on_step_failure="drop_episode"
+    )
+    with actors:
+        for n_skipped in (1, 2):
+            actors.evaluate_newest(0)
+
+            def is_skipped(n: int = n_skipped) -> bool:
+                actors.collect_outputs("cpu")
+                return actors.evaluators.skipped == n
+
+            wait_until(is_skipped, "the evaluator's report that it could play nothing")
+            assert "the environment raised in each" in actors.evaluators.last_error
+            assert actors.evaluators.n_alive == 1
+            actors.broadcast_updated_policy(actors.policy.state_arrays())
+        assert not [event for event in memory.news(None).events if "has ended:" in event.text], "one process, for both"
 
 
 def remote(port: int, *options: object) -> tuple[object, ...]:

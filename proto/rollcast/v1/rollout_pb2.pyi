@@ -171,20 +171,20 @@ class ReportEvaluationRequest(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., learner_nonce: _Optional[int] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., failure: _Optional[_Union[ActorFailure, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("policy_version", "returns", "lengths", "seconds", "actions", "n_opponents")
+    __slots__ = ("policy_version", "returns", "lengths", "seconds", "actions", "counts")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
-    N_OPPONENTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     returns: _containers.RepeatedScalarFieldContainer[float]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     seconds: float
     actions: EvaluationActions
-    n_opponents: int
-    def __init__(self, policy_version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ..., n_opponents: _Optional[int] = ...) -> None: ...
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, policy_version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., actions: _Optional[_Union[EvaluationActions, str]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReportEvaluationResponse(_message.Message):
     __slots__ = ("digest",)

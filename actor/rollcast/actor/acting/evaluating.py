@@ -12,8 +12,9 @@ from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
-from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
-from rollcast.actor.playing.evaluate import evaluate_against, evaluate_as_planned
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory, drops_episodes
+from rollcast.actor.playing.evaluate import Evaluation, evaluate_against, evaluate_as_planned
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
@@ -129,21 +130,27 @@ def _evaluate(
     state, opponents = without_opponents(given.state)
     policy.load(given.version, state)
     began = time.monotonic()
+    evaluations: tuple[Evaluation, ...] = ()
     try:
         if plan.opponents:
             against = evaluate_against(env_factory, policy, opponents, plan, make_opponent, on_step=on_step)
             evaluations = tuple(against.values())
         else:
             evaluations = tuple(evaluate_as_planned(env_factory, policy, plan, on_step=on_step).values())
+    except EnvironmentFailedError as error:
+        if not drops_episodes(env_factory) or error.report.doing != "step":
+            raise
+        # Actors go on with such an environment, too.
+        logger.warning("no episode has ended with version %d: %s", given.version, error)
     finally:
         watchdog.rest()
     played = PlayedEpisodes(
         policy_version=given.version,
         returns=tuple(chain.from_iterable(evaluation.returns for evaluation in evaluations)),
         lengths=tuple(chain.from_iterable(evaluation.lengths for evaluation in evaluations)),
+        counts=tuple(len(evaluation.returns) for evaluation in evaluations),
         seconds=time.monotonic() - began,
         actions=plan.actions,
-        n_opponents=len(evaluations) if plan.opponents else 0,
     )
     if not connection.report(given, played):
         logger.info("the learner of version %d is gone: nobody takes the report", given.version)

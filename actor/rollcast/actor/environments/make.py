@@ -199,6 +199,11 @@ class EnvironmentFactory:
 EnvFactory = Callable[[], Environment]
 
 
+def drops_episodes(env_factory: EnvFactory) -> bool:
+    """Returns True if an episode in which the environment raises is dropped, and does not fail who plays it."""
+    return isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
+
+
 def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
     """Returns the factory of the environment that evaluation plays in.
 

@@ -1,18 +1,26 @@
 """Plays episodes with a policy and computes its mean return with a confidence interval."""
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import gymnasium
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.executed_actions import ExecutedActions
-from rollcast.actor.environments.make import EnvFactory, EnvironmentFactory, make_single_env, whole_episodes
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import (
+    EnvFactory,
+    EnvironmentFactory,
+    drops_episodes,
+    make_single_env,
+    whole_episodes,
+)
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.recovering import DroppedEpisodesLog
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv, StructuredEnv
@@ -27,6 +35,8 @@ from rollcast.services.process.installation import require_extra
 from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import Observation
 
+logger = logging.getLogger(__name__)
+
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, where the series below is off by over 1e-3.
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -35,7 +45,10 @@ _T_975 = (
 )  # fmt: skip
 
 # Of all evaluations of this process.
-_DROPPED_LOG = DroppedEpisodesLog()
+_DROPPED_LOG: Final = DroppedEpisodesLog()
+
+# Episodes that are begun for each that is to be counted, where the environment may raise.
+_MAX_TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +207,7 @@ def evaluate_policy(
     depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
 
     With `on_step_failure="drop_episode"`, an episode in which the environment raises is left out, and one with a
-    further seed is played instead. At most as many are left out as are counted.
+    further seed is played instead. If ten times `n_episodes` were begun, those that have ended count.
 
     Args:
         env_factory: Makes the environment as `make_vector_env` does for an actor, but for whole games of Atari; for a
@@ -207,12 +220,13 @@ def evaluate_policy(
         on_step: Called before every reset and step; what it raises ends the evaluation.
 
     Returns:
-        Returns, lengths and their statistics.
+        Returns, lengths and their statistics: of fewer episodes if the environment raised too often.
 
     Raises:
         ConfigurationError: If a number is out of its range, the policy has no distribution to draw actions from, or a
             video cannot be recorded.
-        EnvironmentFailedError: If the environment raised, or returned something that is not valid; or too often.
+        EnvironmentFailedError: If the environment raised, or returned something that is not valid; where episodes are
+            dropped, if it did so in every episode, or in a reset.
     """
     if not (deterministic or policy.is_stochastic):
         raise ConfigurationError(
@@ -248,25 +262,34 @@ def _play(
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
         raise ConfigurationError(f"seed is {seed}; expected at least 0. Choose another.")
-    drops_episodes = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
+    may_raise = drops_episodes(env_factory)
     env_factory = whole_episodes(env_factory)
     env = make_single_env(env_factory) if video_dir is None else _recording_env(env_factory, video_dir)
     structured = env if isinstance(env, StructuredEnv) else SingleAgentEnv(env)
     # a vector of one, because it checks what the environment returns, and its errors name environment and seed
-    vector_env = StructuredVectorEnv([lambda: structured], drops_episodes=drops_episodes, dropped_log=_DROPPED_LOG)
-    seeds = iter(derive_seeds([seed], 2 * n_episodes))
+    vector_env = StructuredVectorEnv([lambda: structured])
+    left = derive_seeds([seed], _MAX_TRIES * n_episodes if may_raise else n_episodes)
     played: list[tuple[dict[ActorId, float], int]] = []
-    n_dropped = 0
     try:
-        while len(played) < n_episodes:
-            vector_env.drops_episodes = drops_episodes and n_dropped < n_episodes
-            episode = _play_episode(vector_env, players[len(played) % len(players)], next(seeds), on_step=on_step)
-            if episode is None:
-                n_dropped += 1
-            else:
-                played.append(episode)
+        while left and len(played) < n_episodes:
+            try:
+                played.append(
+                    _play_episode(vector_env, players[len(played) % len(players)], left.pop(0), on_step=on_step)
+                )
+            except EnvironmentFailedError as error:
+                if not may_raise or error.report.doing != "step" or not (left or played):
+                    raise
+                _DROPPED_LOG.note(error.report, env_index=0, env_seed=error.env_seed)
     finally:
         vector_env.close()
+    if len(played) < n_episodes:
+        logger.warning(
+            "%d of %d episodes were played: the environment raised in all others that were begun, %d; the mean is that "
+            "of those",
+            len(played),
+            n_episodes,
+            _MAX_TRIES * n_episodes - len(played),
+        )
     return played
 
 
@@ -306,8 +329,8 @@ def _play_episode(
     seed: int,
     *,
     on_step: Callable[[], None],
-) -> tuple[dict[ActorId, float], int] | None:
-    """Plays an episode; returns each agent's return, and the number of turns; None if the environment raised."""
+) -> tuple[dict[ActorId, float], int]:
+    """Plays an episode; returns each agent's return, and the number of turns."""
     for player in (players,) if isinstance(players, _Player) else players.values():
         player.policy.seed(seed)
     executed = {key: ExecutedActions(substep.action) for key, substep in vector_env.spaces.items()}
@@ -326,8 +349,6 @@ def _play_episode(
         }
         on_step()
         turn = vector_env.step(0, actions)
-        if turn.is_dropped:
-            return None
         for actor, reward in turn.rewards.items():
             returns[actor] = returns.get(actor, 0.0) + float(reward)
         n_turns += 1

@@ -8,7 +8,13 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
-from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory, Environment, EnvironmentFactory
+from rollcast.actor.environments.make import (
+    DEFAULT_STEP_TIMEOUT_S,
+    EnvFactory,
+    Environment,
+    EnvironmentFactory,
+    drops_episodes,
+)
 from rollcast.actor.environments.recovering import FAILURE_KEY
 from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.actor.statistics.wrapper import EVENTS_KEY
@@ -79,9 +85,8 @@ def make_vector_env(
             )
     first = env_factory()
     if isinstance(first, StructuredEnv):
-        drops = isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
         factories: list[EnvFactory] = [functools.partial(_same, first), *[env_factory] * (n_envs - 1)]
-        return StructuredVectorEnv(factories, drops_episodes=drops)
+        return StructuredVectorEnv(factories, drops_episodes=drops_episodes(env_factory))
     return _with_supported_spaces(_make_sync(first, env_factory, n_envs, info_keys))
 
 

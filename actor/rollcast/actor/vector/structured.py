@@ -37,11 +37,10 @@ class StructuredVectorEnv:
     Args:
         env_factories: Each makes one environment.
         drops_episodes: See the attribute.
-        dropped_log: Logs the episodes that are dropped; None: one of its own.
 
     Attributes:
         drops_episodes: Whether an exception in `step` ends the episode instead of raising: the turn has no
-            observations then, and `is_dropped` is True. May be changed.
+            observations then, and `is_dropped` is True.
 
     Raises:
         ConfigurationError: If there is no factory, or one makes another kind of environment.
@@ -54,12 +53,11 @@ class StructuredVectorEnv:
         env_factories: Sequence[Callable[[], StructuredEnv | gymnasium.Env[Any, Any]]],
         *,
         drops_episodes: bool = False,
-        dropped_log: DroppedEpisodesLog | None = None,
     ) -> None:
         if not env_factories:
             raise ConfigurationError("there are no env_factories; expected at least one; give one for each environment")
         self.drops_episodes = drops_episodes
-        self._dropped_log = dropped_log or DroppedEpisodesLog()
+        self._dropped_log = DroppedEpisodesLog()
         self._envs: list[StructuredEnv] = []
         try:
             for index, env_factory in enumerate(env_factories):

@@ -55,10 +55,11 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
 def _print(
     output: IO[str], settings: EvaluateSettings, played: Mapping[EvaluationActions, Evaluation], policy: str
 ) -> None:
-    rows = [("policy", policy), ("episodes", f"{settings.n_episodes}")]
+    rows = [("policy", policy)]
     for kind, evaluation in played.items():
         low, high = evaluation.confidence_interval
         rows += [
+            ("episodes", f"{len(evaluation.returns)}"),
             ("actions", "the likeliest" if kind is EvaluationActions.LIKELIEST else "drawn from the policy"),
             ("mean return", f"{evaluation.mean:.2f}"),
             ("std", f"{evaluation.std:.2f}"),

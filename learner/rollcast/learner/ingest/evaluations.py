@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from statistics import StatisticsError
 
 from rollcast.actor.playing.evaluate import Evaluation, better_actions, summarize
@@ -316,43 +316,32 @@ class Evaluations:
                 f"evaluator {evaluator.name!r} reports on version {played.policy_version} of the policy; expected "
                 f"{expected}; report the version that the subscription has sent"
             )
-        plan, opponents = self.plan, (0, *given.policy.opponents) if self.plan.opponents else ()
-        n_blocks = len(opponents) or len(plan.actions.kinds)
-        if played.actions is not plan.actions:
+        if played.actions is not self.plan.actions:
             raise InvalidInputError(
                 f"evaluator {evaluator.name!r} has played with actions of kind {played.actions.name}; expected "
-                f"{plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
+                f"{self.plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
             )
-        if played.n_opponents != len(opponents):
-            raise InvalidInputError(
-                f"evaluator {evaluator.name!r} has played version {played.policy_version} against {played.n_opponents} "
-                f"opponents; expected {len(opponents)}, random actions and those that came with it; install the "
-                "learner's rollcast for the evaluator, too"
-            )
-        if len(played.returns) != plan.n_episodes * n_blocks:
-            raise InvalidInputError(
-                f"evaluator {evaluator.name!r} has played {len(played.returns)} episodes with version "
-                f"{played.policy_version}; expected {plan.n_episodes * n_blocks}, as agreed at Join; play as many"
-            )
-        blocks = [
-            _summarized(
-                evaluator,
-                played.returns[i * plan.n_episodes : (i + 1) * plan.n_episodes],
-                played.lengths[i * plan.n_episodes : (i + 1) * plan.n_episodes],
-            )
-            for i in range(n_blocks)
-        ]
+        if not played.returns:
+            self._note_nothing_played(evaluator, played.policy_version)
+            return
+        parts = _parts(evaluator, played, self.plan, given.policy.opponents)
+        kinds = {} if self.plan.opponents else dict(zip(self.plan.actions.kinds, parts, strict=True))
+        against = dict(zip((0, *given.policy.opponents), parts, strict=True)) if self.plan.opponents else {}
         self._results.append(
-            EvaluationResult(
-                policy=given.policy,
-                played={} if opponents else dict(zip(plan.actions.kinds, blocks, strict=True)),
-                seconds=played.seconds,
-                against=dict(zip(opponents, blocks, strict=True)) if opponents else {},
-            )
+            EvaluationResult(policy=given.policy, played=kinds, seconds=played.seconds, against=against)
         )
         evaluator.reported_version, evaluator.given = played.policy_version, None
         self._last_version = max(self._last_version, played.policy_version)
         self._last_error = ""
+
+    def _note_nothing_played(self, evaluator: _Evaluator, version: int) -> None:
+        """Counts a policy as skipped, whose episodes the environment has all broken off."""
+        evaluator.reported_version, evaluator.given = version, None
+        self._skipped += 1
+        self._last_error = f"no episode has ended with version {version}: the environment raised in each"
+        if self._told.take(evaluator.name) is None:
+            logger.warning("evaluator %s: %s; its log has the tracebacks", evaluator.name, self._last_error)
+            self._note(EventSeverity.WARNING, self._last_error, who=evaluator.name)
 
     def _note_failure(self, evaluator: _Evaluator, failure: ActorFailure) -> None:
         self._last_error = f"{failure.exception_type}: {failure.message}"
@@ -414,6 +403,30 @@ class Evaluations:
 
     def _free_name(self) -> str:
         return next(name for i in range(MAX_EVALUATORS + 1) if (name := f"evaluator-{i}") not in self._evaluators)
+
+
+def _parts(
+    evaluator: _Evaluator, played: PlayedEpisodes, plan: EvaluationPlan, opponents: tuple[int, ...]
+) -> list[Evaluation]:
+    """Returns the evaluations with each kind of actions, or against each opponent.
+
+    Raises:
+        InvalidInputError: They are not those of the plan.
+    """
+    counts = played.counts or (len(played.returns),)
+    n_parts = 1 + len(opponents) if plan.opponents else len(plan.actions.kinds)
+    if len(counts) != n_parts or max(counts) > plan.n_episodes:
+        of_what = "opponents, random play among them" if plan.opponents else "kinds of actions"
+        each = f" for each of {n_parts} {of_what}" if n_parts > 1 else ""
+        raise InvalidInputError(
+            f"evaluator {evaluator.name!r} has played {', '.join(map(str, counts))} episodes with version "
+            f"{played.policy_version}; expected at most {plan.n_episodes}{each}, as agreed at Join; play as many"
+        )
+    ends = list(accumulate(counts))
+    return [
+        _summarized(evaluator, played.returns[end - count : end], played.lengths[end - count : end])
+        for end, count in zip(ends, counts, strict=True)
+    ]
 
 
 def _summarized(evaluator: _Evaluator, returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:

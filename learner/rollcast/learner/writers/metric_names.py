@@ -138,7 +138,7 @@ EVAL_EVALUATIONS: Final = Metric("eval/evaluations", "policies", "policies that 
 EVAL_SKIPPED: Final = Metric(
     "eval/skipped",
     "policies",
-    "policies that were due and not evaluated, because no evaluator was free in time",
+    "policies that were due and not evaluated: no evaluator was free in time, or none of their episodes ended",
     counts=True,
 )
 EVAL_SECONDS: Final = Metric("eval/seconds", "seconds", "time that the episodes took")

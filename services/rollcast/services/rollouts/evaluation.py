@@ -60,7 +60,7 @@ class PlayedEpisodes:
     lengths: tuple[int, ...]
     seconds: float
     actions: EvaluationActions = EvaluationActions.LIKELIEST
-    n_opponents: int = 0
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,12 +96,18 @@ def evaluation_report_from_proto(proto: rollout_pb2.ReportEvaluationRequest) -> 
 def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEpisodes:
     who = f"evaluator {quoted(actor_id)}"
     n_returns, n_lengths = len(proto.returns), len(proto.lengths)
-    actions = _actions_from_proto(proto.actions, f"{who} reports on")
-    most = MAX_EVALUATION_EPISODES * max(len(actions.kinds), min(proto.n_opponents, MAX_EVALUATION_OPPONENTS))
-    if n_returns != n_lengths or not 1 <= n_returns <= most:
+    actions, counts = _actions_from_proto(proto.actions, f"{who} reports on"), tuple(proto.counts)
+    if counts and (len(counts) > MAX_EVALUATION_OPPONENTS or min(counts) < 1 or sum(counts) != n_returns):
         raise InvalidInputError(
-            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, 1 to {most}; send "
-            "one of each for every episode",
+            f"{who} reports {n_returns} returns in parts of {list(counts[:MAX_EVALUATION_OPPONENTS])}; expected at "
+            f"most {MAX_EVALUATION_OPPONENTS} parts of at least 1, and as many returns; correct them",
+            limit="max_evaluation_opponents" if len(counts) > MAX_EVALUATION_OPPONENTS else "",
+        )
+    most = MAX_EVALUATION_EPISODES * max(len(counts), 1)
+    if n_returns != n_lengths or n_returns > most:
+        raise InvalidInputError(
+            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, at most {most}; "
+            "send one of each for every episode",
             limit="max_evaluation_episodes" if n_returns > most else "",
         )
     for episode, (episode_return, length) in enumerate(zip(proto.returns, proto.lengths, strict=True)):
@@ -124,7 +130,7 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
         lengths=tuple(proto.lengths),
         seconds=proto.seconds,
         actions=actions,
-        n_opponents=proto.n_opponents,
+        counts=counts,
     )
 
 

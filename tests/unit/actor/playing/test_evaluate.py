@@ -222,12 +222,12 @@ def test_error_of_failed_environment_has_its_seed(what: str, message: str):
         evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)
 
 
-class FailsInOddEpisodes(gymnasium.Wrapper):
-    """Raises in the third step of every second episode; with `always`, of every one."""
+class FailsInMostEpisodes(gymnasium.Wrapper):
+    """Raises in the third step of each episode but every n-th; after the last that may end in every one."""
 
-    def __init__(self, env: gymnasium.Env, *, always: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env, *, every: int = 2, last: int = 10**6) -> None:
         super().__init__(env)
-        self._always, self._n_episodes, self._n_steps = always, 0, 0
+        self._every, self._last, self._n_episodes, self._n_steps = every, last, 0, 0
 
     def reset(self, **options):
         self._n_episodes, self._n_steps = self._n_episodes + 1, 0
@@ -235,16 +235,16 @@ class FailsInOddEpisodes(gymnasium.Wrapper):
 
     def step(self, action):
         self._n_steps += 1
-        if self._n_steps == 3 and (self._always or self._n_episodes % 2 == 1):
+        if self._n_steps == 3 and (self._n_episodes % self._every or self._n_episodes > self._last):
             raise RuntimeError("the third step")
         return super().step(action)
 
 
-def make_failing(*, always: bool = False) -> gymnasium.Env:
-    return FailsInOddEpisodes(gymnasium.make("CartPole-v1"), always=always)
+def make_failing(**options: int) -> gymnasium.Env:
+    return FailsInMostEpisodes(gymnasium.make("CartPole-v1"), **options)
 
 
-def failing(on_step_failure: str, **env_kwargs: bool) -> EnvironmentFactory:
+def failing(on_step_failure: str, **env_kwargs: int) -> EnvironmentFactory:
     return EnvironmentFactory(f"{__name__}:make_failing", env_kwargs, on_step_failure=on_step_failure)
 
 
@@ -258,20 +258,32 @@ def test_episode_in_which_the_environment_raised_is_left_out_where_training_drop
         evaluate_policy(failing("fail"), policy, n_episodes=3, seed=3, deterministic=False)
 
 
-def test_environment_that_raises_in_too_many_episodes_fails_the_evaluation():
+def test_an_evaluation_counts_what_it_could_play_where_the_environment_raises_in_most_episodes(caplog):
+    policy = RandomPolicy(SPACES, seed=0)
+    policy.load(0, {})
+    whole = evaluate_policy(EnvironmentFactory("CartPole-v1"), policy, n_episodes=12, seed=3, deterministic=False)
+    found = evaluate_policy(failing("drop_episode", every=4), policy, n_episodes=3, seed=3, deterministic=False)
+    assert found.returns == whole.returns[3::4], "further seeds, as many as it takes"
+    assert "were played" not in caplog.text
+    few = evaluate_policy(failing("drop_episode", every=4, last=8), policy, n_episodes=3, seed=3, deterministic=False)
+    assert few.returns == whole.returns[3:8:4]
+    assert "2 of 3 episodes were played: the environment raised in all others that were begun, 28;" in caplog.text
+
+
+def test_environment_that_raises_in_every_episode_fails_the_evaluation():
     policy = RandomPolicy(SPACES, seed=0)
     policy.load(0, {})
     n_steps = []
     with pytest.raises(EnvironmentFailedError, match="the third step"):
         evaluate_policy(
-            failing("drop_episode", always=True),
+            failing("drop_episode", last=0),
             policy,
             n_episodes=3,
             seed=3,
             deterministic=False,
             on_step=lambda: n_steps.append(1),
         )
-    assert len(n_steps) == (3 + 1) * (1 + 3), "three episodes are dropped, the fourth fails it"
+    assert len(n_steps) == 30 * (1 + 3), "ten episodes are begun for each that was to be played"
 
 
 def test_recurrent_policy_begins_every_episode_without_memory():

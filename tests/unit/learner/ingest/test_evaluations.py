@@ -207,7 +207,7 @@ def test_rejects_reports_for_another_learner():
     ("version", "returns", "message"),
     [
         (2, (1.0, 1.0), "version 2 of the policy; expected version 1"),
-        (1, (1.0,), "has played 1 episodes with version 1; expected 2, as agreed at Join"),
+        (1, (1.0, 2.0, 3.0), "has played 3 episodes with version 1; expected at most 2, as agreed at Join"),
         (1, (1e308, 1e308), "returns from 1e\\+308 to 1e\\+308, whose mean or deviation is not finite"),
     ],
 )
@@ -224,9 +224,12 @@ def test_report_has_the_episodes_of_both_kinds_of_actions_and_the_better_ones_co
     desk, _ = playing_version_1(plan=dataclasses.replace(PLAN, actions=EvaluationActions.BOTH))
     with pytest.raises(InvalidInputError, match="with actions of kind LIKELIEST; expected BOTH, as agreed at Join"):
         desk.report(report(1))
-    with pytest.raises(InvalidInputError, match="has played 2 episodes with version 1; expected 4, as agreed at Join"):
+    with pytest.raises(
+        InvalidInputError,
+        match="played 2 episodes with version 1; expected at most 2 for each of 2 kinds of actions",
+    ):
         desk.report(report(1, 0.0, 0.0, actions=EvaluationActions.BOTH))
-    desk.report(report(1, 0.0, 2.0, 5.0, 7.0, actions=EvaluationActions.BOTH))
+    desk.report(report(1, 0.0, 2.0, 5.0, 7.0, actions=EvaluationActions.BOTH, counts=(2, 2)))
     (result,) = desk.take()
     assert {kind.option: (one.mean, one.lengths) for kind, one in result.played.items()} == {
         "likeliest": (1.0, (1, 2)),
@@ -242,18 +245,38 @@ def test_report_has_the_games_against_each_opponent():
     state = {"w": np.zeros(1, np.float32)}
     desk.offer(EvaluatedPolicy(version=8, env_steps=80, state=state, opponents=(2, 5)), encode_policy(8, state))
     assert evaluator.version() == 8
-    with pytest.raises(InvalidInputError, match="against 0 opponents; expected 3, random actions and those that came"):
-        desk.report(report(8))
-    with pytest.raises(InvalidInputError, match="has played 2 episodes with version 8; expected 6, as agreed at Join"):
-        desk.report(report(8, n_opponents=3))
-    desk.report(report(8, 1.0, 1.0, 0.0, 2.0, -1.0, -3.0, n_opponents=3))
+    expected = "expected at most 2 for each of 3 opponents, random play among them, as agreed at Join"
+    for counts in ((), (2, 4), (1, 3, 2)):
+        with pytest.raises(InvalidInputError, match=expected):
+            desk.report(report(8, *[1.0] * 6, counts=counts))
+    desk.report(report(8, 1.0, 1.0, 0.0, -1.0, -3.0, counts=(2, 1, 2)))
     (result,) = desk.take()
     assert {version: games.returns for version, games in result.against.items()} == {
         0: (1.0, 1.0),
-        2: (0.0, 2.0),
+        2: (0.0,),
         5: (-1.0, -3.0),
     }
-    assert result.evaluation.mean == 0.0
+    assert result.evaluation.mean == pytest.approx(-0.4)
+
+
+def test_fewer_episodes_count_and_a_policy_without_any_is_skipped():
+    memory = RunHistory()
+    desk, evaluator = playing_version_1(note=memory.note)
+    desk.report(report(1, 7.0))
+    assert [result.evaluation.returns for result in desk.take()] == [(7.0,)]
+    due(desk, 2)
+    assert evaluator.version() == 2
+    nothing = PlayedEpisodes(policy_version=2, returns=(), lengths=(), seconds=0.5)
+    for _ in range(2):  # a report may come twice
+        desk.report(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=NONCE, outcome=nothing))
+    assert desk.take() == []
+    assert desk.info().skipped == 1
+    assert desk.info().last_error == "no episode has ended with version 2: the environment raised in each"
+    assert [event.text for event in memory.news(None).events] == [desk.info().last_error]
+    due(desk, 3)
+    assert evaluator.version() == 3, "it is not given the same one again"
+    desk.report(report(3))
+    assert desk.info().last_error == ""
 
 
 def test_rejects_report_of_a_version_that_was_not_given():

@@ -26,11 +26,12 @@ def report(outcome: PlayedEpisodes | ActorFailure) -> EvaluationReport:
     return EvaluationReport(actor_id="e", incarnation=2, learner_nonce=2**64 - 1, outcome=outcome)
 
 
-@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9), st.sampled_from(EvaluationActions), st.integers(0, 32))
+@given(EPISODES, st.integers(0, 2**62), st.floats(0, 1e9), st.sampled_from(EvaluationActions))
 def test_episodes_come_back_as_they_were(
-    episodes: list[tuple[float, int]], version: int, seconds: float, actions: EvaluationActions, n_opponents: int
+    episodes: list[tuple[float, int]], version: int, seconds: float, actions: EvaluationActions
 ):
     returns, lengths = zip(*episodes, strict=True)
+    counts = (len(returns),) if len(returns) < 2 else (1, len(returns) - 1)
     played = report(
         PlayedEpisodes(
             policy_version=version,
@@ -38,7 +39,7 @@ def test_episodes_come_back_as_they_were(
             lengths=lengths,
             seconds=seconds,
             actions=actions,
-            n_opponents=n_opponents,
+            counts=counts,
         )
     )
     assert evaluation_report_from_proto(evaluation_report_to_proto(played)) == played
@@ -80,9 +81,12 @@ def test_rejects_plan_with_impossible_number_of_episodes(n_episodes: int):
         ({"returns": [1.0, math.inf]}, "the return inf for episode 1; expected a finite number"),
         ({"lengths": [3, 0]}, "0 steps for episode 1; expected at least 1"),
         ({"lengths": [3]}, "2 returns and 1 lengths; expected as many of both"),
-        ({"returns": [], "lengths": []}, "0 returns and 0 lengths; expected as many of both, 1 to 10000"),
+        ({"returns": [], "lengths": [3]}, "0 returns and 1 lengths; expected as many of both, at most 10000"),
         ({"returns": [0.0] * 10_001, "lengths": [1] * 10_001}, "10001 returns and 10001 lengths"),
-        ({"returns": [0.0] * 20_001, "lengths": [1] * 20_001, "actions": 2}, "expected as many of both, 1 to 20000"),
+        ({"returns": [0.0] * 20_001, "lengths": [1] * 20_001, "counts": [1, 20_000]}, "of both, at most 20000"),
+        ({"counts": [1, 2]}, r"2 returns in parts of \[1, 2\]; expected at most 32 parts of at least 1"),
+        ({"counts": [2, 0]}, r"in parts of \[2, 0\]; expected at most 32 parts of at least 1"),
+        ({"counts": [1] * 1000}, "expected at most 32 parts of at least 1"),
         ({"actions": 3}, "reports on episodes with actions of kind 3; expected one of"),
         ({"seconds": -1.0}, "played for -1.0 s; expected a finite number of seconds"),
         ({"seconds": math.nan}, "played for nan s"),
