@@ -67,7 +67,7 @@ def describe_run(run: RunDirectory) -> RunSummary:
         return RunSummary(path=run.path, state="unreadable", written=_written(run))
     return RunSummary(
         path=run.path,
-        state=_state_of(run),
+        state=state_of(run),
         algorithm=str(settings.get("algorithm", "")),
         env_id=str(settings.get("env_id", "")),
         seed=settings.get("seed"),
@@ -78,7 +78,8 @@ def describe_run(run: RunDirectory) -> RunSummary:
     )
 
 
-def _state_of(run: RunDirectory) -> RunState:
+def state_of(run: RunDirectory) -> RunState:
+    """Returns the state of a run whose settings can be read; see `RunSummary`."""
     if run.is_locked():
         return "training"
     checkpoints = CheckpointStore(run.checkpoints_path, keep=1).all()

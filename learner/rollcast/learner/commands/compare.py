@@ -34,6 +34,7 @@ def compare(settings: CompareSettings, out: TextIO) -> int:
         content = {
             "runs": [str(run.path) for run in runs],
             "settings": {name: [of_run.get(name) for of_run in values] for name in different},
+            "state": [summary.state for summary in summaries],
             "env_steps": [summary.env_steps for summary in summaries],
             "mean_return": [summary.mean_return for summary in summaries],
             "eval_mean_return": [summary.eval_mean_return for summary in summaries],
@@ -44,6 +45,7 @@ def compare(settings: CompareSettings, out: TextIO) -> int:
     rows += [(name, *(_text(of_run.get(name, _MISSING)) for of_run in values)) for name in different]
     if not different:
         rows.append(("settings", *("all the same" for _ in runs)))
+    rows.append(("state", *(summary.state for summary in summaries)))
     rows.append(("env steps", *(f"{summary.env_steps:,}" for summary in summaries)))
     rows.append(("return", *(number_or_dash(summary.mean_return) for summary in summaries)))
     rows.append(("evaluation", *(number_or_dash(summary.eval_mean_return) for summary in summaries)))

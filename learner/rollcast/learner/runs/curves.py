@@ -27,10 +27,12 @@ class Curve:
     Attributes:
         x: float64 `[N]`, environment steps or seconds since the first record; they rise.
         y: float64 `[N]`, finite.
+        has_ended: True if the run has reached its end, solved or out of steps: its last value is what came of it.
     """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +41,27 @@ class Spread:
 
     Attributes:
         x: float64 `[N]`, every place at which one of them has a value.
-        median: float64 `[N]`, of those that have begun and not ended.
+        median: float64 `[N]`, of those that have begun and count; see `spread_of`.
         low: float64 `[N]`, their first quartile.
         high: float64 `[N]`, their third quartile.
+        all_until: The last place at which all of them have a value of their own.
     """
 
     x: NDArray[np.float64]
     median: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    all_until: float
 
 
-def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False) -> Curve:
+def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, has_ended: bool = False) -> Curve:
     """Reads a metric of a run from its `metrics.jsonl`.
 
     Args:
         run: The run.
         metric: The tag, such as `train/mean_return`.
         over_seconds: True: over the seconds since the first record; False: over the environment steps.
+        has_ended: See `Curve`.
 
     Raises:
         ConfigurationError: The run has no such metric.
@@ -74,11 +79,14 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False) ->
     # Several evaluators may report in another order than their policies were due.
     points.sort(key=lambda point: point[0])
     x, y = np.array(points, np.float64).T
-    return Curve(x, y)
+    return Curve(x, y, has_ended)
 
 
 def spread_of(curves: Sequence[Curve]) -> Spread:
-    """Computes median and quartiles of curves. A curve keeps its value until its next point, and ends with its last.
+    """Computes median and quartiles of curves. A curve keeps its value until its next point.
+
+    The curve of a run that has reached its end keeps its last value, as far as the longest curve goes: without the
+    seeds that are solved, the median of the others would fall. Any other curve counts until its last point.
 
     Args:
         curves: At least one.
@@ -87,10 +95,10 @@ def spread_of(curves: Sequence[Curve]) -> Spread:
     values = np.full((len(curves), len(x)), np.nan)
     for row, curve in zip(values, curves, strict=True):
         index = np.searchsorted(curve.x, x, side="right") - 1
-        lives = (index >= 0) & (x <= curve.x[-1])
+        lives = (index >= 0) & (curve.has_ended | (x <= curve.x[-1]))
         row[lives] = curve.y[index[lives]]
     low, median, high = np.nanquantile(values, [0.25, 0.5, 0.75], axis=0)
-    return Spread(x, median, low, high)
+    return Spread(x, median, low, high, min(float(curve.x[-1]) for curve in curves))
 
 
 def alike(runs: Sequence[RunDirectory]) -> dict[str, list[RunDirectory]]:

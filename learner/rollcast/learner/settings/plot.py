@@ -10,7 +10,12 @@ from rollcast.services.settings.settings import ProcessSettings
 
 
 class PlotSettings(ProcessSettings):
-    """Draws the curves of runs: the median of those that differ in their seed only, and their quartiles."""
+    """Draws the curves of runs: the median of those that differ in their seed only, and their quartiles.
+
+    A run that has reached its end, solved or out of steps, ends with a dot, and counts on with its last value; one that
+    was stopped, has failed or still trains ends with a cross, and counts until there. Where a run has ended the median
+    is dashed. eval/mean_return of a single run has the 95 % confidence intervals of its evaluations.
+    """
 
     runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(description="The folders of the runs.")
     out: Path = Field(Path("curves.png"), description="The picture to write: a .png or .svg file.")

@@ -7,7 +7,7 @@ import pytest
 from rollcast.learner.commands.compare import compare
 from rollcast.learner.settings.compare import CompareSettings
 from rollcast.services.errors import ConfigurationError
-from tests.unit.learner.checkpoints.test_listing import make_run, write_records
+from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint, write_records
 
 
 def printed(*arguments: object) -> str:
@@ -20,12 +20,14 @@ def printed(*arguments: object) -> str:
 def test_shows_only_what_differs_and_how_far_runs_came(tmp_path: Path):
     first = make_run(tmp_path, "a", ppo={"discount": 0.9, "n_epochs": 4}, run_dir="x", hidden_sizes=[64])
     second = make_run(tmp_path, "b", ppo={"discount": 0.99, "n_epochs": 4}, run_dir="y", hidden_sizes=[64], seed=4)
+    write_checkpoint(first, 1, has_ended=True)
     write_records(first, {"time": 1.0, "env_steps": 1000, "train/mean_return": 20.0})
     rows = [line.split() for line in printed(first.path, second.path).splitlines()]
     assert rows == [
         [str(first.path), str(second.path)],
         ["ppo.discount", "0.9", "0.99"],
         ["seed", "3", "4"],
+        ["state", "finished", "empty"],
         ["env", "steps", "1,000", "0"],
         ["return", "20.0", "-"],
         ["evaluation", "-", "-"],
