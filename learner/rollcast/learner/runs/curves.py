@@ -66,7 +66,7 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
     Raises:
         ConfigurationError: The run has no such metric.
     """
-    records = list(_records(run.metrics_path))
+    records = list(read_records(run.metrics_path))
     points = [
         (record[_TIME] - records[0][_TIME] if over_seconds else record[_ENV_STEPS], record[metric])
         for record in records
@@ -150,8 +150,11 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields the records of a file; skips lines that are none, since a run may be writing or have been killed."""
+def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields the records of a `metrics.jsonl`, nothing if there is no such file.
+
+    Lines that are no records are skipped: a run may be writing, or have been killed.
+    """
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as lines:

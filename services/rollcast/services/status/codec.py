@@ -6,13 +6,23 @@ from rollcast.services.errors import InvalidInputError
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
 from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
+from rollcast.services.status.status import (
+    ActorInfo,
+    ActorState,
+    EvaluationStatus,
+    LearnerStatus,
+    LearningFinding,
+    Phase,
+)
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
 
 # The numbers of the enums and the names of the fields are the contract's; tests compare both with the descriptors.
-_status_fields: Final = same_fields(LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation"))
+_status_fields: Final = same_fields(
+    LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation", "findings")
+)
 _evaluation_fields: Final = same_fields(EvaluationStatus)
+_finding_fields: Final = same_fields(LearningFinding)
 _throttled_fields: Final = same_fields(Throttled)
 _actor_fields: Final = same_fields(ActorInfo, but=("state", "acting_state", "via"))
 
@@ -36,6 +46,8 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         proto.evaluation.CopyFrom(learner_pb2.EvaluationStatus(**_evaluation_fields(status.evaluation)))
     for met in status.throttled:
         proto.throttled.add(**_throttled_fields(met))
+    for finding in status.findings:
+        proto.findings.add(**_finding_fields(finding))
     return proto
 
 
@@ -61,6 +73,7 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
         replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
         evaluation=EvaluationStatus(**_evaluation_fields(proto.evaluation)) if proto.HasField("evaluation") else None,
         throttled=tuple(Throttled(**_throttled_fields(met)) for met in proto.throttled),
+        findings=tuple(LearningFinding(**_finding_fields(finding)) for finding in proto.findings),
         **_status_fields(proto),
     )
 

@@ -47,6 +47,20 @@ class EvaluationStatus:
     last_error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LearningFinding:
+    """Something that is not healthy about training; field by field as `rollcast.v1.LearningFinding` documents it."""
+
+    rule: str
+    what: str
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        """All of it; from a learner, so escape control characters before showing it."""
+        return f"{self.what}; {self.advice}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
     """The state of training; field by field as `rollcast.v1.LearnerStatus` documents it."""
@@ -79,6 +93,7 @@ class LearnerStatus:
     throttled: tuple[Throttled, ...] = ()
     evaluation: EvaluationStatus | None = None
     dropped_episodes: int = 0
+    findings: tuple[LearningFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
 from rollcast.services.rollouts.join import JoinAgreement
 from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
 
 REPLAY_STATUSES = st.builds(
@@ -40,6 +40,9 @@ STATUSES = st.builds(
         st.builds(Throttled, who=st.text(), limit=st.text(), times=st.integers(0, 2**64 - 1), idle_s=st.floats(0, 9)),
         max_size=3,
     ).map(tuple),
+    findings=st.lists(st.builds(LearningFinding, rule=st.text(), what=st.text(), advice=st.text()), max_size=3).map(
+        tuple
+    ),
 )
 
 
@@ -71,6 +74,7 @@ def test_actor_round_trip(actor):
         (LearnerStatus, learner_pb2.LearnerStatus),
         (Throttled, learner_pb2.Throttled),
         (ActorInfo, learner_pb2.ActorInfo),
+        (LearningFinding, learner_pb2.LearningFinding),
         (ReplayStatus, replay_pb2.ReplayStatus),
         (ReplayWaiting, replay_pb2.ReplayWaiting),
         (JoinAgreement, rollout_pb2.JoinResponse),

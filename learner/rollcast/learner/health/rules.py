@@ -1,0 +1,577 @@
+"""The rules by which training is not healthy: the records of a run in, findings out.
+
+Each rule is a function of a `RunRecords`, and names its source. It says nothing before there is enough to judge by, and
+nothing of a run whose returns are far above those of its first episodes, unless what it finds would stop that, too.
+Tags count by their last part, so that the rules hold for every algorithm and every substep: `impala/entropy`,
+`ppo/scout/entropy`. Thresholds are wide: what is found is far outside of what healthy runs show.
+
+Sources that several rules share:
+
+- Schulman 2016: "The Nuts and Bolts of Deep RL Research", the talk, with its policy diagnostics.
+- Huang et al. 2022: "The 37 Implementation Details of Proximal Policy Optimization"; detail 12 are debug variables.
+- Andrychowicz et al. 2021: "What Matters for On-Policy Deep Actor-Critic Methods?".
+- SB3: the page "Logger" of Stable-Baselines3's documentation, and its page "Reinforcement Learning Tips and Tricks".
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces as gym_spaces
+from numpy.typing import NDArray
+
+from rollcast.learner.writers.metric_names import (
+    EPISODES,
+    MEAN_RETURN,
+    REPLAY_INSERTS,
+    REPLAY_SAMPLES,
+    UPDATES,
+)
+from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.status.status import LearningFinding
+
+# A record: values by tag, and `env_steps`; a value that is not finite is None or NaN.
+Record: TypeAlias = Mapping[str, Any]
+
+# Nothing is judged before so many episodes have ended.
+MIN_EPISODES: Final = 100
+# A rule looks at the newer half of a run, and wants so many records and updates in it.
+_MIN_RECORDS: Final = 8
+_MIN_UPDATES: Final = 8
+# The share of those records in which something has to be the case.
+_MOSTLY: Final = 0.8
+# The episodes of `train/mean_return`.
+_MEAN_EPISODES: Final = 100
+# Findings that are told; an environment may have many substeps and leaves.
+_MAX_FINDINGS: Final = 16
+# Bounds of spaces above this stand for infinity: gymnasium's CartPole has the largest float.
+_UNBOUNDED: Final = 1e30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecords:
+    """The records of a run, with all else that the rules know of it.
+
+    Attributes:
+        records: The records of training, the oldest first; those of evaluations may be among them.
+        settings: The run's settings by their full names (`ppo.learning_rate`); empty: not known.
+        spaces: The environment's spaces; None: not known.
+    """
+
+    records: Sequence[Record]
+    settings: Mapping[str, Any]
+    spaces: EnvironmentSpaces | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm's settings; its options begin with it."""
+        return str(self.settings.get("algorithm", ""))
+
+    @property
+    def episodes(self) -> int:
+        """The episodes that have ended."""
+        return int(self.newest(EPISODES.tag) or 0)
+
+    def newest(self, tag: str) -> float | None:
+        """Returns the newest finite value of a tag; None: there is none."""
+        return next((value for record in reversed(self.records) if (value := _finite(record, tag)) is not None), None)
+
+    def setting(self, name: str) -> float | None:
+        """Returns a setting of the algorithm that is a number; None if it has no such setting."""
+        value = self.settings.get(f"{self.algorithm}.{name}")
+        return float(value) if isinstance(value, int | float) else None
+
+    def tags(self, name: str) -> list[str]:
+        """Returns the tags with this last part that records have: `ppo/entropy` for `entropy`."""
+        return sorted(tag for tag in set[str]().union(*self.records) if tag.endswith(f"/{name}"))
+
+    def series(self, tag: str, *, last: float = 1.0) -> "Series":
+        """Returns the finite values of a tag.
+
+        Args:
+            tag: The tag.
+            last: Only those of the last share of all updates, such as 0.5.
+        """
+        updates = self.newest(UPDATES.tag) or 0.0
+        rows = [
+            (record["env_steps"], record[UPDATES.tag], value)
+            for record in self.records
+            if (value := _finite(record, tag)) is not None and _finite(record, UPDATES.tag) is not None
+        ]
+        rows = [row for row in rows if row[1] >= (1.0 - last) * updates]
+        return Series(*np.array(rows, np.float64).reshape(-1, 3).T)
+
+    def advice(self, *tries: str, otherwise: str) -> str:
+        """Returns "try A, B or C" of the options that the algorithm has; `otherwise` if it has none of them.
+
+        Args:
+            tries: Texts with the name of a setting in braces: "a lower {learning_rate}".
+            otherwise: What to do without such an option.
+        """
+        told = []
+        for text in tries:
+            before, _, rest = text.partition("{")
+            name, _, after = rest.partition("}")
+            full = name if name in self.settings else f"{self.algorithm}.{name}"
+            if full in self.settings and self.settings[full] is not True:
+                told.append(f"{before}--{full.replace('_', '-')}{after}")
+        if not told:
+            return otherwise
+        return f"try {', '.join(told[:-1])}{' or ' if len(told) > 1 else ''}{told[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The values of a tag.
+
+    Attributes:
+        env_steps: float64 `[N]`.
+        updates: float64 `[N]`, they do not fall.
+        values: float64 `[N]`, finite.
+    """
+
+    env_steps: NDArray[np.float64]
+    updates: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @property
+    def is_long(self) -> bool:
+        """True if there is enough to judge by."""
+        return len(self.values) >= _MIN_RECORDS and self.n_updates >= _MIN_UPDATES
+
+    @property
+    def n_updates(self) -> int:
+        """The updates from the first to the last value."""
+        return int(self.updates[-1] - self.updates[0]) if len(self.updates) else 0
+
+    def mostly(self, where: NDArray[np.bool_]) -> bool:
+        """Returns whether there is enough to judge by, and something is so in most of the values.
+
+        Args:
+            where: bool `[N]`.
+        """
+        return self.is_long and bool(where.mean() >= _MOSTLY)
+
+    @property
+    def median(self) -> float:
+        """The median of the values, at least one."""
+        return float(np.median(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReturns:
+    """The returns of the first episodes.
+
+    Attributes:
+        mean: Their mean.
+        std: Their standard deviation.
+        n: Their number: 100, as nearly as records tell; fewer if the next record has too many more.
+    """
+
+    mean: float
+    std: float
+    n: int
+
+    def bound(self, n_errors: float) -> float:
+        """Returns the mean that a hundred later episodes differ from by so many standard errors, or by 5 % at least."""
+        error = self.std * math.sqrt(1 / _MEAN_EPISODES + 1 / self.n)
+        return self.mean + math.copysign(max(abs(n_errors) * error, 0.05 * abs(self.mean)), n_errors)
+
+
+def first_returns(run: RunRecords) -> FirstReturns | None:
+    """Returns the returns of the first hundred episodes; None: no record has any."""
+    means: list[float] = []
+    stds: list[float] = []
+    counts: list[int] = []
+    for record in run.records:
+        mean, n = _finite(record, "episode_return/mean"), int(_finite(record, "episode_count/epoch") or 0)
+        if mean is None or n < 1:
+            continue
+        if sum(counts) >= MIN_EPISODES or (sum(counts) >= MIN_EPISODES / 10 and sum(counts) + n > 2 * MIN_EPISODES):
+            break
+        means.append(mean)
+        stds.append(_finite(record, "episode_return/std") or 0.0)
+        counts.append(n)
+    if not counts:
+        return None
+    mean = float(np.average(means, weights=counts))
+    variance = float(np.average(np.square(stds) + np.square(np.array(means) - mean), weights=counts))
+    return FirstReturns(mean, math.sqrt(variance), sum(counts))
+
+
+def has_learnt(run: RunRecords) -> bool:
+    """Returns whether the newest mean return is above the returns of the first episodes: by five standard errors."""
+    first, now = first_returns(run), run.newest(MEAN_RETURN.tag)
+    return first is not None and now is not None and now > first.bound(5.0)
+
+
+def returns_fell(run: RunRecords) -> Iterator[LearningFinding]:
+    """Returns are below those of the first hundred episodes, which a random policy has played.
+
+    By three standard errors of both means. Source: Henderson et al. 2018, "Deep
+    Reinforcement Learning That Matters", on what differences of mean returns say; Schulman 2016 (a policy that
+    collapses early does not come back).
+    """
+    first = first_returns(run)
+    if first is None or run.episodes < 3 * MIN_EPISODES:
+        return
+    lately, bound = run.series(MEAN_RETURN.tag, last=0.5), first.bound(-3.0)
+    if lately.mostly(lately.values < bound) and lately.values[-1] < bound:
+        yield LearningFinding(
+            "returns-fell",
+            f"the mean return is {_number(lately.values[-1])}, and was {_number(first.mean)} in the first {first.n} "
+            "episodes: the policy is worse than at random",
+            run.advice(
+                *_short_sight(run),
+                "a lower {learning_rate}",
+                "a lower {policy_learning_rate}",
+                "{normalize_rewards}",
+                "{normalize_observations}",
+                otherwise="try a lower learning rate, and rewards and observations of a size of about 1",
+            ),
+        )
+
+
+def returns_equal(run: RunRecords) -> Iterator[LearningFinding]:
+    """Every episode of the run has had the same return: there is nothing that one action has over another.
+
+    Source: SB3's tips ("start with shaped reward and a simplified version of your problem"); Schulman 2016 ("make
+    sure that random exploration reaches a reward now and then").
+    """
+    lowest = [value for record in run.records if (value := _finite(record, "episode_return/min")) is not None]
+    highest = [value for record in run.records if (value := _finite(record, "episode_return/max")) is not None]
+    if run.episodes >= 2 * MIN_EPISODES and lowest and min(lowest) == max(highest, default=None):
+        yield LearningFinding(
+            "returns-equal",
+            f"all {run.episodes:,} episodes have had the same return, {_number(lowest[0])}: there is nothing to learn "
+            "from yet",
+            "check the environment's rewards; if they are rare, "
+            + run.advice("a higher {entropy_cost}", "a higher {epsilon}", otherwise="explore more, or shape them"),
+        )
+
+
+def entropy_gone(run: RunRecords) -> Iterator[LearningFinding]:
+    """The entropy of discrete actions fell below 1 % of the largest in the first quarter of the run, and stayed there.
+
+    While the return has not risen: a policy that no longer explores cannot find what it has missed. Source: Schulman
+    2016 ("premature drop in policy entropy: no learning; alleviate by entropy bonus or KL penalty"); Andrychowicz et
+    al. 2021, section 3.7 (regularisation); Mnih et al. 2016, section 4, for the entropy bonus.
+    """
+    quarter = float(run.settings.get("total_steps", math.inf)) / 4
+    for tag, largest in _discrete_entropies(run):
+        gone = run.series(tag, last=0.5)
+        is_early = run.series(tag).env_steps
+        early = is_early[run.series(tag).values < 0.01 * largest]
+        if has_learnt(run) or not gone.mostly(gone.values < 0.01 * largest) or early[0] > quarter:
+            continue
+        yield LearningFinding(
+            "entropy-gone",
+            f"{tag} is {_number(gone.median)} nats, below 1 % of a uniform policy's {largest:.2f}, since "
+            f"{int(early[0]):,} steps: the policy explores no longer, and returns do not rise",
+            run.advice(
+                "a higher {entropy_cost}",
+                "a lower {learning_rate}",
+                "a higher {target_entropy_ratio}",
+                otherwise="try an entropy bonus, or a lower learning rate",
+            ),
+        )
+
+
+def policy_random(run: RunRecords) -> Iterator[LearningFinding]:
+    """The entropy of discrete actions has stayed above 99 % of the largest: the policy is as random as at first.
+
+    Source: Ahmed et al. 2019, "Understanding the Impact of Entropy on Policy Optimization" (too large a bonus is a
+    uniform policy); Huang et al. 2022, detail 10 (coefficients of 0.01 and below).
+    """
+    bonus = run.setting("entropy_cost")
+    if bonus is None:
+        # SAC has a target for its entropy.
+        return
+    for tag, largest in _discrete_entropies(run):
+        entropy = run.series(tag, last=0.5)
+        if not has_learnt(run) and entropy.mostly(entropy.values > 0.99 * largest):
+            yield LearningFinding(
+                "policy-random",
+                f"{tag} has stayed at {entropy.median / largest:.1%} of a uniform policy's for {entropy.n_updates} "
+                "updates: the policy acts at random, and returns do not rise",
+                run.advice(
+                    "a lower {entropy_cost}" if bonus > 0 else "a higher {learning_rate}",
+                    "{normalize_rewards}",
+                    otherwise="try a smaller entropy bonus",
+                ),
+            )
+
+
+def policy_stands_still(run: RunRecords) -> Iterator[LearningFinding]:
+    """Updates do not change the policy: the KL divergence that they make is nothing, and nothing is clipped.
+
+    Only in the first three quarters of the run, since schedules end at 0. Source: Schulman 2016 (KL: "0.01 is small,
+    and you should see some"); Huang et al. 2022, detail 12.
+    """
+    if (
+        has_learnt(run)
+        or not run.records
+        or run.records[-1]["env_steps"] > 0.75 * float(run.settings.get("total_steps", math.inf))
+    ):
+        return
+    for tag in run.tags("approx_kl"):
+        kl = run.series(tag, last=0.5)
+        if kl.mostly(np.abs(kl.values) < 1e-6) and not any(_entropies_are_gone(run)):
+            yield LearningFinding(
+                "policy-stands-still",
+                f"{tag} has stayed below 1e-6 for {kl.n_updates} updates, where 0.001 to 0.02 is usual: the policy "
+                "does not change",
+                run.advice("a higher {learning_rate}", "a higher {max_grad_norm}", otherwise="raise the learning rate"),
+            )
+
+
+def explained_variance_low(run: RunRecords) -> Iterator[LearningFinding]:
+    """The critic's explained variance stays near 0 or below, and returns do not rise.
+
+    Source: SB3's page on its logger ("ev=0 => might as well have predicted zero; ev<0 => worse than just predicting
+    zero"), after OpenAI baselines; Schulman 2016, "baseline: explained variance".
+    """
+    for tag in run.tags("explained_variance"):
+        explained = run.series(tag, last=0.5)
+        if not has_learnt(run) and explained.mostly(explained.values < 0.1):
+            yield LearningFinding(
+                "explained-variance",
+                f"{tag} has stayed below 0.1 for {explained.n_updates} updates (median {explained.median:.2f}, 1 is "
+                "best): the critic learns nothing useful",
+                run.advice(
+                    *_short_sight(run),
+                    "{normalize_rewards}",
+                    "{normalize_observations}",
+                    "another {learning_rate}",
+                    otherwise="scale rewards and observations to a size of about 1, or change the critic's learning "
+                    "rate",
+                ),
+            )
+
+
+def policy_jumps(run: RunRecords) -> Iterator[LearningFinding]:
+    """The KL divergence of updates, or the share of clipped steps, runs away.
+
+    Source: Huang et al. 2022, detail 12 (the KL divergence usually stays below 0.02); OpenAI's Spinning Up (a target of
+    0.01 to 0.05); SB3's example of a healthy log has 0.038, and a clip fraction of 0.24.
+    """
+    for name, bound, usual in (("approx_kl", 0.1, "0.001 to 0.02"), ("clip_fraction", 0.5, "0.05 to 0.3")):
+        for tag in run.tags(name):
+            jumps = run.series(tag, last=0.5)
+            if jumps.mostly(jumps.values > bound):
+                yield LearningFinding(
+                    "policy-jumps",
+                    f"{tag} has stayed above {bound} for {jumps.n_updates} updates (median {_number(jumps.median)}), "
+                    f"where {usual} is usual: updates throw the policy about",
+                    run.advice(
+                        "a lower {learning_rate}",
+                        "a lower {n_epochs}",
+                        "{target_kl} 0.02",
+                        otherwise="lower the learning rate, or the passes over a batch",
+                    ),
+                )
+                return
+
+
+def critic_clipped(run: RunRecords) -> Iterator[LearningFinding]:
+    """The critic's gradient is always clipped to a twentieth and less, and returns do not rise.
+
+    By Adam a constant factor of the gradient cancels out; but its direction is that of the largest errors alone, and
+    clipping so far says that targets are large. Source: Andrychowicz et al. 2021, section 3.3 and appendix B.7;
+    Engstrom et al. 2020, "Implementation Matters in Deep Policy Gradients", on clipping and on scaling rewards.
+    """
+    bound = run.setting("max_grad_norm")
+    if bound is None or not math.isfinite(bound):
+        return
+    for tag in (*run.tags("critic_grad_norm"), *run.tags("grad_norm")):
+        norm = run.series(tag, last=0.5)
+        if not has_learnt(run) and norm.mostly(norm.values > 20.0 * bound):
+            yield LearningFinding(
+                "critic-clipped",
+                f"{tag} has stayed above 20 times its bound of {bound:g} for {norm.n_updates} updates (median "
+                f"{_number(norm.median)}): the critic sees little but that it is far off",
+                run.advice(
+                    "{normalize_rewards}",
+                    "a smaller {reward_scale}",
+                    "a higher {max_grad_norm}",
+                    otherwise="scale rewards down, or raise the bound",
+                ),
+            )
+
+
+def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
+    """Rewards, as they are learnt from, are far from a size of about 1: above 100 a step, or no return above 0.1.
+
+    Source: Henderson et al. 2018, section 4 ("reward scaling has a large effect"); Engstrom et al. 2020 (PPO's code
+    divides by the deviation of returns); SB3's tips.
+    """
+    if run.episodes < MIN_EPISODES / 10:
+        return
+    factors = [value for tag in run.tags("reward_factor") if (value := run.newest(tag)) is not None]
+    factor = factors[0] if factors else run.setting("reward_scale") or 1.0
+    returns, lengths = run.series("episode_return/mean"), run.series("episode_length/mean")
+    extremes = [run.series(f"episode_return/{end}").values for end in ("min", "max")]
+    if not len(returns.values) or len(returns.values) != len(lengths.values):
+        return
+    a_step = factor * float(np.median(np.abs(returns.values) / np.maximum(lengths.values, 1.0)))
+    largest = factor * float(np.abs(np.concatenate(extremes)).max(initial=0.0))
+    if a_step > 100.0:
+        yield LearningFinding(
+            "reward-scale",
+            f"rewards are about {_number(a_step)} a step as they are learnt from, where about 1 is best: values are "
+            "too large for the critic",
+            run.advice(
+                "{normalize_rewards}", "a smaller {reward_scale}", otherwise="scale the environment's rewards down"
+            ),
+        )
+    elif 0.0 < largest < 0.1:
+        yield LearningFinding(
+            "reward-scale",
+            f"no return is above {_number(largest)} as it is learnt from, where 1 to 10 is best: values are too small "
+            "for the critic",
+            run.advice(
+                "{normalize_rewards}", "a larger {reward_scale}", otherwise="scale the environment's rewards up"
+            ),
+        )
+
+
+def observation_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
+    """Observations of numbers may be far above a size of 1, by their space, and are not normalised.
+
+    Bytes are scaled to 1 anyway, and categories are one-hot. Source: Andrychowicz et al. 2021, section 3.3 ("always
+    use observation normalization"); SB3's tips ("normalize your observation space").
+    """
+    if run.spaces is None or run.settings.get("normalize_observations"):
+        return
+    for key, substep in run.spaces.items():
+        for path, leaf in space_leaves(substep.observation).items():
+            if not isinstance(leaf, gym_spaces.Box) or leaf.dtype == np.uint8:
+                continue
+            bounds = np.abs(np.stack([leaf.low, leaf.high]).astype(np.float64))
+            largest = float(bounds[bounds < _UNBOUNDED].max(initial=0.0))
+            if largest > 100.0:
+                where = "/".join(part for part in (key if len(run.spaces) > 1 else "", path) if part)
+                yield LearningFinding(
+                    "observation-scale",
+                    f"the observation{f' {where}' if where else ''} may be as large as {_number(largest)}, where about "
+                    "1 is best: large inputs drive a network's units to where they learn nothing",
+                    run.advice("{normalize_observations}", otherwise="scale observations in the environment"),
+                )
+
+
+def replay_ratio_off(run: RunRecords) -> Iterator[LearningFinding]:
+    """Entries are drawn far less or more often than set; or, where nothing is set, less than once each or in excess.
+
+    In excess is more than 20 updates for each entry. Source: Cassirer et al. 2021, "Reverb", on samples per insert;
+    Fedus et al. 2020, "Revisiting Fundamentals of Experience Replay"; Chen et al. 2021 (REDQ makes 20 updates a step,
+    and needs ten critics for it); Nikishin et al. 2022, "The Primacy Bias in Deep Reinforcement Learning".
+    """
+    target = run.settings.get("replay.samples_per_insert")
+    batch = float(run.settings.get("batch_size") or 0)
+    for tag in run.tags("samples_per_insert"):
+        prefix = tag.removesuffix("samples_per_insert")
+        drawn = run.series(prefix + REPLAY_SAMPLES.tag.rpartition("/")[2], last=0.5)
+        inserted = run.series(prefix + REPLAY_INSERTS.tag.rpartition("/")[2], last=0.5)
+        if not drawn.is_long or len(drawn.values) != len(inserted.values) or np.ptp(inserted.values) <= 0:
+            continue
+        ratio = float(np.ptp(drawn.values) / np.ptp(inserted.values))
+        what = f"each entry of the replay buffer is drawn {_number(ratio)} times"
+        if target and not 0.5 < ratio / target < 2.0:
+            yield LearningFinding(
+                "replay-ratio",
+                f"{what}, where --replay.samples-per-insert is {target:g}: one side runs far ahead of the other",
+                run.advice("a smaller {replay.error_buffer}", otherwise="lower --replay.samples-per-insert"),
+            )
+        elif not target and ratio < 1.0:
+            yield LearningFinding(
+                "replay-ratio",
+                f"{what}: most experience is never learnt from, because actors are faster than the learner",
+                f"try --replay.samples-per-insert {max(batch / 4, 1):g}, so that actors wait, or fewer actors",
+            )
+        elif not target and batch and ratio > 20.0 * batch:
+            yield LearningFinding(
+                "replay-ratio",
+                f"{what}, which is {ratio / batch:,.0f} updates for each: values grow too large, and early experience "
+                "weighs most",
+                f"try --replay.samples-per-insert {batch:g}, so that the learner waits, or more actors",
+            )
+
+
+def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]:
+    """Most policies that were due are not evaluated, so that the best policy is chosen among few.
+
+    Source: ours; an evaluator takes the newest policy that is due, and the ones before it are skipped.
+    """
+    if skipped > evaluations:
+        yield LearningFinding(
+            "evaluator-skips",
+            f"{skipped:,} policies were due and not evaluated, {evaluations:,} were: the evaluator is slower than the "
+            "policies are due",
+            "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
+        )
+
+
+# The worst first.
+RULES: Final[tuple[Callable[[RunRecords], Iterator[LearningFinding]], ...]] = (
+    returns_fell,
+    returns_equal,
+    entropy_gone,
+    policy_random,
+    policy_stands_still,
+    policy_jumps,
+    explained_variance_low,
+    critic_clipped,
+    reward_scale_off,
+    observation_scale_off,
+    replay_ratio_off,
+)
+
+
+def find(run: RunRecords) -> list[LearningFinding]:
+    """Returns what the rules find, the worst first, at most 16; nothing before there is enough to judge by."""
+    with np.errstate(all="ignore"):  # values of a run that diverges may be of any size
+        return [finding for rule in RULES for finding in rule(run)][:_MAX_FINDINGS]
+
+
+def _short_sight(run: RunRecords) -> list[str]:
+    """Returns what to try with a discount that sees less than ten steps ahead."""
+    discount = run.setting("discount")
+    return [] if discount is None or discount >= 0.9 else ["a higher {discount}"]
+
+
+def _entropies_are_gone(run: RunRecords) -> Iterator[bool]:
+    for tag, largest in _discrete_entropies(run):
+        entropy = run.series(tag, last=0.5)
+        yield entropy.mostly(entropy.values < 0.01 * largest)
+
+
+def _discrete_entropies(run: RunRecords) -> Iterator[tuple[str, float]]:
+    """Yields the tags of entropies of discrete actions, each with that of the uniform policy, in nats, above 0."""
+    for tag in run.tags("entropy") if run.spaces is not None else ():
+        assert run.spaces is not None, "asked for above"
+        parts = tag.split("/")
+        key = parts[1] if len(parts) > 2 else next(iter(run.spaces))
+        largest = _uniform_entropy(run.spaces[key].action) if key in run.spaces else 0.0
+        if largest > 0.0:
+            yield tag, largest
+
+
+def _uniform_entropy(space: gymnasium.Space[Any]) -> float:
+    """Returns the entropy of drawing from a space of discrete actions, in nats; 0 for others."""
+    if isinstance(space, gym_spaces.Discrete):
+        return math.log(space.n)
+    if isinstance(space, gym_spaces.MultiDiscrete):
+        return float(np.log(space.nvec).sum())
+    return math.prod(space.shape) * math.log(2.0) if isinstance(space, gym_spaces.MultiBinary) else 0.0
+
+
+def _finite(record: Record, tag: str) -> float | None:
+    value = record.get(tag)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
