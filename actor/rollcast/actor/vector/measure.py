@@ -17,8 +17,9 @@ from rollcast.actor.policies.uniform_actions import UniformAllowedActions
 from rollcast.actor.vector.base import LockstepVectorEnv
 from rollcast.actor.vector.environment_group import EnvFactory
 from rollcast.actor.vector.sequential import SequentialVectorEnv
-from rollcast.actor.vector.subproc import SubprocVectorEnv, usable_cores
+from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from rollcast.actor.vector.child_process import ChildProcess
 from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.errors import ConfigurationError, RefusedError
+from rollcast.services.process.cores import usable_cores
 
 # Time for the environments of all processes to close, in seconds.
 _CLOSE_GRACE_S = 5.0
@@ -293,11 +294,6 @@ class SubprocVectorEnv(LockstepVectorEnv):
         if failure is not None:
             raise failure
         return results
-
-
-def usable_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_method(start_method: str | None) -> str:

@@ -43,5 +43,8 @@ class ComputingSettings(ProcessSettings):
         FREE,
     )
     torch_threads: NonNegativeInt = setting(
-        0, "CPU threads of torch in the learner; 0: the cores that local actors leave free.", ACTING
+        0,
+        "CPU threads of torch in the learner. 0: what the environment variable OMP_NUM_THREADS says, or 1; with a "
+        "policy of 500,000 weights or more the cores of the container that local actors and other ranks leave free.",
+        ACTING,
     )

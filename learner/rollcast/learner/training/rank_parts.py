@@ -118,11 +118,6 @@ def device_of_rank(name: str, place: RankPlace) -> torch.device:
     return device
 
 
-def share_cores(settings: LearnerSettings, place: RankPlace, n_cores: int) -> int:
-    """Returns torch's threads in a rank: its share of the machine's cores, unless the settings say."""
-    return settings.torch_threads or max(1, n_cores // place.n_local_ranks)
-
-
 def tell_run(ranks: RunRanks, run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> None:
     """Tells the other ranks the folder of the run, and the checkpoint from which it goes on. For rank 0."""
     path = None if checkpoint is None else str(checkpoint[0].resolve())

@@ -35,7 +35,7 @@ from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.history_sampler import HistorySampler
 from rollcast.learner.training.initial_policy import begin_with_policy
-from rollcast.learner.training.rank_parts import ranked_experience, share_cores, tell_run, told_run
+from rollcast.learner.training.rank_parts import ranked_experience, tell_run, told_run
 from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_checks import (
     check_actors_resume,
@@ -45,7 +45,12 @@ from rollcast.learner.training.run_checks import (
     check_on_policy,
     check_settings,
 )
-from rollcast.learner.training.run_device import capture_updates, choose_device, make_arithmetic, set_torch_threads
+from rollcast.learner.training.run_device import (
+    capture_updates,
+    choose_device,
+    choose_torch_threads,
+    make_arithmetic,
+)
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
     batch_size,
@@ -71,6 +76,7 @@ from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
 from rollcast.services.errors import AddressInUseError, RankLostError
 from rollcast.services.history.history import RunFacts
 from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.process.cores import usable_cores
 from rollcast.services.process.installation import require_extra
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -171,8 +177,9 @@ def training_run(
         announce(f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)")
     is_first = ranks is None or ranks.rank == 0
     with ExitStack() as stack:
-        device = _prepare_arithmetic(settings, n_local_actors, stack, ranks)
+        device = _prepare_arithmetic(settings, stack, ranks)
         learner = _make_learner(settings, spaces, device, announce, ranks)
+        _set_torch_threads(settings, learner.algorithm.policy, n_local_actors, announce, ranks)
         folder = _open_folder(settings, learner, stack, announce, ranks)
         control = TrainingControl(
             algorithm=settings.algorithm,
@@ -216,21 +223,38 @@ def training_run(
             raise
 
 
-def _prepare_arithmetic(
-    settings: LearnerSettings, n_local_actors: int, stack: ExitStack, ranks: RunRanks | None
-) -> torch.device:
-    """Sets threads, rounding and torch's generators, before anything is computed; returns the learner's device."""
+def _prepare_arithmetic(settings: LearnerSettings, stack: ExitStack, ranks: RunRanks | None) -> torch.device:
+    """Sets rounding and torch's generators, before anything is computed; returns the learner's device."""
     device = choose_device(settings.device) if ranks is None else ranks.device
     fix_rounding()
     if settings.deterministic:
         limit_threads(1)
         stack.enter_context(deterministic_arithmetic(device))
-    elif ranks is not None:
-        set_torch_threads(share_cores(settings, ranks.place, len(os.sched_getaffinity(0))), 0)
-    else:
-        set_torch_threads(settings.torch_threads, n_local_actors)
     seed_global_generators(device, settings.seed)
     return device
+
+
+def _set_torch_threads(
+    settings: LearnerSettings,
+    policy: TorchPolicy,
+    n_local_actors: int,
+    announce: Callable[[str], None],
+    ranks: RunRanks | None,
+) -> None:
+    """Sets torch's number of threads, and says so if there are several. A deterministic run has one, see above."""
+    if settings.deterministic:
+        return
+    n_threads, why = choose_torch_threads(
+        settings.torch_threads,
+        sum(weights.numel() for weights in policy.parameters()),
+        n_cores=usable_cores(),
+        n_local_actors=n_local_actors,
+        n_local_ranks=1 if ranks is None else ranks.place.n_local_ranks,
+        of_openmp=os.environ.get("OMP_NUM_THREADS"),
+    )
+    torch.set_num_threads(n_threads)
+    if n_threads > 1:
+        announce(f"updates compute with {n_threads} threads of torch: {why}")
 
 
 def _make_learner(

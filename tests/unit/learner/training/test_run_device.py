@@ -5,7 +5,7 @@ import torch
 
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_device import capture_updates, make_arithmetic
+from rollcast.learner.training.run_device import capture_updates, choose_torch_threads, make_arithmetic
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.rollouts import CARTPOLE_LIKE
@@ -78,3 +78,31 @@ def test_updates_that_cannot_be_captured_run_without_or_are_refused(options, why
 def _capturable() -> Capturable:
     Capturable.__abstractmethods__ = frozenset()  # nothing else of it is used
     return Capturable()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param({}, 1, id="a small network"),
+        pytest.param({"n_weights": 1_700_000}, 8, id="a large one"),
+        pytest.param({"n_weights": 1_700_000, "n_local_actors": 6}, 2, id="actors need cores"),
+        pytest.param({"n_weights": 1_700_000, "n_local_actors": 9}, 1, id="actors need all cores"),
+        pytest.param({"n_weights": 1_700_000, "n_local_ranks": 3}, 2, id="ranks share the cores"),
+        pytest.param({"of_openmp": "3"}, 3, id="OpenMP's number"),
+        pytest.param({"of_openmp": "3,2"}, 3, id="OpenMP's number, with that of nested regions"),
+        pytest.param({"of_openmp": "1", "n_weights": 1_700_000}, 1, id="OpenMP's number with a large network"),
+        pytest.param({"of_openmp": "0"}, 1, id="not OpenMP's"),
+        pytest.param({"of_openmp": "all"}, 1, id="nonsense"),
+        pytest.param({"of_openmp": "3", "n_threads": 5, "n_weights": 1_700_000}, 5, id="the option"),
+    ],
+)
+def test_one_thread_unless_asked_for_more_or_the_network_is_large(given: dict[str, object], expected: int):
+    usual = {
+        "n_threads": 0,
+        "n_weights": 9_000,
+        "n_cores": 8,
+        "n_local_actors": 0,
+        "n_local_ranks": 1,
+        "of_openmp": None,
+    }
+    assert choose_torch_threads(**(usual | given))[0] == expected
