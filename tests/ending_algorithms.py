@@ -1,4 +1,4 @@
-"""Algorithms whose training ends in the middle: it diverges, or an update does not return."""
+"""Algorithms whose training ends in the middle: it diverges, or an update does not return by itself."""
 
 import threading
 
@@ -7,10 +7,13 @@ import torch
 from rollcast.learner import Batch, Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.services import EnvironmentSpaces, PolicySpec
 
 ENDS_AFTER = 20
 STUCK = "this update does not return"
+ENDLESS = "this update has passes without end"
 
 
 class DivergingImpala(Impala):
@@ -38,3 +41,15 @@ class StuckImpala(DivergingImpala):
         """Waits until it is interrupted."""
         print(STUCK, flush=True)  # noqa: T201
         threading.Event().wait()
+
+
+class EndlessPpo(Ppo):
+    """PPO whose first update never has enough of its batch, and says so when it begins."""
+
+    def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, device: torch.device, seed: int) -> None:
+        super().__init__(spaces, spec, PpoSettings(n_epochs=10**9), device=device, seed=seed)
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch until it is told to end."""
+        print(ENDLESS, flush=True)  # noqa: T201
+        return super().update(batch, progress=progress)

@@ -14,6 +14,7 @@ from rollcast.learner.training.summary import EndReason
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.process.stop_signals import stop_signals
 from rollcast.services.status.status import Phase
+from tests.ending_algorithms import ENDLESS as ENDLESS_UPDATE
 from tests.ending_algorithms import STUCK
 from tests.run_ends import Moment, Role, Run, started
 
@@ -30,6 +31,14 @@ SAVED: Final = frozenset({"checkpoint", "policy"})
 def signals(number: signal.Signals) -> Callable[[Run], None]:
     def act(run: Run) -> None:
         run.wait_for_records()
+        run.signal(number)
+
+    return act
+
+
+def signals_in_an_update(number: signal.Signals) -> Callable[[Run], None]:
+    def act(run: Run) -> None:
+        run.wait_for_words(ENDLESS_UPDATE)
         run.signal(number)
 
     return act
@@ -87,6 +96,7 @@ class Way:
 
 
 NAN: Final = ENDLESS | {"--algorithm": "tests.ending_algorithms:DivergingImpala"}
+LONG: Final = ENDLESS | {"--algorithm": "tests.ending_algorithms:EndlessPpo"}
 HANGING: Final = ENDLESS | {"--algorithm": "tests.ending_algorithms:StuckImpala"}
 RAISING: Final = ENDLESS | {"--env-id": "tests.environments:FailingEnv", "--env-kwargs": '{"fail_at": 200}'}
 
@@ -102,6 +112,15 @@ WAYS: Final = {
         reason=None, arguments=HANGING, act=interrupts_twice, codes=(130,), silent=SAVED | OF_THE_END,
         # it ends at once: no watcher is told
         behind=frozenset({"history", "history of rank 1"}), chosen={"train"},
+    ),
+    "Ctrl-C in an update": Way(
+        reason=EndReason.STOPPED, arguments=LONG, act=signals_in_an_update(signal.SIGINT), codes=(130,),
+        # ranks end their updates together, when all is learnt
+        roles=ROLES - {"ranks"}, chosen={"train"},
+    ),
+    "SIGTERM in an update": Way(
+        reason=EndReason.STOPPED, arguments=LONG, act=signals_in_an_update(signal.SIGTERM),
+        roles=ROLES - {"ranks"}, chosen={"learner"},
     ),
     "SIGTERM": Way(reason=EndReason.STOPPED, act=signals(signal.SIGTERM), chosen={"learner"}),
     "SIGHUP": Way(reason=EndReason.STOPPED, act=signals(signal.SIGHUP), chosen={"train"}),

@@ -116,6 +116,16 @@ class Algorithm(ABC):
         """
         raise NotImplementedError(self.why_not_captured())
 
+    def end_updates_early(self, when: Callable[[], bool]) -> None:  # noqa: B027  # one step of the optimiser is short
+        """Ends updates before their time once somebody waits for the end of training.
+
+        An algorithm whose updates are many steps of the optimiser overrides it. An update that ends early has made
+        whole steps, as if it had been told to make fewer: what it leaves behind is published and saved as always.
+
+        Args:
+            when: Returns True once the running update shall end. It is cheap; call it before each step but the first.
+        """
+
     def join_ranks(self, reduction: GradientReduction) -> None:
         """Learns together with the algorithms of other ranks from here on, each from its own batches.
 

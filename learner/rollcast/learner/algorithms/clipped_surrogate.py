@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -69,6 +69,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: OwnSettings, seed: int) -> None:
         super()._build(spaces, spec, settings, seed)
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._ends_early: Callable[[], bool] = lambda: False
 
     @abstractmethod
     def _estimates(
@@ -89,20 +90,28 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             return f"--{self.name}.target-kl makes the host wait for the divergence after each pass"
         return super().why_not_captured()
 
+    def end_updates_early(self, when: Callable[[], bool]) -> None:
+        """Ends updates after a minibatch once `when` says so; see `Algorithm.end_updates_early`."""
+        self._ends_early = when
+
     def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
         target_kl = self._settings.target_kl
         steps, of_estimates = self._prepare(batch, numbers["n_env_steps"])
         total: Tensor | float = 0.0
-        n_epochs = 0
+        n_epochs = 0.0
         n_items = steps.n_items
         size = self._items_in_minibatch(n_items, len(steps.valid) // n_items)
         n_minibatches = n_items / size  # of a pass; a smaller last one counts by its share
         while n_epochs < self._settings.n_epochs:
             of_pass = [self._step(steps.at(index), numbers) for index in self._minibatches(n_items, size)]
-            if n_items % size:
+            is_whole = len(of_pass) >= n_minibatches
+            if n_items % size and is_whole:
                 of_pass[-1] = of_pass[-1] * (n_items % size / size)
+            of_epoch = 1.0 if is_whole else len(of_pass) / n_minibatches
             sums = torch.stack(of_pass).sum(dim=0)
-            total, n_epochs = total + sums, n_epochs + 1
+            total, n_epochs = total + sums, n_epochs + of_epoch
+            if self._ends_early():
+                break
             # waits for the device, so only if it is asked for
             if target_kl is not None and float(sums[-2]) > _KL_MARGIN * target_kl * n_minibatches:
                 break
@@ -112,13 +121,13 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
             **LossTerms(*terms)._asdict(),
             "reward_factor": self._reward_factor(),
             # of the last pass, as Stable-Baselines3 reports it: the first begin at 0
-            "approx_kl": sums[-2] / n_minibatches,
+            "approx_kl": sums[-2] / (of_epoch * n_minibatches),
             "clip_fraction": clip_fraction,
             **of_estimates,
             "explained_variance": explained_variance(
                 steps.value, steps.target, shares_of_steps(batch, numbers["n_env_steps"]).flatten()
             ),
-            "epochs": float(n_epochs),
+            "epochs": n_epochs,
         }
 
     @torch.no_grad()
@@ -143,7 +152,7 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         return steps, estimates.metrics
 
     def _minibatches(self, n_items: int, size: int) -> Iterator[Tensor]:
-        """Yields the indices of the minibatches of one pass; the last has what is left.
+        """Yields the indices of the minibatches of one pass, fewer if it ends early; the last has what is left.
 
         Args:
             n_items: The steps of the batch, or its trajectories.
@@ -151,6 +160,8 @@ class ClippedSurrogate(ActorCritic[OwnSettings]):
         """
         order = torch.randperm(n_items, generator=self._generator, device=self._device)
         for start in range(0, n_items, size):
+            if start and self._ends_early():
+                return
             yield order[start : start + size]
 
     def _items_in_minibatch(self, n_items: int, steps_of_item: int) -> int:

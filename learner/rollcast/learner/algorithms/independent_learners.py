@@ -110,6 +110,11 @@ class IndependentLearners(Algorithm):
         for learner in self._learners.values():
             learner.capture_updates(make_work)
 
+    def end_updates_early(self, when: Callable[[], bool]) -> None:
+        """Ends the updates of each learner early; see `Algorithm.end_updates_early`."""
+        for learner in self._learners.values():
+            learner.end_updates_early(when)
+
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`."""
         # from each learner, because each one first checks that it has not diverged

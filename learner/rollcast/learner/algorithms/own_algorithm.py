@@ -182,6 +182,10 @@ class OwnAlgorithm(Algorithm):
         """Loads the weights of another run; see `Algorithm.begin_with`."""
         return self._algorithm.begin_with(state, checkpoint)
 
+    def end_updates_early(self, when: Callable[[], bool]) -> None:
+        """Ends updates before their time; see `Algorithm.end_updates_early`."""
+        self._algorithm.end_updates_early(when)
+
     def join_ranks(self, reduction: GradientReduction) -> None:
         """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
         self._algorithm.join_ranks(reduction)

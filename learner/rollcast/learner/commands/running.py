@@ -21,7 +21,8 @@ def run_and_report(
 ) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
-    Ctrl-C and SIGTERM end training after the running update; a second Ctrl-C ends it at once.
+    Ctrl-C and SIGTERM end training, and a long update early, see `Algorithm.end_updates_early`; a second Ctrl-C ends
+    it at once.
 
     Args:
         run: The training run.

@@ -202,7 +202,7 @@ class TrainingControl:
         return str(path), version
 
     def request_stop(self) -> None:
-        """Ends training after the running update. A signal handler may call it."""
+        """Ends training after the running update, see `Algorithm.end_updates_early`. A signal handler may call it."""
         self.stop_requested = True
         if self._steered is not None:
             self._steered.experience.actors.interrupt()

@@ -190,6 +190,9 @@ def training_run(
             pauses_by_rounds=ranks is not None,
             pauses_at="" if is_first else "the learner of rank 0",
         )
+        if ranks is None and not settings.deterministic:
+            # Ranks make the same number of reductions, and a deterministic run that is resumed gives the same bits.
+            learner.algorithm.end_updates_early(lambda: control.stop_requested)
         serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory, ranks)
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_critics import log_prob_of, make_ppo, on_policy_batch
@@ -61,6 +62,30 @@ def test_target_kl_ends_the_passes():
     ppo = make_ppo(target_kl=1e-3, n_epochs=50, learning_rate=1e-2)
     metrics = ppo.update(on_policy_batch(ppo), progress=0.0)
     assert 1 <= metrics["epochs"] < 50
+
+
+def steps_of(ppo: Ppo) -> int:
+    return int(learnt(ppo, "optimizer")["state.0.step"])
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 4, 6, 12])
+def test_an_update_ends_early_after_a_whole_step_and_is_the_beginning_of_the_whole_update(n_steps: int):
+    """Steps of 8, 8 and 4: what is saved then is as if it had been told to make fewer."""
+    early, whole = (make_ppo(minibatch_steps=8, n_epochs=4, learning_rate=1e-2) for _ in range(2))
+    on_the_way = {}
+
+    def looks() -> bool:
+        on_the_way[steps_of(whole)] = learnt(whole, "policy")
+        return False
+
+    whole.end_updates_early(looks)
+    whole.update(on_policy_batch(whole), progress=0.0)
+    early.end_updates_early(lambda: steps_of(early) >= n_steps)
+    metrics = early.update(on_policy_batch(early), progress=0.0)
+    assert (steps_of(early), early.n_updates) == (n_steps, 1)
+    assert all(torch.equal(array, on_the_way[n_steps][name]) for name, array in learnt(early, "policy").items())
+    assert metrics["epochs"] == pytest.approx(n_steps // 3 + n_steps % 3 * 8 / 20)
+    assert all(math.isfinite(float(value)) for value in metrics.values())
 
 
 def test_without_target_kl_every_pass_is_made():
