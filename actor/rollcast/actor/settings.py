@@ -17,7 +17,7 @@ from rollcast.services.settings.addresses import ServerAddresses
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.recipes import recipe_given, recipe_names
-from rollcast.services.settings.resume_rules import ACTING, FREE, stays
+from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
 
@@ -41,8 +41,9 @@ class EnvironmentSettings(ProcessSettings):
     )
     env_kwargs: EntryPointKwargs = setting(
         {},
-        "Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'.",
-        stays("they make another environment, which is another task"),
+        "Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'. With --resume they replace the run's; "
+        "the spaces must be the same.",
+        LEARNING,
     )
     agent_policies: Literal["shared", "separate"] = setting(
         "shared",

@@ -206,11 +206,7 @@ def training_run(
         run = _make_run(settings, learner, actors, control, folder.directory, writers, ranks)
         if folder.checkpoint is not None:
             run.trainer.resume(folder.checkpoint[0])
-            if ranks is not None:
-                # Again: a checkpoint has the generators of rank 0.
-                learner.algorithm.join_ranks(ranks.reduction)
-                # From here on each rank has noted the actors that it had: none is taken for a new one.
-                ranks.meet("the checkpoint to be read by all ranks")
+            _go_on(settings, learner.algorithm, folder.directory, folder.checkpoint[1], announce, ranks)
         if not settings.durable:
             _refuse_forgotten_log(settings, learner, folder, 0 if ranks is None else ranks.rank)
         try:
@@ -224,6 +220,26 @@ def training_run(
             if folder.is_new and not settings.durable and not run.control.status().updates:
                 shutil.rmtree(folder.directory.path, ignore_errors=True)
             raise
+
+
+def _go_on(
+    settings: LearnerSettings,
+    algorithm: Algorithm,
+    directory: RunDirectory,
+    checkpoint: CheckpointInfo,
+    announce: Callable[[str], None],
+    ranks: RunRanks | None,
+) -> None:
+    """Writes the settings of a run whose checkpoint was read, and lets all ranks go on together."""
+    if ranks is None or ranks.rank == 0:
+        # Not before: a checkpoint that does not fit them is refused, and the run keeps those that it had.
+        write_settings(settings, directory, checkpoint.env_steps, announce)
+    if ranks is None:
+        return
+    # Again: a checkpoint has the generators of rank 0.
+    algorithm.join_ranks(ranks.reduction)
+    # From here on each rank has noted the actors that it had: none is taken for a new one.
+    ranks.meet("the checkpoint to be read by all ranks")
 
 
 def _prepare_arithmetic(settings: LearnerSettings, stack: ExitStack, ranks: RunRanks | None) -> torch.device:
@@ -294,10 +310,10 @@ def _open_folder(
     announce: Callable[[str], None],
     ranks: RunRanks | None,
 ) -> _Folder:
-    """Creates the folder of a new run, or finds the checkpoint of a resumed one; locks it and writes the settings.
+    """Creates the folder of a new run, or finds the checkpoint of a resumed one; locks it.
 
-    A run without a checkpoint begins with demonstrations, if there are any. They are loaded before a new folder is
-    created, so that a damaged file leaves nothing behind.
+    A run without a checkpoint has its settings written, and begins with demonstrations, if there are any. They are
+    loaded before a new folder is created, so that a damaged file leaves nothing behind.
     """
     if ranks is not None and ranks.rank:
         directory, checkpoint = told_run(ranks)
@@ -311,7 +327,8 @@ def _open_folder(
     else:
         load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
         directory, checkpoint = create_run(settings, stack), None
-    write_settings(settings, directory, 0 if checkpoint is None else checkpoint[1].env_steps, announce)
+    if checkpoint is None:
+        write_settings(settings, directory, 0, announce)
     if ranks is not None:
         tell_run(ranks, directory, checkpoint)
     return _Folder(directory, checkpoint, is_new=settings.resume is None)

@@ -284,11 +284,33 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
     assert auto().resume == "runs/first"
     assert str(auto("--total-steps", "640").run_dir) == "runs/first"
     assert auto("--seed", "1").resume is None, "another configuration"
+    assert auto("--env-kwargs", '{"sutton_barto_reward": true}').resume is None, "another environment"
     train(settings_for(tmp_path / "runs" / "ended", "impala"))
     train(settings_for(tmp_path / "runs" / "early", "impala"), n_casts=2)
     assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
     with RunDirectory(tmp_path / "runs" / "first").locked():
         assert auto().resume is None, "somebody trains in it"
+
+
+LAKE = ("--env-id", "FrozenLake-v1", "--env-kwargs")
+
+
+def test_a_run_goes_on_in_an_environment_with_other_arguments(tmp_path):
+    train(settings_for(tmp_path / "run", "impala", *LAKE, '{"is_slippery": true}'), n_casts=9)
+    said = []
+    run = train(resumed(tmp_path / "run", "--env-kwargs", '{"reward_schedule": [7, 7, 7]}'), announce=said.append)
+    assert any(
+        "changed settings: env_kwargs {'is_slippery': True} -> {'reward_schedule': [7, 7, 7]}" in line for line in said
+    )
+    assert RunDirectory(tmp_path / "run").read_settings()["env_kwargs"] == {"reward_schedule": [7, 7, 7]}
+    assert run.control.status().mean_return > 1.0, "no episode of the first environment has such a return"
+
+
+def test_other_arguments_that_make_other_spaces_are_refused(tmp_path):
+    train(settings_for(tmp_path / "run", "impala", *LAKE, '{"map_name": "4x4"}'), n_casts=9)
+    with pytest.raises(ConfigurationError, match="64"):
+        train(resumed(tmp_path / "run", "--env-kwargs", '{"map_name": "8x8"}'))
+    assert RunDirectory(tmp_path / "run").read_settings()["env_kwargs"] == {"map_name": "4x4"}
 
 
 def refuse_to_lock(descriptor, kind):
