@@ -5,7 +5,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -248,19 +248,22 @@ def build_rounds(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[
     came: Counter[int] = Counter()
     n_streams = [len(scenario.scripts)]
     changed = threading.Condition()
-    # The trajectories of each round that have places, or had them and have come.
-    taken: Counter[int] = Counter()
+    # The rollouts of each round that have places, or had them and have come.
+    taken: dict[int, list[Place]] = defaultdict(list)
 
     def note(place: Place) -> None:
-        taken[place.version] += n_envs
-        _need(taken[place.version] < batch + n_envs, f"{taken[place.version]} places are taken of {batch}")
+        places = taken[place.version]
+        places.append(place)
+        # Those that are late have given theirs to others.
+        n_taken = n_envs * sum(not each.is_late for each in places)
+        _need(n_taken < batch + n_envs, f"{n_taken} places are taken of {batch}")
 
     def stream(script: tuple[tuple[Any, ...], ...]) -> None:
         recalled = threading.Event()
 
         def give_back(place: Place) -> None:
             if place.is_held and place.version:
-                taken[place.version] -= n_envs
+                taken[place.version].remove(place)
             rounds.give_back(place)
 
         place = rounds.book(n_envs, recall=recalled.set)

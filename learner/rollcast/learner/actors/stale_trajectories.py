@@ -68,12 +68,14 @@ class StaleTrajectories:
             self._next_warning = self._clock() + _INTERVAL_S
             logger.warning(
                 "dropped %d stale trajectories since the last such warning, %d in all: the latest are %d policy "
-                "versions old; expected at most max_policy_lag = %d; raise --max-policy-lag, or run fewer or faster "
-                "actors",
+                "versions old; expected at most max_policy_lag = %d; %s",
                 self._n_unreported,
                 self.count,
                 policy_lag,
                 self._max_policy_lag,
+                "raise --max-policy-lag, or run fewer or faster actors"
+                if self._max_policy_lag
+                else "run actors that are equally fast, or an algorithm that takes what is older, as appo does",
             )
             self._n_unreported = 0
 

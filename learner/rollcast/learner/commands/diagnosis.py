@@ -151,8 +151,8 @@ def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
     if status.stale_trajectories:
         yield _note(
             f"{status.stale_trajectories:,} trajectories were dropped as stale",
-            "they were played for an earlier learner, or are older than --max-policy-lag: raise it, or use actors of "
-            "equal speed",
+            "they were played for an earlier learner, or by actors that PPO did not wait for, which the learner's log "
+            "names, or are older than --max-policy-lag: raise it, or use actors of equal speed",
         )
     if status.dropped_episodes:
         yield _note(

@@ -63,6 +63,8 @@ class ActorRecord:
     is_provisional: bool = False
     # the streams that it has opened
     n_streams: int = 0
+    # its rollouts that others played again, because it was late; only its stream counts them
+    n_late: int = 0
     # the last that it said of its time; None: it has not said
     activity: ActorActivity | None = None
     rate: RecentRate = field(default_factory=RecentRate)

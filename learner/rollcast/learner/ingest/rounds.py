@@ -1,11 +1,18 @@
 """Lets actors play just the trajectories that each update needs, with the policy of the update before."""
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Final
 
-# A waiting stream checks so often that it is still open.
+# A waiting stream checks so often that it is still open. The first in line looks for those that are late, too.
 _CHECK_S = 0.9
+_FIRST_CHECKS_S = 0.25
+
+# A rollout of the round is late if it takes so many times as long as any that has come, and at least so many seconds.
+_LATE: Final = 3.0
+_LEAST_S: Final = 0.25
 
 
 class Place:
@@ -14,15 +21,19 @@ class Place:
     Attributes:
         n_trajectories: The trajectories of the rollout.
         version: The round; 0 while they are waited for.
-        is_held: True until the rollout has come, or they are given back.
+        is_held: True until the rollout has come, or they are given back or to others.
+        is_late: True if they were given to others, because the rollout did not come.
+        since: The monotonic time at which it could begin.
     """
 
-    __slots__ = ("is_held", "is_over", "n_trajectories", "recall", "version")
+    __slots__ = ("is_held", "is_late", "is_over", "n_trajectories", "recall", "since", "version")
 
     def __init__(self, n_trajectories: int, version: int = 0, recall: Callable[[], None] | None = None) -> None:
         self.n_trajectories = n_trajectories
         self.version = version
         self.is_held = True
+        self.is_late = False
+        self.since = time.monotonic()
         # Ends the stream, whose actor comes back; None: it was called.
         self.recall = recall
         # Held while the stream waits.
@@ -39,6 +50,9 @@ class Rounds:
     order in which they came; only the threads of those that get some are woken. If nobody waits, actors that were told
     to play a later round are called back, or nobody would play the newest one.
 
+    Nobody waits for an actor that is much slower than the others. Once half of a round has come, a rollout that is late
+    loses its places to one that waits. If it comes before the round is full, it counts; else it is too old for any.
+
     Invariant: the places taken of a round never exceed `batch_size` by more than one rollout.
 
     Args:
@@ -50,6 +64,11 @@ class Rounds:
         self._lock = threading.Lock()  # guards all below
         self._version = 0
         self._taken: Counter[int] = Counter()
+        # Those that are held in the newest round, in the order in which they could begin.
+        self._playing: list[Place] = []
+        # Of the newest round: the trajectories that have come, and the longest time that a rollout of them took.
+        self._n_came = 0
+        self._longest_s = 0.0
         # Those that wait, in the order in which they came. Not empty only while the newest round is full.
         self._waiting: deque[Place] = deque()
         # Those that were booked in a later round than the newest, in the order in which they came.
@@ -67,6 +86,11 @@ class Rounds:
             self._version = version
             for past in [taken for taken in self._taken if taken < version]:
                 del self._taken[past]
+            self._n_came, self._longest_s = 0, 0.0
+            self._playing = []
+            for place in self._ahead:
+                if place.version == version:
+                    self._play(place)
             self._ahead = deque(place for place in self._ahead if place.version > version)
             self._hand_out()
         self._call_back()
@@ -85,6 +109,8 @@ class Rounds:
             place = Place(n_trajectories, version, recall)
             if version > self._version:
                 self._ahead.append(place)
+            else:
+                self._play(place)
             return place
 
     def ask(self, n_trajectories: int) -> Place:
@@ -94,6 +120,7 @@ class Rounds:
             if self._take(self._version, n_trajectories):
                 place.version = self._version
                 place.is_over.release()
+                self._play(place)
             else:
                 self._waiting.append(place)
             return place
@@ -108,7 +135,7 @@ class Rounds:
         is_over = False
         try:
             while not is_over and is_active():
-                is_over = place.is_over.acquire(timeout=_CHECK_S)
+                is_over = place.is_over.acquire(timeout=_FIRST_CHECKS_S if self._is_first(place) else _CHECK_S)
         finally:
             if not is_over:
                 self._give_up(place)
@@ -121,6 +148,10 @@ class Rounds:
         with self._lock:
             if place.version <= policy_version <= self._version:
                 place.is_held = False
+                if place in self._playing:
+                    self._playing.remove(place)
+                    self._n_came += place.n_trajectories
+                    self._longest_s = max(self._longest_s, time.monotonic() - place.since)
 
     def give_back(self, place: Place) -> None:
         """Gives places back whose rollout will not come; does nothing if they are not held any more."""
@@ -137,6 +168,25 @@ class Rounds:
             self._hand_out()
         self._call_back()
 
+    def _is_first(self, place: Place) -> bool:
+        """Returns whether a place is the next to be handed out, after giving the places of those that are late away."""
+        with self._lock:
+            if not self._waiting or self._waiting[0] is not place:
+                return False
+            allowed_s = max(_LEAST_S, _LATE * self._longest_s)
+            while self._waiting and self._playing and 2 * self._n_came >= self._batch_size:
+                late = self._playing[0]
+                if time.monotonic() - late.since <= allowed_s:
+                    break
+                late.is_held, late.is_late = False, True
+                self._free(late)
+            return True
+
+    def _play(self, place: Place) -> None:
+        """Notes that the rollout of places in the newest round can begin. Called with the lock held."""
+        place.since = time.monotonic()
+        self._playing.append(place)
+
     def _give_up(self, place: Place) -> None:
         """Ends a wait; a stream that has got places meanwhile keeps them."""
         with self._lock:
@@ -148,8 +198,9 @@ class Rounds:
         if place in self._waiting:
             self._waiting.remove(place)
         elif place.version in self._taken:
-            if place in self._ahead:
-                self._ahead.remove(place)
+            for places in (self._ahead, self._playing):
+                if place in places:
+                    places.remove(place)
             self._taken[place.version] -= place.n_trajectories
             self._hand_out()
 
@@ -159,6 +210,7 @@ class Rounds:
             place = self._waiting.popleft()
             place.version = self._version
             place.is_over.release()
+            self._play(place)
 
     def _call_back(self) -> None:
         """Calls back as many actors of later rounds as the newest has places for. Called without the lock."""

@@ -1,6 +1,7 @@
 """Takes the rollouts of one stream: checks their order, passes them on, acknowledges them."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from rollcast.services.errors import (
     NotReadyError,
     RollcastError,
 )
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVITY_INTERVAL_S
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.activity import ActorActivity
@@ -372,4 +374,22 @@ class IntakeStream:
             place, rounds = self._place, self._parts.rule.rounds
             if rounds is not None and place is not None:
                 rounds.played(place, rollout.policy_version)
+                if place.is_late:
+                    self._note_late(place)
             return True
+
+    def _note_late(self, place: Place) -> None:
+        """Tells people that others have played in the actor's place: the first time, the tenth, the hundredth."""
+        record = self._record
+        record.n_late += 1
+        if not math.log10(record.n_late).is_integer():
+            return
+        text = (
+            f"actor {self.actor_id} holds up the others: a rollout took it {time.monotonic() - place.since:.1f} s, and "
+            f"others have played in its place; of such rollouts it has sent {record.n_late}, and those that came after "
+            "the round are dropped. Give it a faster machine or fewer environments, stop it, or train with appo, which "
+            "waits for nobody"
+        )
+        logger.warning(text)
+        if self._parts.memory is not None:
+            self._parts.memory.note(EventSeverity.WARNING, text, who=self.actor_id)

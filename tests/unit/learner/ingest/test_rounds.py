@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections import deque
 
 import pytest
@@ -273,3 +274,54 @@ def test_training_goes_on_whatever_happened_to_the_actors(seeds: int):
             while schedule.frozen:
                 schedule.end_frozen()
         assert schedule.n_updates > begun_with + 10, f"it stopped: seed {seed}"
+
+
+def test_places_of_a_late_rollout_go_to_one_that_waits():
+    rounds = begun(4)
+    slow, quick = rounds.book(2), rounds.book(2)
+    rounds.played(quick, 1)
+    waiting = Waiting(rounds, 2)
+    waiting.join(10)
+    assert (waiting.version, slow.is_held, slow.is_late) == (1, False, True)
+    rounds.played(slow, 1)
+    rounds.give_back(slow)
+    again = rounds.ask(2)
+    assert not again.version, "the places are taken, by the one that waited"
+    rounds.begin(2)
+    assert again.version == 2
+
+
+def test_no_rollout_is_late_before_half_of_the_round_has_come():
+    rounds = begun(6)
+    slow, slower, quick = (rounds.book(2) for _ in range(3))
+    rounds.played(quick, 1)
+    waiting = Waiting(rounds, 2)
+    wait_until(lambda: waiting.n_asked > 6, "the stream has looked for late rollouts")
+    assert (waiting.version, slow.is_late, slower.is_late) == (None, False, False)
+    rounds.played(slow, 1)
+    rounds.begin(2)
+    waiting.join(10)
+    assert waiting.version == 2
+
+
+def test_only_as_many_late_rollouts_lose_their_places_as_others_wait():
+    rounds = begun(8)
+    slow, slower, *quick = (rounds.book(2) for _ in range(4))
+    for place in quick:
+        rounds.played(place, 1)
+    waiting = Waiting(rounds, 2)
+    waiting.join(10)
+    assert (waiting.version, slow.is_late, slower.is_late) == (1, True, False)
+
+
+def test_a_rollout_has_as_long_as_any_that_has_come_and_more():
+    """The slowest of those that came in time takes as long as the one that is awaited has taken."""
+    rounds = begun(4)
+    awaited, slow = rounds.book(2), rounds.book(2)
+    wait_until(lambda: time.monotonic() - slow.since > 1.0, "a slow rollout")
+    rounds.played(slow, 1)
+    waiting = Waiting(rounds, 2)
+    wait_until(lambda: waiting.n_asked > 3, "the stream has looked for late rollouts")
+    assert (waiting.version, awaited.is_late) == (None, False)
+    rounds.begin(2)
+    waiting.join(10)
