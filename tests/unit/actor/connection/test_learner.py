@@ -2,18 +2,20 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rollcast.actor.connection import reconnects
+from rollcast.actor.connection import reconnects, silence
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.ingest.credits import CreditRule
 from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.rounds import Rounds
 from rollcast.services.errors import ConfigurationError, UnreadableMessageError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
@@ -25,7 +27,7 @@ from rollcast.services.security.security import ClientSecurity
 from rollcast.v1 import rollout_pb2
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until
-from tests.relays import serve_learner
+from tests.relays import relaying, serve_learner
 from tests.rollouts import make_rollout
 
 pytestmark = pytest.mark.slow
@@ -245,6 +247,31 @@ def test_a_lost_rollout_is_sent_again(monkeypatch):
         play(connection, 8)
         assert len(learner.sink.streams) == 2
         assert [rollout.sequence for rollout in learner.sink.rollouts] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("n_relays", [0, 1])
+def test_an_actor_that_waits_for_its_places_in_a_round_misses_nothing(monkeypatch: pytest.MonkeyPatch, n_relays: int):
+    skew_s = 0.0
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    rounds = Rounds(1)
+    rounds.begin(1)
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds)))
+        address = learner.address if not n_relays else stack.enter_context(relaying(learner.address)).address
+        connection = stack.enter_context(LearnerConnection(address, offer()))
+        incarnation = connection.join().incarnation
+        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
+        connection.send(make_rollout(1))
+        wait_until(lambda: rounds.n_waiting == 1, "the actor to wait for places")
+        for skew_s in (16.0, 32.0, 48.0):  # noqa: B007 - the clock reads it
+            assert not connection.wait_for_credit(2, 0.1)
+        answer = learner.intake.join(offer(incarnation=incarnation))
+        assert (answer.acknowledged_sequence, answer.awaiting_s) == (1, 0.0)
+        assert connection.is_open
+        assert rounds.n_waiting == 1, "the stream is the same"
+        learner.source.publish(2, {"w": np.zeros(3, np.float32)})
+        rounds.begin(2)
+        wait_until(lambda: connection.wait_for_credit(2, 0.1), "credit")
 
 
 def test_gives_up_if_no_message_can_be_parsed(monkeypatch):

@@ -63,6 +63,7 @@ def test_a_learner_that_never_answers_in_time_is_given_up_the_third_time(clock: 
     [
         (answer(awaiting_s=14.9), {}),  # it has had something meanwhile
         (answer(awaiting_s=0.0), {}),  # it has a rollout in hand, and no room for it
+        (answer(awaiting_s=0.0, acknowledged_sequence=5), {}),  # it holds the answer back until there are places
         (answer(awaiting_s=99.0), {"has_sent": False}),
         (answer(policy_version=8), {}),  # that may still be on its way
     ],
@@ -73,7 +74,7 @@ def test_finds_no_loss_if_the_learner_is_busy(told: JoinAgreement, known: dict[s
 
 def test_names_the_lost_message(clock: Clock):
     assert find_loss(Silence(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
-    assert find_loss(Silence(), answer(acknowledged_sequence=6)) == "the acknowledgement of rollout 6"
+    assert find_loss(Silence(), answer(acknowledged_sequence=6, awaiting_s=1.0)) == "the acknowledgement of rollout 6"
     assert find_loss(Silence(), answer(), is_open=False) == "the first answer on the rollout stream"
 
 
