@@ -1,13 +1,16 @@
 """Measures how soon recipes reach the threshold of their task: environment steps, and seconds of the command.
 
-    python -m benchmarks.recipes [ppo-cartpole ...] [--seeds 5] [--in-a-row 3] [--keep FOLDER]
+    python -m benchmarks.recipes [ppo-cartpole ...] [--seeds 5] [--first-seed 100] [--processes]
+        [--in-a-row 3] [--keep FOLDER]
 
 Every 5,000 steps, 20 episodes with the likeliest actions and fixed seeds evaluate the policy. A recipe reaches the
 threshold with the first policy whose mean return is not below it, at the steps when that policy was due. The table
 shows the median over the seeds, and the quartiles; a seed that does not get there counts as infinite.
 
 Actors and evaluations are in the learner's thread. So no evaluation is skipped, the same seed takes the same steps
-again, and the seconds are those of one core, imports and evaluations included.
+again, and the seconds are those of one core, imports and evaluations included. With --processes, two actors and the
+evaluator are processes of their own, as users run them; evaluations may be skipped then. Recipes were tuned on seeds 0
+to 4: others show what they are worth.
 """
 
 import argparse
@@ -31,16 +34,9 @@ from rollcast.learner.training.training_run import reward_threshold
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN
 from rollcast.services.settings.recipes import read_recipe, recipe_names
 
-EVALUATION = (
-    "--eval-interval-steps",
-    "5000",
-    "--eval-episodes",
-    "20",
-    "--stop-on",
-    "eval",
-    "--actor-kind",
-    "sequential",
-)
+EVALUATION = ("--eval-interval-steps", "5000", "--eval-episodes", "20", "--stop-on", "eval")
+SEQUENTIAL = ("--actor-kind", "sequential")
+PROCESSES = ("--actor-kind", "subprocess", "--n-actors", "2", "--address", "localhost:0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +61,15 @@ def threshold_of(recipe: dict[str, Any]) -> float:
     return float(threshold)
 
 
-def train(name: str, seed: int, run_dir: Path, options: Sequence[str]) -> list[Evaluated]:
+def train(
+    name: str, seed: int, run_dir: Path, options: Sequence[str], *, actors: Sequence[str] = SEQUENTIAL
+) -> list[Evaluated]:
     """Runs `rollcast train --recipe`; returns its evaluations in the order of their steps."""
     command = [sys.executable, "-m", "rollcast.learner", "train", "--recipe", name, "--seed", str(seed)]
     started = time.time()
-    subprocess.run([*command, *EVALUATION, *options, "--run-dir", str(run_dir)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, *EVALUATION, *actors, *options, "--run-dir", str(run_dir)], check=True, stdout=subprocess.DEVNULL
+    )
     records = map(json.loads, RunDirectory(run_dir).metrics_path.read_text().splitlines())
     played = [
         Evaluated(record["env_steps"], record["time"] - started, record[EVAL_MEAN_RETURN.tag])
@@ -98,15 +98,15 @@ def spread(values: Sequence[float], form: str) -> str:
     return f"{text(statistics.median_low(values))} ({text(low)} to {text(high)})"
 
 
-def measure(name: str, seeds: int, in_a_row: int, folder: Path) -> tuple[str, ...]:
+def measure(name: str, seeds: Sequence[int], in_a_row: int, folder: Path, actors: Sequence[str]) -> tuple[str, ...]:
     """Returns the row of a recipe."""
     recipe = read_recipe(name)
     threshold = threshold_of(recipe)
     # Without a goal, a run goes on to its last step.
     options = ("--stop-return", str(threshold) if in_a_row == 1 else "1e9")
     steps, seconds = [], []
-    for seed in range(seeds):
-        evaluations = train(name, seed, folder / f"{name}-{seed}", options)
+    for seed in seeds:
+        evaluations = train(name, seed, folder / f"{name}-{seed}", options, actors=actors)
         reached = first_above(evaluations, threshold, in_a_row)
         steps.append(reached.env_steps if reached else math.inf)
         seconds.append(reached.seconds if reached else math.inf)
@@ -116,7 +116,7 @@ def measure(name: str, seeds: int, in_a_row: int, folder: Path) -> tuple[str, ..
         f"`{name}`",
         recipe["env_id"],
         f"{threshold:g}" + (f", {in_a_row} in a row" if in_a_row > 1 else ""),
-        f"{sum(map(math.isfinite, steps))} of {seeds}",
+        f"{sum(map(math.isfinite, steps))} of {len(seeds)}",
         spread(steps, ",.0f"),
         spread(seconds, ".1f"),
     )
@@ -128,13 +128,17 @@ def main() -> None:
     # 20 whole games of Atari every 5,000 steps would take days
     quick = [name for name in recipe_names() if not read_recipe(name).get("atari")]
     parser.add_argument("names", nargs="*", default=quick, metavar="NAME", help="recipes; default: all but Atari's")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", action="store_true", help="two actors in processes of their own")
     parser.add_argument("--in-a-row", type=int, default=1, help="evaluations in a row that reach the threshold")
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder, for `rollcast plot`")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
-        rows = [measure(name, options.seeds, options.in_a_row, folder) for name in options.names]
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        actors = PROCESSES if options.processes else SEQUENTIAL
+        rows = [measure(name, seeds, options.in_a_row, folder, actors) for name in options.names]
     print_table(("recipe", "task", "threshold", "reached", "env steps, median (quartiles)", "seconds"), rows)
 
 
