@@ -14,7 +14,7 @@ from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMismatchError
 from rollcast.services.limits.refusals import Throttled
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 from tests.integration.learner_fakes import FakeControl, serve
 from tests.processes import rollcast
 
@@ -35,6 +35,7 @@ class HostileControl(FakeControl):
             algorithm=HOSTILE,
             software_version=HOSTILE,
             throttled=(Throttled(who=HOSTILE, limit=HOSTILE, times=1, idle_s=1.0),),
+            findings=(LearningFinding(HOSTILE, HOSTILE, HOSTILE),),
         )
 
     def actors(self) -> list[ActorInfo]:

@@ -21,7 +21,7 @@ from rollcast.learner.watching.run_view import RunView
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.history.history import EventSeverity, HistoryEvent
 from rollcast.services.security.security import ServerSecurity
-from rollcast.services.status.status import ActorState, Phase
+from rollcast.services.status.status import ActorState, LearningFinding, Phase
 from tests import deaf_chromium
 from tests.browser import chromium, dashboard, watcher
 from tests.histories import actor, busy_run, relayed_run, serve_history, status, update
@@ -146,6 +146,18 @@ class TestWhatItShows:
             seen.wait_for_text(".events .error summary", "it broke")
             seen.page.locator(".events .error summary").first.click()
             seen.wait_for_text(".events .error pre", "so")
+
+    def test_what_is_not_healthy_about_training_stands_below_the_sentence(self, browser, first):
+        with shown(browser, first) as (seen, served):
+            assert not seen.page.locator("[data-learning]").is_visible()
+            found = tuple(LearningFinding("rule", f"{HOSTILE} {i}", "try --ppo.normalize-rewards") for i in range(2))
+            ill = dataclasses.replace(first.status, findings=found)
+            served.history.set_next(update(61.0, status=ill, actors=first.actors))
+            seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
+            assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
+            assert seen.page.locator("img").count() == 0
+            served.history.set_next(update(62.0, status=first.status, actors=first.actors))
+            seen.page.wait_for_selector("[data-learning]", state="hidden")
 
     def test_text_of_actors_is_text(self, browser):
         event = HistoryEvent(time_s=2.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail=HOSTILE)

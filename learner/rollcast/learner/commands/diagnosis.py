@@ -1,12 +1,12 @@
-"""Diagnoses a run from its learner's status: who waits for whom, since when, and what to do."""
+"""Diagnoses a run from its learner's status: who waits for whom, since when, what is not healthy, and what to do."""
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 
 # Shorter waits are normal.
 _LONG_WAIT_S = 10.0
@@ -49,7 +49,7 @@ class Finding:
     """A finding of the diagnosis.
 
     Attributes:
-        severity: `WRONG` if training has stopped or an actor is missing; `NOTE` if training could be faster.
+        severity: `WRONG` if training has stopped or an actor is missing; `NOTE` if training could be faster or better.
         what: The finding, with its numbers.
         advice: The advice: what to do.
     """
@@ -79,8 +79,15 @@ def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version:
         *_throttled(status),
         *_versions(status, actors, own_version),
         *_balance(status),
+        *judged(status.findings),
     ]
     return sorted(found, key=lambda finding: finding.severity is Severity.NOTE)
+
+
+def judged(findings: Iterable[LearningFinding]) -> Iterator[Finding]:
+    """Yields what is not healthy about training. Notes: rules may err, and training goes on."""
+    for finding in findings:
+        yield _note(finding.what, finding.advice)
 
 
 def _waits(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Finding]:
@@ -170,12 +177,6 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
         yield _wrong(
             f"no evaluator is connected, and policies are to be evaluated{why}",
             "start one: rollcast actor --role evaluate --learner-address HOST:PORT; a local one is started again",
-        )
-    if evaluation.skipped > evaluation.evaluations:
-        yield _note(
-            f"{evaluation.skipped:,} policies were due and not evaluated, {evaluation.evaluations:,} were: the "
-            "evaluator is slower than the policies are due",
-            "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
         )
 
 

@@ -25,7 +25,7 @@ from rollcast.learner.watching.numbers import (
 )
 from rollcast.learner.watching.ranking import gone
 from rollcast.learner.watching.run_view import RunView
-from rollcast.learner.watching.wording import headline, recent_rate, relays_of, state_text, waiting_fraction
+from rollcast.learner.watching.wording import headline, learning, recent_rate, relays_of, state_text, waiting_fraction
 from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import LearnerStatus, Phase
@@ -46,6 +46,8 @@ _MIN_LANE: Final = 8
 _MAX_NAME: Final = 24
 # The headline, and a problem, take so many lines at most.
 _MAX_SENTENCE_LINES: Final = 3
+# The findings about training that are shown; `rollcast doctor` has all of them.
+_MAX_FINDINGS: Final = 2
 # The events shown where there is no end to the height.
 _EVENTS: Final = 10
 # Terminals of fewer lines have no legend, and no empty lines.
@@ -156,6 +158,8 @@ def _sentences(view: RunView, problem: str | None, width: int) -> Iterator[Text]
         told = headline(view)
         well = told.startswith("Nobody") or (view.status is not None and view.status.phase is Phase.FINISHED)
         yield from _wrapped(Text(told, "bold green" if well else "bold yellow"), width)
+    for found in learning(view)[:_MAX_FINDINGS]:
+        yield from _wrapped(Text(found, "yellow"), width)
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:

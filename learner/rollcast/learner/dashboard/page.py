@@ -109,6 +109,7 @@ class Page:
             self._build_head(learners)
             self._sentence = Text(classes="sentence").props("role=status aria-live=polite")
             self._problem = Text(classes="problem").props("role=alert")
+            self._learning = Text(classes="problem lines").props("role=status data-learning")
             self._build_choices()
             self._build_charts(watched.snapshot().view)
             self._relays = Relays()
@@ -236,6 +237,9 @@ class Page:
         started = "" if run is None else f"since {wall_clock(run.started_unix_s)}; rollcast {run.software_version}"
         self._subtitle.show(subtitle_of(view), printable(started))
         self._sentence.show(wording.headline(view))
+        found = wording.learning(view)
+        self._learning.set_visibility(bool(found))
+        self._learning.show("\n".join(found))
         self._problem.set_visibility(problem is not None)
         if problem is not None:
             since = (

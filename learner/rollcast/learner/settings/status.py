@@ -1,6 +1,9 @@
 """The settings of `rollcast status`, `rollcast top` and `rollcast doctor`. Imports neither torch nor grpc."""
 
+from pathlib import Path
+
 from pydantic import Field
+from pydantic_settings import CliPositionalArg
 
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.security.settings import ClientSecuritySettings
@@ -37,7 +40,15 @@ class TopSettings(ClientSecuritySettings):
 
 
 class DoctorSettings(ClientSecuritySettings):
-    """Finds out what is wrong with a run, and what to do: who waits for whom, and since when."""
+    """Finds out what is wrong with a run, and what to do: who waits for whom, since when, and whether it learns.
+
+    Asks a learner; or, with the folder of a run, reads its records, and says whether it learns or has learnt. Exits
+    with 1 if training has stopped or an actor is missing, else with 0.
+    """
+
+    run: CliPositionalArg[Path | None] = Field(
+        None, description="The folder of a run, which may have ended. Default: ask the learner at --address."
+    )
 
     address: ServerAddress = Field(
         "localhost:50051",

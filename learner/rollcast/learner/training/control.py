@@ -9,12 +9,13 @@ from typing import NamedTuple, TypeAlias
 
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.health.rules import evaluator_skips
 from rollcast.learner.history.points import Sample
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.services.errors import NotReadyError, RefusedError
 from rollcast.services.history.history import EventSeverity, HistoryUpdate, LearnerActivity, RunFacts
 from rollcast.services.status.description import LearnerDescription
-from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, Phase
+from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, LearningFinding, Phase
 from rollcast.services.version import software_version
 
 # The time that a caller waits for the running update to end; the largest updates take seconds.
@@ -51,6 +52,7 @@ class TrainingControl:
         max_policy_lag: The largest lag that the run allows; None: it has no limit.
         pauses_by_rounds: True: `update_turn` lets the trainer go on during a pause, because several ranks agree on it.
         pauses_at: Says, in words, where training can be paused; empty: here.
+        learning: Returns what is not healthy about training, for the status; any thread may call it.
 
     Attributes:
         algorithm: See Args.
@@ -68,7 +70,9 @@ class TrainingControl:
         max_policy_lag: int | None = None,
         pauses_by_rounds: bool = False,
         pauses_at: str = "",
+        learning: Callable[[], tuple[LearningFinding, ...]] = tuple,
     ) -> None:
+        self._learning = learning
         self._pauses_by_rounds = pauses_by_rounds
         self._pauses_at = pauses_at
         self.algorithm = algorithm
@@ -240,10 +244,12 @@ class TrainingControl:
                 algorithm=self.algorithm,
                 software_version=software_version(),
             )
-        experience, progress, _, evaluation = self._steered
+        experience, progress, _, evaluate = self._steered
         of_actors = experience.actors.status()
         policy_lag_mean, policy_lag_max = progress.recent_lag()
         lags = {"policy_lag_mean": policy_lag_mean, "policy_lag_max": policy_lag_max}
+        evaluation = None if evaluate is None else evaluate()
+        skips = () if evaluation is None else evaluator_skips(evaluation.evaluations, evaluation.skipped)
         return dataclasses.replace(
             of_actors,
             **(dataclasses.asdict(progress.snapshot()) | lags),
@@ -252,7 +258,8 @@ class TrainingControl:
             run_dir=str(self._run_dir or ""),
             replay=experience.replay_status(),
             algorithm=self.algorithm,
-            evaluation=None if evaluation is None else evaluation(),
+            evaluation=evaluation,
+            findings=(*self._learning(), *skips),
         )
 
     @property

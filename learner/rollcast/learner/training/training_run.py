@@ -27,8 +27,10 @@ from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.experience.ranked import RankWishes
+from rollcast.learner.health.doctor import LearningDoctor
 from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.substeps import SubstepBuffers
+from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
@@ -181,6 +183,12 @@ def training_run(
         learner = _make_learner(settings, spaces, device, announce, ranks)
         _set_torch_threads(settings, learner.algorithm.policy, n_local_actors, announce, ranks)
         folder = _open_folder(settings, learner, stack, announce, ranks)
+        first_step = _cut_metrics(folder) if is_first else 0
+        doctor = LearningDoctor(
+            settings.model_dump(mode="json"),
+            learner.algorithm.policy.spaces,
+            read_records(folder.directory.metrics_path) if is_first else (),
+        )
         control = TrainingControl(
             algorithm=settings.algorithm,
             run_dir=folder.directory.path,
@@ -189,6 +197,7 @@ def training_run(
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
             pauses_by_rounds=ranks is not None,
             pauses_at="" if is_first else "the learner of rank 0",
+            learning=doctor.findings,
         )
         if ranks is None and not settings.deterministic:
             # Ranks make the same number of reductions, and a deterministic run that is resumed gives the same bits.
@@ -197,7 +206,7 @@ def training_run(
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
-        writers = _open_writers(folder, stack) if is_first else ()
+        writers = (*_open_writers(folder.directory, first_step, stack), doctor) if is_first else ()
         if settings.track is not None:
             writers = (*writers, stack.enter_context(_tracker(settings.track, settings, folder.directory)))
         prometheus = PrometheusWriter(control.status, control.actors)
@@ -334,16 +343,20 @@ def _open_folder(
     return _Folder(directory, checkpoint, is_new=settings.resume is None)
 
 
-def _open_writers(folder: _Folder, stack: ExitStack) -> tuple[MetricsWriter, ...]:
-    """Opens the writers of metrics. Removes records that are newer than the checkpoint: they will come again."""
-    first_step = 0
-    if not folder.is_new:
-        env_steps = folder.checkpoint[1].env_steps if folder.checkpoint is not None else 0
-        folder.directory.cut_metrics(env_steps)
-        first_step = env_steps + 1
+def _cut_metrics(folder: _Folder) -> int:
+    """Removes records that are newer than the checkpoint: they will come again. Returns the first step that is new."""
+    if folder.is_new:
+        return 0
+    env_steps = folder.checkpoint[1].env_steps if folder.checkpoint is not None else 0
+    folder.directory.cut_metrics(env_steps)
+    return env_steps + 1
+
+
+def _open_writers(directory: RunDirectory, first_step: int, stack: ExitStack) -> tuple[MetricsWriter, ...]:
+    """Opens the writers of metrics."""
     writers = (
-        JsonLinesWriter(folder.directory.metrics_path),
-        TensorBoardWriter(folder.directory.tensorboard_path, first_step=first_step),
+        JsonLinesWriter(directory.metrics_path),
+        TensorBoardWriter(directory.tensorboard_path, first_step=first_step),
     )
     stack.callback(close_all, writers)
     return writers

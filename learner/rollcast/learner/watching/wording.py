@@ -1,4 +1,4 @@
-"""Says in one sentence how a run stands: who waits for whom, and what to do."""
+"""Says in one sentence how a run stands: who waits for whom, and what to do; and what is not healthy about training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -27,6 +27,7 @@ _LONG_WAIT_S: Final = 5.0
 # A name and a text of somebody else in the sentence are cut to so many characters.
 _NAME_LENGTH: Final = 40
 _TEXT_LENGTH: Final = 160
+_SENTENCE_LENGTH: Final = 500
 
 _START_AN_ACTOR: Final = "start one with `rollcast actor --learner-address HOST:PORT`"
 _IN_TURNS: Final = (
@@ -54,6 +55,11 @@ def headline(view: RunView) -> str:
         return "Training is stopping: the learner saves its policy and closes."
     mean_return = "" if status.mean_return is None else f", mean return {decimal(status.mean_return)}"
     return f"Training has ended after {clock(status.seconds)}: {count(status.env_steps)} steps{mean_return}."
+
+
+def learning(view: RunView) -> list[str]:
+    """Returns what is not healthy about training, a sentence each, the worst first; escaped."""
+    return [] if view.status is None else [_shortened(one.sentence, _SENTENCE_LENGTH) for one in view.status.findings]
 
 
 def waiting_fraction(view: RunView) -> float | None:

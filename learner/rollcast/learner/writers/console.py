@@ -13,6 +13,8 @@ from rich.text import Text
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
 
+# Findings about training in the view; `rollcast doctor` has all of them.
+_MAX_FINDINGS = 3
 # Rows of statistics in the view; the metrics files have all of them.
 _MAX_STATISTICS = 12
 _BAR_WIDTH = 52
@@ -75,6 +77,8 @@ class ConsoleView:
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
         self._first_return: float | None = None
+        # The rules whose findings were lines already: each is told once.
+        self._found: set[str] = set()
         # The content of the last line, its time by `time.monotonic`, and the seconds between it and the one before.
         self._told: tuple[object, ...] = ()
         self._told_at = self._told_after_s = 0.0
@@ -140,6 +144,10 @@ class ConsoleView:
         statistics = _shown(self._statistics())
         if statistics:
             yield "  ".join(f"{name} {value}".rstrip() for name, value in statistics)
+        for finding in status.findings:
+            if finding.rule not in self._found:
+                self._found.add(finding.rule)
+                yield f"learning: {finding.sentence}"
 
     @staticmethod
     def _line(status: LearnerStatus) -> str:
@@ -165,7 +173,8 @@ class ConsoleView:
             f"  {_duration(status.seconds)}",
         )
         own = _own_statistics(self._statistics())
-        return Group(head, _figures(status), *own, *self._goals(status), _footer(status))
+        findings = [Text(printable(found.sentence), "yellow") for found in status.findings[:_MAX_FINDINGS]]
+        return Group(head, _figures(status), *own, *self._goals(status), *findings, _footer(status))
 
     def _goals(self, status: LearnerStatus) -> list[RenderableType]:
         goals: list[tuple[str, float, float, float, str]] = []

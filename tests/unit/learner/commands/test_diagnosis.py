@@ -7,7 +7,14 @@ from rollcast.learner.commands.diagnosis import Severity, diagnose
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayWaiting
-from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
+from rollcast.services.status.status import (
+    ActorInfo,
+    ActorState,
+    EvaluationStatus,
+    LearnerStatus,
+    LearningFinding,
+    Phase,
+)
 from tests.histories import replay_status
 
 
@@ -116,7 +123,7 @@ def test_every_operator_limit_has_its_own_advice():
     }
 
 
-def test_evaluation_without_evaluator_is_wrong_and_a_slow_one_a_note():
+def test_evaluation_without_evaluator_is_wrong():
     nobody = EvaluationStatus(last_error="ValueError: no licence")
     assert found(status_of(evaluation=nobody)) == [
         (
@@ -124,7 +131,9 @@ def test_evaluation_without_evaluator_is_wrong_and_a_slow_one_a_note():
             "no evaluator is connected, and policies are to be evaluated; the last one failed: ValueError: no licence",
         )
     ]
-    slow = EvaluationStatus(evaluators_alive=1, evaluations=3, skipped=4)
-    ((severity, what),) = found(status_of(evaluation=slow))
-    assert (severity, what[:46]) == (Severity.NOTE, "4 policies were due and not evaluated, 3 were:")
-    assert found(status_of(evaluation=EvaluationStatus(evaluators_alive=1, evaluations=4, skipped=4))) == []
+
+
+def test_what_the_learner_finds_about_training_is_a_note_with_its_advice():
+    told = LearningFinding("critic-clipped", "the critic's gradient is always clipped", "try --ppo.normalize-rewards")
+    (finding,) = diagnose(status_of(findings=(told,)), (), own_version="1.0")
+    assert (finding.severity, finding.what, finding.advice) == (Severity.NOTE, told.what, told.advice)

@@ -11,7 +11,7 @@ from rollcast.learner.watching.run_view import RunView
 from rollcast.learner.watching.states import ACTING
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, PolicyDelays
 from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.status.status import ActorState
+from rollcast.services.status.status import ActorState, LearningFinding
 from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update
 from tests.processes import ROOT
 
@@ -43,7 +43,7 @@ def hostile_run() -> HistoryUpdate:
     return update(
         60.0,
         run=dataclasses.replace(RUN, env_id=HOSTILE, run_dir=HOSTILE, algorithm=HOSTILE),
-        status=status(waiting_for=HOSTILE, waiting_s=60.0),
+        status=status(waiting_for=HOSTILE, waiting_s=60.0, findings=(LearningFinding(HOSTILE, HOSTILE, HOSTILE),) * 3),
         actors=(
             actor(HOSTILE, 0, state=ActorState.FAILED, last_error=HOSTILE),
             actor("漢" * 60, 1),
@@ -226,3 +226,12 @@ def test_docs_show_relays_as_they_are_drawn():
     lines = [line.rstrip() for line in drawn(view_of(relayed_run(250)), width=110)]
     begin = next(index for index, line in enumerate(lines) if line.startswith("relays "))
     assert blocks_of_the_docs()[1] == lines[begin : begin + 10]
+
+
+def test_what_is_not_healthy_stands_below_the_sentence():
+    found = tuple(LearningFinding("rule", f"finding {i}", "try --ppo.learning-rate") for i in range(3))
+    lines = drawn(view_of(update(60.0, run=RUN, status=status(findings=found))))
+    begin = lines.index("finding 0; try --ppo.learning-rate")
+    assert begin == 2
+    assert lines[begin + 1].startswith("finding 1;")
+    assert not any("finding 2" in line for line in lines)

@@ -8,7 +8,7 @@ from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.errors import NotReadyError, RefusedError
 from rollcast.services.history.history import RunFacts
-from rollcast.services.status.status import Phase
+from rollcast.services.status.status import EvaluationStatus, LearningFinding, Phase
 from tests.actor_kinds import make_actors
 
 
@@ -29,6 +29,15 @@ def test_the_status_of_an_algorithm_without_a_buffer_has_none():
     status = attached().status()
     assert status.replay is None
     assert (status.duplicate_rollouts, status.rejected_rollouts, status.stale_trajectories) == (0, 0, 0)
+
+
+def test_the_status_has_what_is_not_healthy_and_an_evaluator_that_skips_most():
+    told = LearningFinding("critic-clipped", "the critic is far off", "try --ppo.normalize-rewards")
+    control = TrainingControl(algorithm="ppo", run_dir=None, learning=lambda: (told,))
+    assert control.status().findings == ()
+    evaluation = EvaluationStatus(evaluators_alive=1, evaluations=3, skipped=4)
+    control.attach(FreshExperience(make_actors("sequential")), TrainingProgress(), None, lambda: evaluation)
+    assert [finding.rule for finding in control.status().findings] == ["critic-clipped", "evaluator-skips"]
 
 
 def test_no_update_starts_while_paused_and_pausing_waits_for_the_running_one():

@@ -6,6 +6,7 @@ from rollcast.learner.watching.relays import RelayActors
 from rollcast.learner.watching.run_view import RunView
 from rollcast.learner.watching.wording import (
     headline,
+    learning,
     recent_rate,
     relay_name,
     relay_text,
@@ -15,7 +16,7 @@ from rollcast.learner.watching.wording import (
 )
 from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.status.status import ActorInfo, ActorState, Phase
+from rollcast.services.status.status import ActorInfo, ActorState, LearningFinding, Phase
 from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, replay_status, status, update
 
 A, S, W, P = (
@@ -49,6 +50,17 @@ def sentence(waiting: float = 0.0, *, states: list[ActingState] | None = None, a
 
 def test_says_that_nothing_is_known_yet():
     assert headline(RunView()) == "The learner has not said anything yet."
+
+
+def test_what_is_not_healthy_about_training_is_a_sentence_each_cut_and_escaped():
+    found = (
+        LearningFinding("critic-clipped", "the critic is far\x1b off", "try --ppo.normalize-rewards"),
+        LearningFinding("long", "x" * 999, "y"),
+    )
+    first, second = learning(view_of(update(60.0, run=RUN, status=status(findings=found))))
+    assert first == "the critic is far\\x1b off; try --ppo.normalize-rewards"
+    assert len(second) == 500
+    assert learning(RunView()) == learning(view_of(update(60.0, run=RUN, status=status()))) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from rollcast.learner.writers.console import ConsoleView
-from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
+from rollcast.services.status.status import EvaluationStatus, LearnerStatus, LearningFinding, Phase
 
 STATUS = LearnerStatus(
     phase=Phase.TRAINING,
@@ -71,6 +71,32 @@ def test_what_it_waits_for_takes_the_last_line_and_the_height_stays():
     lines = screen_of(waiting).splitlines()
     assert "waiting 12 s for rollouts: no actor has joined" in lines[-2] + lines[-1]
     assert len(lines) == len(screen_of(STATUS).splitlines())
+
+
+FOUND = tuple(
+    LearningFinding(f"rule-{i}", f"the critic learns nothing\x1b useful {i}", "try --ppo.normalize-rewards, or " * 3)
+    for i in range(5)
+)
+
+
+def test_what_is_not_healthy_stands_above_the_last_line():
+    screen = screen_of(replace(STATUS, findings=FOUND))
+    last = screen[screen.rindex("rollcast") :]
+    shown = [f"useful {i}; try --ppo.normalize-rewards" in " ".join(last.split()) for i in range(5)]
+    assert shown == [True, True, True, False, False]
+    assert "nothing\\x1b useful" in last
+    assert max(len(line) for line in last.splitlines()) <= 80
+    assert "runs/one" in last.splitlines()[-2] + last.splitlines()[-1]
+
+
+def test_without_a_terminal_each_finding_is_told_once():
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
+    with ConsoleView(lambda: STATUS, console, plain_interval_s=60.0) as view:
+        for findings in ((), FOUND[:1], FOUND[:2], FOUND[:2]):
+            view.show(replace(STATUS, findings=findings))
+    told = [line for line in console.file.getvalue().splitlines() if line.startswith("learning: ")]
+    expected = [f"learning: the critic learns nothing\\x1b useful {i}" for i in range(2)]
+    assert [line.partition(";")[0] for line in told] == expected
 
 
 def test_before_the_first_episode_and_goals_that_are_no_fraction():
