@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -90,6 +91,29 @@ def test_a_record_counts_the_episodes_that_were_dropped():
     assert counts[0] == 4, "two actors with two environments each: of four steps the third raises"
     assert counts == sorted(counts)
     assert counts[-1] > 4
+
+
+def test_records_and_status_have_the_lag_since_the_record_before():
+    class Lagging(FreshExperience):
+        """The first batch is old, and was waited for."""
+
+        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+            experience = super().next(learner_device, progress=progress)
+            is_first = progress == 0.0
+            lag = np.full(len(experience.policy_lag), 40 if is_first else 1)
+            return dataclasses.replace(experience, policy_lag=lag, waited_s=1e6 if is_first else 0.0)
+
+    kept, control = KeptMetrics(), TrainingControl(algorithm="impala", run_dir=None)
+    trainer = trainer_of(Lagging(make_actors("sequential")), writers=[kept], control=control, log_interval_s=1e9)
+    summary = trainer.run()
+    first, last = kept.records
+    assert [first[f"queue/policy_lag_{name}"] for name in ("mean", "max")] == [40.0, 40]
+    assert [last[f"queue/policy_lag_{name}"] for name in ("mean", "max")] == [1.0, 1]
+    assert (first["speed/waiting_fraction"], last["speed/waiting_fraction"]) == (1.0, 0.0)
+    status = control.status()
+    assert (status.policy_lag_mean, status.policy_lag_max) == (1.0, 1)
+    assert status.waiting_fraction > 1, "of the run: the scaler subtracts two of them"
+    assert (summary.policy_lag_mean, summary.policy_lag_max) == (pytest.approx(46 / 7), 40)
 
 
 def test_the_last_record_is_of_the_end_of_training():
