@@ -1,16 +1,13 @@
 """Sums the values that updates return until they are written, on the device that computed them."""
 
 import math
-from collections.abc import Sequence
-from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.writers.metric_names import has_largest, is_scheduled, largest_of
-
-_CPU: Final = torch.device("cpu")
 
 
 class _Sums:
@@ -33,7 +30,7 @@ class _Sums:
 class UpdateMetrics:
     """The values of the updates since the last record. It belongs to the trainer's thread.
 
-    An update costs four operations on the device, however many values it returns, and waits for none of them. Memory
+    An update costs three operations on the device, however many values it returns, and waits for none of them. Memory
     is bounded by the number of different sets of names that updates return.
     """
 
@@ -41,26 +38,37 @@ class UpdateMetrics:
         # By device and names, those of the latest update last.
         self._sums: dict[tuple[torch.device, tuple[str, ...]], _Sums] = {}
 
-    @torch.no_grad()
     def add(self, metrics: Metrics) -> None:
         """Adds what an update returned.
 
         Args:
             metrics: Values by name: numbers, or 0-dim tensors, whose memory may change afterwards.
         """
-        by_device: dict[torch.device, dict[str, Tensor | float]] = {}
+        numbers: dict[str, float] = {}
+        tensors: dict[str, Tensor] = {}
         for name, value in metrics.items():
-            device = value.device if isinstance(value, Tensor) else _CPU
-            by_device.setdefault(device, {})[name] = value
-        for device, found in by_device.items():
-            values = _vector(device, tuple(found.values()))
-            key = device, tuple(found)
-            sums = self._sums.pop(key, None)
-            if sums is None:
-                sums = _Sums(values)
+            if not isinstance(value, Tensor):
+                numbers[name] = float(value)
+            elif value.is_cpu:
+                # read at once: nothing computes meanwhile
+                numbers[name] = value.item()
             else:
-                sums.add(values)
-            self._sums[key] = sums
+                tensors[name] = value
+        if numbers:
+            self._add(tuple(numbers), torch.from_numpy(np.array(list(numbers.values()))))
+        if tensors:
+            device = next(iter(tensors.values())).device
+            with torch.no_grad():
+                self._add(tuple(tensors), torch.stack([value.to(device) for value in tensors.values()]))
+
+    def _add(self, names: tuple[str, ...], values: Tensor) -> None:
+        key = values.device, names
+        sums = self._sums.pop(key, None)
+        if sums is None:
+            sums = _Sums(values)
+        else:
+            sums.add(values)
+        self._sums[key] = sums
 
     def take(self) -> dict[str, float]:
         """Returns the values of a record, and begins anew. Waits for the device.
@@ -86,12 +94,3 @@ class UpdateMetrics:
         peaks = {largest_of(name): value for name, value in largest.items() if has_largest(name)}
         means = {name: last[name] if is_scheduled(name) else total / counts[name] for name, total in totals.items()}
         return {**peaks, **means}
-
-
-def _vector(device: torch.device, values: Sequence[Tensor | float]) -> Tensor:
-    """Returns values of one device as one tensor `[values]`."""
-    if device.type == "cpu":
-        # read at once: nothing computes meanwhile
-        numbers = [value.item() if isinstance(value, Tensor) else float(value) for value in values]
-        return torch.tensor(numbers, dtype=torch.float64)
-    return torch.stack([value for value in values if isinstance(value, Tensor)])
