@@ -41,6 +41,9 @@ WELL = sorted({path.stem for path in RUNS.glob("*.jsonl")} - set(SPOILT))
 
 def recorded(name: str) -> RunRecords:
     settings, *rows = map(json.loads, (RUNS / f"{name}.jsonl").read_text().splitlines())
+    if settings["env_id"] is None:
+        # one that gymnasium does not know
+        return RunRecords(records=rows, settings=settings)
     env = gymnasium.make(settings["env_id"])
     observation = env.observation_space
     if name == "ppo-observations-times-1000":
