@@ -70,6 +70,22 @@ class DistributedActorsSuite:
                     break
             assert 2 in seen, f"after 50 batches only versions {seen}"
 
+    def test_environments_know_the_progress_of_the_version_that_plays_the_rollout(self, make_actors: MakeActors):
+        with make_actors(env_id="tests.environments:ProgressEnv") as actors:
+            batch, *_ = actors.collect_outputs("cpu")
+            assert (batch.reward == 0.0).all()
+            actors.progress = 0.25
+            actors.broadcast_updated_policy(next_state(actors, 0.5))
+            seen = set()
+            for _ in range(50):
+                batch, *_ = actors.collect_outputs("cpu")
+                progress = np.where(np.asarray(batch.policy_version) == 2, 0.25, 0.0)
+                np.testing.assert_array_equal(batch.reward, np.tile(progress, (4, 1)))
+                seen |= set(batch.policy_version.tolist())
+                if 2 in seen:
+                    break
+            assert 2 in seen, f"after 50 batches only versions {seen}"
+
     def test_start_stop_start(self, make_actors: MakeActors):
         actors = make_actors()
         for _ in range(2):

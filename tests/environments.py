@@ -54,6 +54,29 @@ class SlowEnv(CountingEnv):
         return super().step(action)
 
 
+class ProgressEnv(CountingEnv):
+    """The reward is the progress of training that it was told last; -1 before.
+
+    Args:
+        n_steps: Steps in an episode.
+        raises_from: It raises when the progress is as large.
+    """
+
+    def __init__(self, n_steps: int = 5, raises_from: float = 2.0) -> None:
+        super().__init__(n_steps)
+        self._progress = -1.0
+        self._raises_from = raises_from
+
+    def set_progress(self, progress: float) -> None:
+        if progress >= self._raises_from:
+            raise ValueError(f"no level for {progress}")
+        self._progress = progress
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, self._progress, terminated, truncated, info
+
+
 class ActionRewardEnv(CountingEnv):
     """The reward is the action."""
 

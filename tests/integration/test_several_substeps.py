@@ -76,7 +76,7 @@ def play(address: str, until: Callable[[], bool]) -> int:
         while not connection.ended and not until():
             if not connection.wait_for_credit(sequence, 0.2):
                 continue
-            version, state = connection.take_policy()
+            version, state, _ = connection.take_policy()
             if version != policy.version:
                 policy.load(version, state)
             rollout = world.play(policy)

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from rollcast.v1 import tensor_pb2 as rollcast_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/policy.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/tensor.proto\"\x12\n\x10GetPolicyRequest\"L\n\x11GetPolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xb1\x01\n\x16SubscribePolicyRequest\x12\x15\n\rafter_version\x18\x01 \x01(\x04\x12\x14\n\x0c\x65valuator_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63tor_id\x18\x05 \x01(\t\x12.\n\tencodings\x18\x04 \x03(\x0e\x32\x1b.rollcast.v1.PolicyEncoding\x12\x13\n\x0b\x62\x61se_digest\x18\x06 \x01(\x0c\"R\n\x17SubscribePolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xe0\x01\n\x0bPolicyChunk\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12-\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x1b.rollcast.v1.PolicyEncoding\x12\x14\n\x0c\x62\x61se_version\x18\x08 \x01(\x04\x12\x12\n\nfile_bytes\x18\t \x01(\x04\x12\x13\n\x0b\x66ile_digest\x18\n \x01(\x0c\"\xc3\x01\n\nActRequest\x12-\n\x0bobservation\x18\x01 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x13\n\x0bsubstep_key\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"n\n\x0b\x41\x63tResponse\x12#\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\"\n\x05state\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor*j\n\x0ePolicyEncoding\x12\x1f\n\x1bPOLICY_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18POLICY_ENCODING_BFLOAT16\x10\x01\x12\x19\n\x15POLICY_ENCODING_DELTA\x10\x02\x32\xf7\x01\n\rPolicyService\x12L\n\tGetPolicy\x12\x1d.rollcast.v1.GetPolicyRequest\x1a\x1e.rollcast.v1.GetPolicyResponse0\x01\x12^\n\x0fSubscribePolicy\x12#.rollcast.v1.SubscribePolicyRequest\x1a$.rollcast.v1.SubscribePolicyResponse0\x01\x12\x38\n\x03\x41\x63t\x12\x17.rollcast.v1.ActRequest\x1a\x18.rollcast.v1.ActResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollcast/v1/policy.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/tensor.proto\"\x12\n\x10GetPolicyRequest\"L\n\x11GetPolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xb1\x01\n\x16SubscribePolicyRequest\x12\x15\n\rafter_version\x18\x01 \x01(\x04\x12\x14\n\x0c\x65valuator_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x63tor_id\x18\x05 \x01(\t\x12.\n\tencodings\x18\x04 \x03(\x0e\x32\x1b.rollcast.v1.PolicyEncoding\x12\x13\n\x0b\x62\x61se_digest\x18\x06 \x01(\x0c\"R\n\x17SubscribePolicyResponse\x12\'\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x18.rollcast.v1.PolicyChunk\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\xf2\x01\n\x0bPolicyChunk\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12-\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x1b.rollcast.v1.PolicyEncoding\x12\x14\n\x0c\x62\x61se_version\x18\x08 \x01(\x04\x12\x12\n\nfile_bytes\x18\t \x01(\x04\x12\x13\n\x0b\x66ile_digest\x18\n \x01(\x0c\x12\x10\n\x08progress\x18\x0b \x01(\x01\"\xc3\x01\n\nActRequest\x12-\n\x0bobservation\x18\x01 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\x12\x15\n\rdeterministic\x18\x02 \x01(\x08\x12\x13\n\x0bsubstep_key\x18\x03 \x01(\t\x12\"\n\x05state\x18\x04 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x36\n\x14previous_observation\x18\x05 \x03(\x0b\x32\x18.rollcast.v1.NamedTensor\"n\n\x0b\x41\x63tResponse\x12#\n\x06\x61\x63tion\x18\x01 \x01(\x0b\x32\x13.rollcast.v1.Tensor\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\"\n\x05state\x18\x03 \x01(\x0b\x32\x13.rollcast.v1.Tensor*j\n\x0ePolicyEncoding\x12\x1f\n\x1bPOLICY_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18POLICY_ENCODING_BFLOAT16\x10\x01\x12\x19\n\x15POLICY_ENCODING_DELTA\x10\x02\x32\xf7\x01\n\rPolicyService\x12L\n\tGetPolicy\x12\x1d.rollcast.v1.GetPolicyRequest\x1a\x1e.rollcast.v1.GetPolicyResponse0\x01\x12^\n\x0fSubscribePolicy\x12#.rollcast.v1.SubscribePolicyRequest\x1a$.rollcast.v1.SubscribePolicyResponse0\x01\x12\x38\n\x03\x41\x63t\x12\x17.rollcast.v1.ActRequest\x1a\x18.rollcast.v1.ActResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.policy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POLICYENCODING']._serialized_start=966
-  _globals['_POLICYENCODING']._serialized_end=1072
+  _globals['_POLICYENCODING']._serialized_start=984
+  _globals['_POLICYENCODING']._serialized_end=1090
   _globals['_GETPOLICYREQUEST']._serialized_start=67
   _globals['_GETPOLICYREQUEST']._serialized_end=85
   _globals['_GETPOLICYRESPONSE']._serialized_start=87
@@ -43,11 +43,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_start=345
   _globals['_SUBSCRIBEPOLICYRESPONSE']._serialized_end=427
   _globals['_POLICYCHUNK']._serialized_start=430
-  _globals['_POLICYCHUNK']._serialized_end=654
-  _globals['_ACTREQUEST']._serialized_start=657
-  _globals['_ACTREQUEST']._serialized_end=852
-  _globals['_ACTRESPONSE']._serialized_start=854
-  _globals['_ACTRESPONSE']._serialized_end=964
-  _globals['_POLICYSERVICE']._serialized_start=1075
-  _globals['_POLICYSERVICE']._serialized_end=1322
+  _globals['_POLICYCHUNK']._serialized_end=672
+  _globals['_ACTREQUEST']._serialized_start=675
+  _globals['_ACTREQUEST']._serialized_end=870
+  _globals['_ACTRESPONSE']._serialized_start=872
+  _globals['_ACTRESPONSE']._serialized_end=982
+  _globals['_POLICYSERVICE']._serialized_start=1093
+  _globals['_POLICYSERVICE']._serialized_end=1340
 # @@protoc_insertion_point(module_scope)

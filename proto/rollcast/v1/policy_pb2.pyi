@@ -54,7 +54,7 @@ class SubscribePolicyResponse(_message.Message):
     def __init__(self, chunk: _Optional[_Union[PolicyChunk, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PolicyChunk(_message.Message):
-    __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload", "encoding", "base_version", "file_bytes", "file_digest")
+    __slots__ = ("version", "index", "count", "total_bytes", "digest", "payload", "encoding", "base_version", "file_bytes", "file_digest", "progress")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class PolicyChunk(_message.Message):
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     index: int
     count: int
@@ -75,7 +76,8 @@ class PolicyChunk(_message.Message):
     base_version: int
     file_bytes: int
     file_digest: bytes
-    def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., encoding: _Optional[_Union[PolicyEncoding, str]] = ..., base_version: _Optional[int] = ..., file_bytes: _Optional[int] = ..., file_digest: _Optional[bytes] = ...) -> None: ...
+    progress: float
+    def __init__(self, version: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., total_bytes: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., encoding: _Optional[_Union[PolicyEncoding, str]] = ..., base_version: _Optional[int] = ..., file_bytes: _Optional[int] = ..., file_digest: _Optional[bytes] = ..., progress: _Optional[float] = ...) -> None: ...
 
 class ActRequest(_message.Message):
     __slots__ = ("observation", "deterministic", "substep_key", "state", "previous_observation")

@@ -165,9 +165,11 @@ def _collect_and_send(
         newest = connection.take_policy()
         if newest is not None and newest[0] != policy.version:
             metrics.clock.enter(ActingState.LOADING_POLICY)
-            policy.load(*newest)
+            policy.load(newest.version, newest.state)
             metrics.loaded(policy.version)
         metrics.clock.enter(ActingState.ACTING)
+        if newest is not None:
+            worker.set_progress(newest.progress)
         rollout = worker.collect(should_stop)
         watchdog.rest()
         if rollout is None:

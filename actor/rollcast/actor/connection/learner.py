@@ -8,12 +8,11 @@ from typing import Unpack
 
 from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.outbox import Outbox
-from rollcast.actor.connection.policy_feed import PolicyFeed
+from rollcast.actor.connection.policy_feed import PolicyFeed, ReceivedPolicy
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError
-from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.activity import ActorActivity
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
@@ -91,8 +90,8 @@ class LearnerConnection(Connection):
         with self._changed:
             return self._outbox.credit_sequence >= sequence
 
-    def take_policy(self) -> tuple[int, PolicyState] | None:
-        """Returns the learner's newest policy, `(version, state)`; None before the first."""
+    def take_policy(self) -> ReceivedPolicy | None:
+        """Returns the learner's newest policy; None before the first."""
         with self._changed:
             return self._feed.newest
 

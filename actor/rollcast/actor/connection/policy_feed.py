@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.client.client import LearnerClient
@@ -14,6 +15,20 @@ from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
 
 logger = logging.getLogger(__name__)
+
+
+class ReceivedPolicy(NamedTuple):
+    """A policy as a learner has published it.
+
+    Attributes:
+        version: Its version.
+        state: Its arrays.
+        progress: The progress of training when it was cast, in [0, 1].
+    """
+
+    version: int
+    state: PolicyState
+    progress: float
 
 
 class PolicyFeed:
@@ -48,11 +63,11 @@ class PolicyFeed:
         self._actor_id = ""
         self._learner_nonce = 0
         self._subscription: PolicySubscription | None = None
-        self._newest: tuple[int, PolicyState] | None = None
+        self._newest: ReceivedPolicy | None = None
 
     @property
-    def newest(self) -> tuple[int, PolicyState] | None:
-        """The newest policy, `(version, state)`; None before the learner's first."""
+    def newest(self) -> ReceivedPolicy | None:
+        """The newest policy; None before the learner's first."""
         return self._newest
 
     def follow(self, client: LearnerClient, actor_id: str, learner_nonce: int) -> None:
@@ -67,17 +82,18 @@ class PolicyFeed:
             self._newest = None
         self._client, self._actor_id, self._learner_nonce = client, actor_id, learner_nonce
 
-    def take(self, client: LearnerClient, version: int, state: PolicyState) -> None:
+    def take(self, client: LearnerClient, version: int, state: PolicyState, progress: float) -> None:
         """Takes a policy that came with an answer, unless a newer one is here, or another learner was joined.
 
         Args:
             client: The client by which it came.
             version: Its version.
             state: Its arrays.
+            progress: The progress of training, in [0, 1].
         """
         with self._changed:
             if self._client is client and (self._newest is None or version > self._newest[0]):
-                self._newest = version, state
+                self._newest = ReceivedPolicy(version, state, progress)
                 self._changed.notify_all()
 
     def cancel(self) -> None:
@@ -110,7 +126,7 @@ class PolicyFeed:
                     with self._changed:
                         if self._client is not client:
                             break
-                    self.take(client, version, state)
+                    self.take(client, version, state, self._assembler.progress)
             except RollcastError as error:
                 lost = error
                 logger.debug("lost the policy stream: %s", error)

@@ -47,6 +47,11 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
             last = self._first(observation)
         return last, float(reward[0]), *ends, {}
 
+    def set_progress(self, progress: float) -> None:
+        """Tells the vector how far training has come, if it asks for it."""
+        if (method := getattr(self._vector_env.unwrapped, "set_progress", None)) is not None:
+            method(progress)
+
     def close(self) -> None:
         """Closes the vector."""
         self._vector_env.close()

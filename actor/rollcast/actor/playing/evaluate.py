@@ -271,6 +271,8 @@ def _play(
     left = derive_seeds([seed], _MAX_TRIES * n_episodes if may_raise else n_episodes)
     played: list[tuple[dict[ActorId, float], int]] = []
     try:
+        # Always the whole task: returns of earlier and later policies can be compared.
+        vector_env.set_progress(1.0)
         while left and len(played) < n_episodes:
             try:
                 played.append(

@@ -14,7 +14,13 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.wrapper import EVENTS_KEY
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
-from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos, GroupDescription, deal_seeds
+from rollcast.actor.vector.environment_group import (
+    SET_PROGRESS,
+    EnvFactory,
+    EnvironmentInfos,
+    GroupDescription,
+    deal_seeds,
+)
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, RefusedError
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.spaces.spaces import describe_space, space_leaves
@@ -189,6 +195,20 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         with NotesFailure(self, EnvironmentFailedError, ConfigurationError):
             return self._call_all(name, args, kwargs)
 
+    def set_progress(self, progress: float) -> None:
+        """Calls `set_progress(progress)` of every environment, if all have that method.
+
+        Args:
+            progress: The progress of training, in [0, 1].
+
+        Raises:
+            EnvironmentFailedError: If an environment raised.
+            EnvironmentLostError: As for `reset`.
+            RefusedError: As for `reset`.
+        """
+        if self._takes_progress:
+            self.call(SET_PROGRESS, progress)
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Reads an attribute of every environment: `call` without arguments."""
         return self.call(name)
@@ -249,6 +269,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self.action_space = batch_space(expected[1], self.num_envs)
         self.metadata = descriptions[0].metadata | {"autoreset_mode": self.autoreset_mode}
         self.render_mode = descriptions[0].render_mode
+        self._takes_progress = all(description.takes_progress for description in descriptions)
 
     def _ready_arrays(self) -> EnvironmentArrays:
         """Returns the arrays; raises if the environments cannot be called now."""

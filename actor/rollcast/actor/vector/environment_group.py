@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
+# The method of an environment that is told the progress of training.
+SET_PROGRESS: Final = "set_progress"
+
 # The column of seeds is int64; larger seeds are used, and shown as -1.
 _LARGEST_SHOWN_SEED = 2**63 - 1
 
@@ -34,11 +37,13 @@ class GroupDescription:
         spaces: Observation and action space by index of the environment: of the first, and of those that differ.
         metadata: The first environment's metadata.
         render_mode: The first environment's render mode.
+        takes_progress: Whether all of them have a method `set_progress`.
     """
 
     spaces: dict[int, tuple[Space[Any], Space[Any]]]
     metadata: dict[str, Any]
     render_mode: str | None
+    takes_progress: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,12 @@ class EnvironmentGroup:
         for index, env in enumerate(self._envs, self.first_index):
             if (env.observation_space, env.action_space) != expected:
                 spaces[index] = (env.observation_space, env.action_space)
-        return GroupDescription(spaces=spaces, metadata=dict(first.metadata), render_mode=first.render_mode)
+        return GroupDescription(
+            spaces=spaces,
+            metadata=dict(first.metadata),
+            render_mode=first.render_mode,
+            takes_progress=all(env.has_wrapper_attr(SET_PROGRESS) for env in self._envs),
+        )
 
     def attach(self, arrays: EnvironmentArrays, progress: memoryview, progress_index: int) -> None:
         """Sets the arrays that values are read from and written to. Call it before the first `reset`.

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, cast
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.make import (
     DEFAULT_STEP_TIMEOUT_S,
     EnvFactory,
@@ -18,6 +18,8 @@ from rollcast.actor.environments.make import (
 from rollcast.actor.environments.recovering import FAILURE_KEY
 from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.actor.statistics.wrapper import EVENTS_KEY
+from rollcast.actor.vector.base import LockstepVectorEnv
+from rollcast.actor.vector.environment_group import SET_PROGRESS
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
@@ -103,6 +105,30 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
         return vector_env.spaces
     spaces = SubstepSpaces(observation=vector_env.single_observation_space, action=vector_env.single_action_space)
     return {FLAT_SUBSTEP: spaces}
+
+
+def set_progress(vector_env: Environments, progress: float) -> None:
+    """Calls `set_progress(progress)` of the environments that have it, or of a registered vector that has it.
+
+    Args:
+        vector_env: The vector environment.
+        progress: The progress of training, in [0, 1].
+
+    Raises:
+        EnvironmentFailedError: An environment raised.
+    """
+    if isinstance(vector_env, LockstepVectorEnv | StructuredVectorEnv):
+        vector_env.set_progress(progress)
+        return
+    method = getattr(vector_env.unwrapped, SET_PROGRESS, None)
+    if method is None:
+        return
+    try:
+        method(progress)
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFailedError(
+            FailureReport.of(error, doing=SET_PROGRESS, env_index=None, env_seed=None)
+        ) from error
 
 
 def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> EnvironmentSpaces:

@@ -13,6 +13,7 @@ from rollcast.actor.environments.returned_values import InvalidValueError, check
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
+from rollcast.actor.vector.environment_group import SET_PROGRESS
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import (
@@ -119,6 +120,25 @@ class StructuredVectorEnv:
         """
         self._alive[index].update(actions)
         return self._asked(index, "step", lambda: self._envs[index].step(actions))
+
+    def set_progress(self, progress: float) -> None:
+        """Calls `set_progress(progress)` of each environment, or of the outermost of its layers that has the method.
+
+        Args:
+            progress: The progress of training, in [0, 1].
+
+        Raises:
+            EnvironmentFailedError: If one raised.
+        """
+        for index, env in enumerate(self._envs):
+            method = next((found for layer in env.layers() if (found := getattr(layer, SET_PROGRESS, None))), None)
+            if method is None:
+                continue
+            try:
+                method(progress)
+            except (Exception, SystemExit) as error:
+                report = FailureReport.of(error, doing=SET_PROGRESS, env_index=index, env_seed=self._seeds[index])
+                raise EnvironmentFailedError(report) from error
 
     def get_actor_rewards(self) -> NDArray[np.float32]:
         """Returns every agent's rewards in the last turn: `[n_actors, n_envs]`, in the order of `actors`."""

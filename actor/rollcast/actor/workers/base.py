@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from rollcast.actor.environments.executed_actions import ExecutedActions
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.statistics.firing import listen_to
-from rollcast.actor.vector.make import Environments, environment_spaces
+from rollcast.actor.vector.make import Environments, environment_spaces, set_progress
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.value_check import ValueCheck
@@ -64,6 +64,17 @@ class Worker(ABC, Generic[_Environments]):
     @abstractmethod
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
         """Returns the next rollout; None if `should_stop` returned True."""
+
+    def set_progress(self, progress: float) -> None:
+        """Tells the environments that ask for it how far training has come. Call it between rollouts.
+
+        Args:
+            progress: In [0, 1].
+
+        Raises:
+            EnvironmentFailedError: An environment raised.
+        """
+        set_progress(self._vector_env, progress)
 
     def close(self) -> None:
         """Closes the environments. Idempotent."""

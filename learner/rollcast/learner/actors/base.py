@@ -51,6 +51,7 @@ class DistributedActors(ABC):
             kept for the next call. Infinity by default.
         interrupted: True once `interrupt` was called.
         is_in_a_hurry: True once `hurry` was called.
+        progress: The progress of training, in [0, 1], that goes with the next version to environments that ask for it.
         batch_names: The trajectories in the last batch of `collect_outputs`.
         batch_arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
         resumes_in_step: True for kinds that can begin in the middle of a deterministic run.
@@ -95,6 +96,7 @@ class DistributedActors(ABC):
         self.n_actors = n_actors
         self.batch_size = batch_size
         self.collect_timeout_s = collect_timeout_s
+        self.progress = 0.0
         self._deterministic = deterministic
         self.waiting = WaitMonitor()
         # When `next_slice` gives up with a NotReadyError. Only a rank among several has such a time.

@@ -68,7 +68,7 @@ class PolicyPublisher:
         self._next_version = first_version
         # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder and nobody else.
         self._changed = threading.Condition()
-        self._handed: tuple[int, PolicyState] | None = None  # not yet taken by the encoder
+        self._handed: tuple[int, PolicyState, float] | None = None  # not yet taken by the encoder
         self._version = 0
         self._newest: tuple[EncodedPolicy, PolicyState] | None = None
         self._error: BaseException | None = None
@@ -90,11 +90,12 @@ class PolicyPublisher:
         """True once no further version will come."""
         return self._subscribers.ended
 
-    def publish(self, state: PolicyState) -> int:
+    def publish(self, state: PolicyState, progress: float = 0.0) -> int:
         """Hands a new version over to the encoder, and returns its number.
 
         Args:
             state: Its arrays. They are read later, in another thread, and must not change.
+            progress: The progress of training, in [0, 1].
 
         Raises:
             RollcastError: The version before could not be encoded: training has diverged, or an array has a dtype that
@@ -107,7 +108,7 @@ class PolicyPublisher:
             self._raise_error()
             self._version = self._next_version
             self._next_version += 1
-            self._handed = self._version, state
+            self._handed = self._version, state, progress
             if self._encoder is None:
                 self._encoder = threading.Thread(target=self._encode_all, name="rollcast-encoder", daemon=True)
                 self._encoder.start()
@@ -207,9 +208,9 @@ class PolicyPublisher:
                 self._changed.wait_for(lambda: self._handed is not None or self._is_closing)
                 if self._handed is None:
                     return
-                (version, state), self._handed = self._handed, None
+                (version, state, progress), self._handed = self._handed, None
             try:
-                encoded = encode_policy(version, state)
+                encoded = encode_policy(version, state, progress)
             except BaseException as error:  # noqa: BLE001  # the trainer raises it, whatever it is
                 with self._changed:
                     self._error, self._handed = error, None

@@ -93,6 +93,7 @@ class Reception:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: See `ServingOptions`.
         earlier: The state that an earlier learner of the run has left.
+        progress: The progress of training, in [0, 1], for the first version.
         memory: See `ServingOptions`.
         homes: Likewise.
     """
@@ -110,6 +111,7 @@ class Reception:
         durable: RolloutLog | None,
         evaluations: Evaluations | None,
         earlier: EarlierLearner,
+        progress: float = 0.0,
         memory: RunHistory | None = None,
         homes: ActorHomes = ONE_HOME,
     ) -> None:
@@ -137,7 +139,7 @@ class Reception:
             every_version=in_step,
         )
         self._rounds = rounds
-        self.cast(policy.state_arrays())
+        self.cast(policy.state_arrays(), progress)
         # A policy that cannot be cast should fail here, and not at the first update.
         self.publisher.settle()
         self.intake = RolloutIntake(
@@ -207,9 +209,9 @@ class Reception:
             self._servers.append(server)
             self._announced.enter_context(announced(server.address, endpoint.announcement))
 
-    def cast(self, state: PolicyState) -> None:
+    def cast(self, state: PolicyState, progress: float) -> None:
         """Hands the next version to the publisher, and begins its round if there are rounds."""
-        version = self.publisher.publish(state)
+        version = self.publisher.publish(state, progress)
         if self._memory is not None:
             self._memory.published(version)
         if self._rounds is not None:

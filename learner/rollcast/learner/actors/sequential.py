@@ -163,8 +163,9 @@ class SequentialDistributedActors(DistributedActors):
         """Loads the next version into every actor, which uses it from its next rollout on."""
         self._version += 1
         self._newest = state_dict
-        for _, policy in self._workers:
+        for worker, policy in self._workers:
             policy.load(self._version, state_dict)
+            worker.set_progress(self.progress)
 
     @property
     def evaluators(self) -> EvaluatorsInfo:

@@ -158,6 +158,7 @@ class ServedDistributedActors(DistributedActors):
             durable=durable,
             evaluations=self._serving.evaluations,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
+            progress=self.progress,
             memory=self._serving.memory,
             homes=self._serving.homes,
         )
@@ -273,7 +274,7 @@ class ServedDistributedActors(DistributedActors):
         Raises:
             RollcastError: The version before could not be cast: training has diverged.
         """
-        self._started().cast(state_dict)
+        self._started().cast(state_dict, self.progress)
 
     @property
     def evaluators(self) -> EvaluatorsInfo:

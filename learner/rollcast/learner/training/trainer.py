@@ -174,6 +174,7 @@ class Trainer:
             control.enter(Phase.FINISHED)
             return self._summary()
         is_saved = was_done
+        self._actors.progress = self._fraction()
         try:
             with self._experience, self._waiting_actors():
                 if not was_done:
@@ -277,7 +278,7 @@ class Trainer:
         activity = self._memory.activity
         while self._goes_on():
             activity.enter(LearnerActivity.WAITING)
-            fraction = min(1.0, progress.env_steps / self._schedule.total_steps)
+            fraction = self._fraction()
             try:
                 experience = source.next(self._device, progress=fraction)
             except TrainingEndedError:
@@ -298,7 +299,7 @@ class Trainer:
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
                     activity.enter(LearnerActivity.PUBLISHING)
-                    self._actors.broadcast_updated_policy(algorithm.policy_state())
+                    self._cast()
                     activity.enter(LearnerActivity.UPDATING)
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
@@ -329,11 +330,19 @@ class Trainer:
         # The last evaluation may have reached the return.
         self.is_done()
 
+    def _cast(self) -> None:
+        self._actors.progress = self._fraction()
+        self._actors.broadcast_updated_policy(self._algorithm.policy_state())
+
+    def _fraction(self) -> float:
+        """Returns the progress of training, in [0, 1]."""
+        return min(1.0, self._progress.env_steps / self._schedule.total_steps)
+
     def _cast_last_policy(self) -> None:
         """Casts the policy of the last update, unless it has been cast."""
         every = self._schedule.updates_per_broadcast
         if every is None or self._algorithm.n_updates % every:
-            self._actors.broadcast_updated_policy(self._algorithm.policy_state())
+            self._cast()
 
     def _keep(self) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""
@@ -348,6 +357,7 @@ class Trainer:
         was_due = self._keeper is not None and self._keeper.keep_due()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # Only then: checkpoints by time come at another update in each run.
+            self._actors.progress = self._fraction()
             self._experience.renew()
 
     def _take_evaluations(self, evaluation: TrainingEvaluation) -> None:

@@ -114,7 +114,7 @@ class LearnerClient(Client):
         activity: Callable[[], ActorActivity] | None = None,
         activity_interval_s: float = 0.0,
         report_with_rollout: bool = False,
-        on_policy: Callable[[int, PolicyState], None] | None = None,
+        on_policy: Callable[[int, PolicyState, float], None] | None = None,
         policy_version: int = 0,
     ) -> RolloutUplink:
         """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.

@@ -24,6 +24,7 @@ class PolicyAssembler:
 
     Attributes:
         encodings: See Args.
+        progress: The progress of training, in [0, 1], that the last version came with; 0 before the first.
 
     Args:
         max_policy_bytes: The largest policy to accept.
@@ -39,6 +40,7 @@ class PolicyAssembler:
         keeps_file: bool = False,
     ) -> None:
         self.encodings = frozenset(encodings)
+        self.progress = 0.0
         self._keeps_file = keeps_file or PolicyEncoding.DELTA in self.encodings
         self._max_policy_bytes = max_policy_bytes
         self._accepted = {encoding.value for encoding in self.encodings | {PolicyEncoding.FULL}}
@@ -120,6 +122,7 @@ class PolicyAssembler:
                 base_version=chunk.base_version,
                 file_bytes=chunk.file_bytes,
                 file_digest=chunk.file_digest,
+                progress=chunk.progress,
             )
         self._payloads.append(payload)
         self._digest.update(payload)  # while the payload is in the cache
@@ -145,6 +148,7 @@ class PolicyAssembler:
             if chunk.encoding == policy_pb2.POLICY_ENCODING_BFLOAT16:
                 content = safetensors.numpy.save(dict(state))
             self._base = chunk.version, content
+        self.progress = chunk.progress
         return chunk.version, state
 
     def _decode(self, chunk: policy_pb2.PolicyChunk, delta: bytes) -> bytes:
@@ -173,6 +177,11 @@ class PolicyAssembler:
             raise InvalidTensorError(
                 f"{what} has encoding {chunk.encoding}; expected one of {sorted(self._accepted)}, as was asked for; "
                 "install the same rollcast on both sides"
+            )
+        if not 0.0 <= chunk.progress <= 1.0:
+            raise InvalidTensorError(
+                f"{what} has progress {chunk.progress}; expected a number in [0, 1]; install the same rollcast on both "
+                "sides"
             )
         largest = max(chunk.total_bytes, chunk.file_bytes)
         if largest > self._max_policy_bytes:
@@ -209,7 +218,7 @@ def _common(chunk: policy_pb2.PolicyChunk) -> tuple[object, ...]:
     """Returns what all chunks of a version have in common."""
     return (
         *(chunk.version, chunk.count, chunk.total_bytes, chunk.digest),
-        *(chunk.encoding, chunk.base_version, chunk.file_bytes, chunk.file_digest),
+        *(chunk.encoding, chunk.base_version, chunk.file_bytes, chunk.file_digest, chunk.progress),
     )
 
 

@@ -41,13 +41,15 @@ class EncodedPolicy:
     Attributes:
         version: The policy's version, from 1.
         file: Its safetensors file.
+        progress: The progress of training when it was cast, in [0, 1].
         digest: XXH3-128 of the file, 16 bytes.
         n_bytes: Size of the file.
     """
 
-    def __init__(self, version: int, file: bytes) -> None:
+    def __init__(self, version: int, file: bytes, progress: float = 0.0) -> None:
         self.version = version
         self.file = file
+        self.progress = progress
         self.digest = xxhash.xxh3_128_digest(file)
         self.n_bytes = len(file)
         self._lock = threading.Lock()  # guards the dictionary
@@ -124,6 +126,7 @@ class EncodedPolicy:
         As protobuf would write it, with the payload last; that would copy the payload three times.
         """
         head.version, head.total_bytes, head.digest = self.version, len(content), xxhash.xxh3_128_digest(content)
+        head.progress = self.progress
         head.count = max(1, math.ceil(len(content) / MAX_CHUNK_BYTES))
         for index in range(head.count):
             head.index = index
@@ -145,12 +148,13 @@ class _Once:
             return self._messages
 
 
-def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
+def encode_policy(version: int, state: PolicyState, progress: float = 0.0) -> EncodedPolicy:
     """Serialises a version, in some 0.2 ms a MiB; call it once for each version.
 
     Args:
         version: The policy's version, from 1.
         state: The policy's state_dict.
+        progress: The progress of training, in [0, 1].
 
     Returns:
         The version, for any number of subscribers.
@@ -159,4 +163,4 @@ def encode_policy(version: int, state: PolicyState) -> EncodedPolicy:
         InvalidTensorError: An array has a dtype that is not on the whitelist.
     """
     arrays = {name: wire_array(array, what=f"policy {version}: {name}") for name, array in state.items()}
-    return EncodedPolicy(version, safetensors.numpy.save(arrays))
+    return EncodedPolicy(version, safetensors.numpy.save(arrays), progress)

@@ -51,7 +51,7 @@ class EncodedSubscription:
             InvalidTensorError: The chunks are not a policy.
         """
         for version, _ in self._policies:
-            yield EncodedPolicy(version, self._assembler.file)
+            yield EncodedPolicy(version, self._assembler.file, self._assembler.progress)
 
     @property
     def heard_at(self) -> float:

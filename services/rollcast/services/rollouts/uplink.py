@@ -57,7 +57,7 @@ class RolloutUplink:
         activity: Callable[[], ActorActivity] | None = None,
         activity_interval_s: float = 0.0,
         report_with_rollout: bool = False,
-        on_policy: Callable[[int, PolicyState], None] | None = None,
+        on_policy: Callable[[int, PolicyState, float], None] | None = None,
         policy_version: int = 0,
     ) -> None:
         self._target = target
@@ -151,7 +151,7 @@ class RolloutUplink:
                     raise damaged("it has no digest, and the first of its stream had one")
                 sealed = bool(response.digest)
                 if self._on_policy is not None and response.HasField("policy"):
-                    self._on_policy(*policies.add_whole(response.policy))
+                    self._on_policy(*policies.add_whole(response.policy), policies.progress)
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
                     # Waking the sending thread for nothing costs one thread switch for each rollout.

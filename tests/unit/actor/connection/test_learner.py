@@ -78,7 +78,7 @@ def test_policies_come_with_answers_and_by_the_subscription_and_the_newest_count
         return encode_policy(version, {"w": np.full(3, version, np.float32)})
 
     def newest() -> tuple[float, ...]:
-        version, state = connection.take_policy()
+        version, state, _ = connection.take_policy()
         return version, *state["w"]
 
     with LearnerConnection(learner.address, offer()) as connection:

@@ -1,20 +1,29 @@
-"""The environment of docs/environments.md, as it stands there."""
+"""The environments of docs/environments.md, as they stand there."""
 
 import re
 from pathlib import Path
 
+import numpy as np
+
 from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.structured import StructuredRolloutWorker
 
 PAGE = Path(__file__).parents[4] / "docs" / "environments.md"
 
 
-def test_documented_environment_can_be_played():
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def documented(name: str) -> type:
+    """Returns a class of the page."""
+    programs = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (program,) = (program for program in programs if f"class {name}(" in program)
     names: dict[str, type] = {}
     exec(program, names)
-    vector_env = StructuredVectorEnv([names["ToolBench"]] * 2)
+    return names[name]
+
+
+def test_documented_environment_can_be_played():
+    vector_env = StructuredVectorEnv([documented("ToolBench")] * 2)
     policy = RandomPolicy(vector_env.spaces, seed=0)
     policy.load(0, {})
     worker = StructuredRolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=0)
@@ -23,3 +32,17 @@ def test_documented_environment_can_be_played():
     assert (choose.reward == use.reward).all()
     assert [episode.n_steps for episode in choose.episodes] == [10] * 4
     assert 0 < choose.reward.sum() < 20
+
+
+def test_documented_curriculum_grows_with_the_progress_at_the_next_reset():
+    vector_env = SequentialVectorEnv([documented("Corridor")])
+    found = []
+    for progress in (None, 0.0, 0.5, 1.0):
+        if progress is not None:
+            vector_env.set_progress(progress)
+        observation, _ = vector_env.reset(seed=0)
+        found.append(int(observation[0, 1]))
+    assert found == [20, 3, 12, 20]
+    vector_env.set_progress(0.0)
+    observation, *_ = vector_env.step(np.array([1]))
+    assert observation.tolist() == [[1, 20]], "the episode under way stays as it is"

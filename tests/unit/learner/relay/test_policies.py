@@ -76,7 +76,7 @@ def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides
         policies, came = iter(client.subscribe_policy(actor_id="a")), []
         assert next(policies)[0] == 1
         uplink = client.open_rollout_stream(
-            "a", agreement.incarnation, on_policy=lambda version, _: came.append(version), policy_version=1
+            "a", agreement.incarnation, on_policy=lambda version, *_: came.append(version), policy_version=1
         )
         answers = uplink.responses()
         for sequence in (1, 2):

@@ -8,6 +8,7 @@ from rollcast.services.errors import InvalidTensorError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.v1 import policy_pb2
 
 STATES = st.dictionaries(
@@ -45,6 +46,27 @@ def test_large_policies_are_cut_into_chunks_that_both_rpcs_understand():
         assert theirs.chunk == policy_pb2.GetPolicyResponse.FromString(message).chunk
         assert len(message) < MAX_CHUNK_BYTES + 100
     np.testing.assert_array_equal(assemble(encoded)[1]["view"], state["view"])
+
+
+@given(st.floats(0.0, 1.0))
+def test_progress_comes_back_in_every_encoding(progress):
+    state = {"w": np.arange(64, dtype=np.float32)}
+    base = encode_policy(6, {"w": np.zeros(64, np.float32)})
+    encoded = encode_policy(7, state, progress)
+    for messages in (encoded.chunks, encoded.bfloat16(), encoded.delta(base.as_base())):
+        assembler = PolicyAssembler(encodings=list(PolicyEncoding))
+        for chunk in chunks(base):
+            assembler.add(chunk)
+        assert assembler.progress == 0.0
+        for message in messages:
+            assembler.add(policy_pb2.GetPolicyResponse.FromString(message).chunk)
+        assert assembler.progress == progress
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.1, np.nan, np.inf])
+def test_rejects_progress_that_is_none(progress):
+    with pytest.raises(InvalidTensorError, match=r"policy 7, chunk 0 of 1 has progress .*; expected a number in"):
+        assemble(encode_policy(7, {"w": np.zeros(2, np.float32)}, progress))
 
 
 def test_rejects_dtype_off_the_whitelist():

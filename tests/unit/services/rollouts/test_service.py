@@ -142,7 +142,7 @@ def test_an_answer_brings_the_policy_before_its_credit(learner, client):
     learner.sink.policy = policy(4)
     came = []
     uplink = client.open_rollout_stream(
-        "a", 1, on_policy=lambda version, state: came.append((version, *state["w"])), policy_version=3
+        "a", 1, on_policy=lambda version, state, _: came.append((version, *state["w"])), policy_version=3
     )
     responses = uplink.responses()
     next(responses)

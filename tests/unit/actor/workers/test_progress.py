@@ -1,0 +1,105 @@
+"""The progress of training reaches environments, whatever steps them."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rollcast.actor.environments.failures import EnvironmentFailedError
+from rollcast.actor.environments.make import EnvironmentFactory
+from rollcast.actor.environments.structured import SingleAgentEnv
+from rollcast.actor.playing.evaluate import evaluate_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces, set_progress
+from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.actor.workers.make import make_worker
+from tests.environments import CountingEnv, ProgressEnv
+
+
+def wrapped(**env_kwargs: object) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(ProgressEnv(**env_kwargs), 100)
+
+
+def structured(**env_kwargs: object) -> SingleAgentEnv:
+    return SingleAgentEnv(wrapped(**env_kwargs))
+
+
+def factory(vectorization: str, **env_kwargs: object) -> EnvironmentFactory:
+    name = "structured" if vectorization == "structured" else "wrapped"
+    vectorization = "auto" if vectorization == "structured" else vectorization
+    return EnvironmentFactory(f"{__name__}:{name}", env_kwargs, vectorization=vectorization)
+
+
+def worker_of(vector_env):
+    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
+    policy.load(1, {})
+    return make_worker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess", "structured"])
+def test_environments_are_told_before_each_rollout(vectorization: str):
+    worker = worker_of(make_vector_env(factory(vectorization), 3))
+    try:
+        for progress in (0.0, 0.25, 0.25, 1.0):
+            worker.set_progress(progress)
+            assert (worker.collect().reward == progress).all()
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess", "structured"])
+def test_what_it_raises_is_a_failure_of_that_environment(vectorization: str):
+    vector_env = make_vector_env(factory(vectorization, raises_from=0.5), 2)
+    try:
+        set_progress(vector_env, 0.25)
+        with pytest.raises(
+            EnvironmentFailedError, match=r"environment 0 .*ValueError in set_progress\(\): no level for 0.5"
+        ):
+            set_progress(vector_env, 0.5)
+    finally:
+        vector_env.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
+def test_environments_that_do_not_ask_are_not_told(vectorization: str):
+    vector_env = make_vector_env(EnvironmentFactory("tests.environments:CountingEnv", vectorization=vectorization), 2)
+    try:
+        set_progress(vector_env, 0.5)
+        vector_env.reset(seed=0)
+    finally:
+        vector_env.close()
+    StructuredVectorEnv([lambda: SingleAgentEnv(CountingEnv())]).set_progress(0.5)
+
+
+class OwnVector(VectorEnv):
+    """A vector of its own, with one progress for all; or one that has no use for it."""
+
+    def __init__(self) -> None:
+        self.num_envs = 2
+        self.single_observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, 2)
+        self.action_space = batch_space(self.single_action_space, 2)
+        self.progress: float | None = None
+
+    def set_progress(self, progress: float) -> None:
+        if progress > 0.5:
+            raise ValueError("too far")
+        self.progress = progress
+
+
+def test_a_registered_vector_is_told_itself():
+    vector_env = OwnVector()
+    set_progress(gymnasium.vector.VectorWrapper(vector_env), 0.5)
+    assert vector_env.progress == 0.5
+    with pytest.raises(EnvironmentFailedError, match=r"ValueError in set_progress\(\): too far"):
+        set_progress(vector_env, 0.75)
+    set_progress(VectorEnv(), 0.5)
+
+
+def test_evaluation_plays_the_whole_task():
+    policy = RandomPolicy(probe_spaces(factory("sync")), seed=0)
+    policy.load(1, {})
+    evaluation = evaluate_policy(factory("sync"), policy, n_episodes=2, seed=0, deterministic=False)
+    assert np.allclose(evaluation.returns, 5.0)
