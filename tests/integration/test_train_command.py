@@ -139,6 +139,23 @@ def test_ppo_learns_from_the_newest_policy_only_while_a_third_actor_waits_for_pl
     assert summary["mean_return"] > 40, "far above the 22 of a policy that has learnt nothing"
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "said"),
+    [
+        pytest.param((), {"OMP_NUM_THREADS": "2"}, "2 threads of torch: OMP_NUM_THREADS", id="OpenMP's number"),
+        pytest.param(("--torch-threads", 3), {"OMP_NUM_THREADS": "2"}, "3 threads of torch: --torch", id="the option"),
+        pytest.param(("--deterministic",), {"OMP_NUM_THREADS": "2"}, "", id="deterministic"),
+        pytest.param((), {"OMP_NUM_THREADS": ""}, "", id="nothing"),
+    ],
+)
+def test_a_run_that_computes_with_several_threads_says_so_and_why(
+    options: tuple[object, ...], variables: dict[str, str], said: str, tmp_path: Path
+):
+    sequential = ("--actor-kind", "sequential", "--n-actors", 1, "--total-steps", 10, "--run-dir", tmp_path / "run")
+    printed = completed("train", *sequential, *options, **variables).stdout
+    assert f"updates compute with {said}" in printed if said else "threads of torch" not in printed
+
+
 def test_rejects_buffer_larger_than_memory_with_both_sizes(tmp_path: Path):
     options = ("--algorithm", "sac", "--env-id", "Pendulum-v1", "--replay.capacity", 10**13)
     done = rollcast("train", *options, "--run-dir", tmp_path / "run")
