@@ -116,6 +116,13 @@ FAULTS = (
         "rounds",
     ),
     PutIn(
+        "places of a late rollout are given back twice",
+        f"{_INGEST}/rounds.py",
+        "late.is_held, late.is_late = False, True",
+        "late.is_late = True",
+        "rounds",
+    ),
+    PutIn(
         "a rollout is on the disk before the disk says so",
         f"{_DURABLE}/log.py",
         "        self._writer.commit()\n",
