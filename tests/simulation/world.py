@@ -123,6 +123,8 @@ class World:
         self.learner = Process("learner")
         # Those of each name that live, the newest last.
         self._actors: dict[str, list[Process]] = {}
+        # The names of those that were killed before they heard whether they had joined.
+        self._killed_unheard: set[str] = set()
         self._relays: dict[str, Process] = {}
         self._n_lives = 0
         # What the actors know.
@@ -303,7 +305,11 @@ class World:
         except ActorReplacedError:
             self._actors[name].remove(process)
             if not self._actors[name]:
-                raise
+                if name not in self._killed_unheard:
+                    raise
+                # The Join of a dead process has come after this one's, by a slow relay. Whoever looks after the actor
+                # starts it again.
+                self._start_actor(name, 0.1)
             return
         except RefusedError:
             if self.scenario.setting != "in_step" or not self.n_kills:
@@ -354,7 +360,10 @@ class World:
         if fault.kind == "kill an actor":
             name = actors[number % len(actors)]
             if name not in self._ended:
-                self._kill(self._actors[name].pop(), number)
+                killed = self._actors[name].pop()
+                if all(life.process is not killed for life in self.lives):
+                    self._killed_unheard.add(name)
+                self._kill(killed, number)
                 self._start_actor(name, back_s)
         elif fault.kind == "replace an actor":
             # The old process lives on, and hears that it was replaced.
@@ -395,7 +404,9 @@ class World:
         elif fault.kind == "silence a connection":
             struck.cut(client_after_s=KEEPALIVE_S * (1 + fault.number % 2) / 2, server_after_s=KEEPALIVE_S)
         elif fault.kind == "slow a connection":
-            struck.latency_s = (0.05, 0.3, 3.0)[fault.number % 3]
+            # A Join, which has 5 s, goes there and back; a relay's connection stays slow, an actor's next one is not.
+            slow_s = 3.0 if self.scenario.knows_learner else 2.0
+            struck.latency_s = (0.05, 0.3, slow_s)[fault.number % 3]
         else:
             struck.n_to_drop += 1
 
