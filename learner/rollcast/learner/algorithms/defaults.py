@@ -95,7 +95,7 @@ ATARI_DEFAULTS: dict[str, dict[str, Any]] = {
             "discount": 0.99,
             "entropy_cost": 0.01,
             "reward_clip": "unit",
-            "reward_scale": 1.0,
+            "normalize_rewards": False,
         },
     },
     "ppo": {**_FRAMES, **_LONG, "ppo": _CLIPPED_SURROGATE},

@@ -54,10 +54,10 @@ class ImpalaSettings(ActorCriticSettings):
     trace_lambda: ZeroToOne = setting(
         1.0, "V-trace: decay of corrections on their way back in time, in [0, 1]; 1 in the paper.", LEARNING
     )
-    reward_scale: PositiveFloat = setting(
-        0.1,
-        "Factor of every reward after clipping, above 0. Training is fastest if it makes returns about 1 to "
-        "10. Statistics show the environment's own returns.",
+    normalize_rewards: bool = setting(
+        True,
+        "Divide rewards, after reward_clip, by the running deviation of discounted returns, and clip them to 10; "
+        "reward_scale is the factor after that. Statistics show the environment's own returns.",
         stays("what the critics have learnt to expect depends on it"),
     )
     normalize_advantages: bool = setting(

@@ -28,6 +28,7 @@ from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.experience.ranked import RankWishes
 from rollcast.learner.health.doctor import LearningDoctor
+from rollcast.learner.health.rules import Record
 from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.curves import read_records
@@ -183,11 +184,10 @@ def training_run(
         learner = _make_learner(settings, spaces, device, announce, ranks)
         _set_torch_threads(settings, learner.algorithm.policy, n_local_actors, announce, ranks)
         folder = _open_folder(settings, learner, stack, announce, ranks)
-        first_step = _cut_metrics(folder) if is_first else 0
         doctor = LearningDoctor(
             settings.model_dump(mode="json"),
             learner.algorithm.policy.spaces,
-            read_records(folder.directory.metrics_path) if is_first else (),
+            _records_before(folder) if is_first else (),
         )
         control = TrainingControl(
             algorithm=settings.algorithm,
@@ -206,7 +206,7 @@ def training_run(
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
-        writers = (*_open_writers(folder.directory, first_step, stack), doctor) if is_first else ()
+        writers = (*_open_writers(folder.directory, _cut_metrics(folder), stack), doctor) if is_first else ()
         if settings.track is not None:
             writers = (*writers, stack.enter_context(_tracker(settings.track, settings, folder.directory)))
         prometheus = PrometheusWriter(control.status, control.actors)
@@ -341,6 +341,13 @@ def _open_folder(
     if ranks is not None:
         tell_run(ranks, directory, checkpoint)
     return _Folder(directory, checkpoint, is_new=settings.resume is None)
+
+
+def _records_before(folder: _Folder) -> Iterator[Record]:
+    """Yields the records of the run that is resumed, up to its checkpoint."""
+    if folder.checkpoint is not None:
+        last = folder.checkpoint[1].env_steps
+        yield from (record for record in read_records(folder.directory.metrics_path) if record["env_steps"] <= last)
 
 
 def _cut_metrics(folder: _Folder) -> int:

@@ -84,7 +84,7 @@ def test_the_size_of_rewards_does_not_matter(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_scale_and_clip_stay_what_they_are(name):
-    plain = MAKERS[name](reward_clip="unit", reward_scale=0.5)
+    plain = MAKERS[name](reward_clip="unit", reward_scale=0.5, normalize_rewards=False)
     assert plain.update(make_batch(), progress=0.0)["reward_factor"] == 0.5
     algorithm = MAKERS[name](reward_clip="unit", reward_scale=0.5, normalize_rewards=True, discount=0.9)
     batch = make_batch()
@@ -99,7 +99,7 @@ def test_the_critic_of_other_rewards_is_no_beginning(tmp_path, name):
     other = MAKERS[name](normalize_rewards=True)
     other.update(make_batch(), progress=0.0)
     other.save(tmp_path)
-    algorithm = MAKERS[name]()
+    algorithm = MAKERS[name](normalize_rewards=False)
     with pytest.raises(
         ConfigurationError, match=rf"normalize_rewards True; expected False.*set --{name}.normalize-rew"
     ):

@@ -241,7 +241,7 @@ def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_pat
     train(resumed(tmp_path / "run", "--total-steps", "2560"), n_casts=2, announce=said.append)
     (steps,) = [int(found[1]) for line in said if (found := re.search(r"([0-9]+) env steps", line))]
     assert 0 < steps < 640
-    before, now = (begun.impala.learning_rate * (1 - steps / total) for total in (640, 2560))
+    before, now = (begun.impala.schedules()["learning_rate"](steps / total) for total in (640, 2560))
     assert [line for line in said if "schedules" in line] == [
         f"schedules follow total_steps, and go on from other values: impala.learning_rate {before:.3g} -> {now:.3g}"
     ]
