@@ -155,6 +155,20 @@ FAULTS = (
         "        self._ask_after_s = silent_s + SILENCE_S\n        return False",
     ),
     PutIn(
+        "a relay never misses a policy",
+        "learner/rollcast/learner/relay/policies.py",
+        "if now - max(self._lacks_since, subscription.heard_at) < self._may_last_s:",
+        "if now > 0.0:",
+        "found",
+    ),
+    PutIn(
+        "a relay waits without an end for its first answer",
+        "services/rollcast/services/rollouts/bundle_link.py",
+        "if not self._is_open and time.monotonic() >= self._opens_by:",
+        "if self._cancelled:",
+        "found",
+    ),
+    PutIn(
         "a learner that is stopping is given up",
         f"{_CONNECTION}/reconnects.py",
         "_RETRYABLE = (LearnerUnreachableError, NotReadyError,",
