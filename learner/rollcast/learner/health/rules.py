@@ -24,11 +24,13 @@ from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
 from rollcast.learner.writers.metric_names import (
+    ENV_STEPS_PER_SECOND,
     EPISODES,
     MEAN_RETURN,
     REPLAY_INSERTS,
     REPLAY_SAMPLES,
     UPDATES,
+    WAITING_FRACTION,
 )
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 from rollcast.services.status.status import LearningFinding
@@ -51,6 +53,9 @@ _MEAN_EPISODES: Final = 100
 _MAX_FINDINGS: Final = 16
 # Bounds of spaces above this stand for infinity: gymnasium's CartPole has the largest float.
 _UNBOUNDED: Final = 1e30
+# The algorithms that learn from a step once or a few times, and the steps a second below which steps are dear.
+_LEARN_ONCE: Final = ("impala", "ppo", "appo")
+_DEAR: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,6 +508,34 @@ def replay_ratio_off(run: RunRecords) -> Iterator[LearningFinding]:
             )
 
 
+def steps_dear(run: RunRecords) -> Iterator[LearningFinding]:
+    """Steps are so slow that an algorithm that learns from each of them many times gets further with them.
+
+    Below 100 a second, those of all actors, SAC and DQN keep up on one core. Source: SB3's tips, "Which algorithm
+    should I use?" (SAC, TD3 and DQN for few samples, PPO and A2C for short wall-clock time); Haarnoja et al. 2018,
+    figure 1.
+    """
+    if run.algorithm not in _LEARN_ONCE or run.spaces is None or len(run.spaces) > 1 or has_learnt(run):
+        return
+    speed, waits = run.series(ENV_STEPS_PER_SECOND.tag, last=0.5), run.series(WAITING_FRACTION.tag, last=0.5)
+    if not (speed.mostly(speed.values < _DEAR) and waits.mostly(waits.values > _MOSTLY)):
+        return
+    (substep,) = run.spaces.values()
+    has_memory = run.settings.get("recurrence", "none") != "none"
+    better = ""
+    if isinstance(substep.action, gym_spaces.Discrete):
+        better = "r2d2" if has_memory else "dqn"
+    elif isinstance(substep.action, gym_spaces.Box) and substep.action.is_bounded() and not has_memory:
+        better = "sac"
+    if better:
+        yield LearningFinding(
+            "steps-dear",
+            f"the environments make {_number(speed.median)} steps a second in all, and the learner waits for them: "
+            f"{run.algorithm} learns from each step a few times only",
+            f"begin another run with --algorithm {better}, which learns from each step many times, or with more actors",
+        )
+
+
 def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]:
     """Most policies that were due are not evaluated, so that the best policy is chosen among few.
 
@@ -530,6 +563,7 @@ RULES: Final[tuple[Callable[[RunRecords], Iterator[LearningFinding]], ...]] = (
     reward_scale_off,
     observation_scale_off,
     replay_ratio_off,
+    steps_dear,
 )
 
 

@@ -95,6 +95,33 @@ def test_each_rule_finds_its_own_in_long_runs_only(rule: str, unhealthy: dict[st
     assert rules_of(run_of(records(8, **HEALTHY | unhealthy, train__episodes=9, episode_count__epoch=1))) == []
 
 
+SLOW: dict[str, Any] = {"speed__env_steps_per_second": 20.0, "speed__waiting_fraction": 0.97}
+
+
+@pytest.mark.parametrize(
+    ("action", "more", "algorithm"),
+    [
+        (spaces.Discrete(4), {}, "dqn"),
+        (spaces.Discrete(4), {"recurrence": "lstm"}, "r2d2"),
+        (spaces.Box(-1, 1, (2,), np.float32), {}, "sac"),
+        (spaces.Box(-1, 1, (2,), np.float32), {"recurrence": "lstm"}, None),
+        (spaces.Box(-np.inf, np.inf, (2,), np.float32), {}, None),
+        (spaces.MultiDiscrete([3, 3]), {}, None),
+    ],
+)
+def test_where_steps_are_dear_another_algorithm_is_named(
+    action: spaces.Space, more: dict[str, Any], algorithm: str | None
+):
+    observed = SubstepSpaces(observation=spaces.Box(-1, 1, (2,), np.float32), action=action)
+    entropy = {"ppo__entropy": None}
+    slow = RunRecords(records=records(**HEALTHY | entropy | SLOW), settings=SETTINGS | more, spaces={"0": observed})
+    found = [finding for finding in find(slow) if finding.rule == "steps-dear"]
+    assert [f"--algorithm {algorithm}," in finding.advice for finding in found] == [True] * (algorithm is not None)
+    for healthy in ({"speed__env_steps_per_second": 5000.0}, {"speed__waiting_fraction": 0.1}):
+        records_of = records(**HEALTHY | entropy | SLOW | healthy)
+        assert "steps-dear" not in rules_of(RunRecords(records=records_of, settings=SETTINGS, spaces={"0": observed}))
+
+
 def test_a_healthy_run_an_empty_one_and_one_of_another_algorithm_have_no_findings():
     assert rules_of(run_of(records(**HEALTHY))) == []
     assert rules_of(run_of([])) == []
