@@ -254,19 +254,19 @@ class TrainingEvaluation:
         try:
             opponents.keep(policy.version, policy.state, rating.value, policy.env_steps)
         except OSError as error:
-            logger.error("version %d will be no opponent after a resume: %s", policy.version, error)  # noqa: TRY400
+            logger.error("version %d will be no opponent after a resume: %s", policy.version, error)  # noqa: TRY400  # the message says it all
         return rating
 
     def _scores(self, against: Mapping[int, Evaluation]) -> dict[str, float]:
         """Returns the mean scores against random play, the first policy and the others, by tag."""
-        of = {version: fmean(map(score, games.returns)) for version, games in against.items()}
-        first = min(of.keys() - {RANDOM}, default=RANDOM)
-        earlier = [value for version, value in of.items() if version not in (RANDOM, first)]
+        scores = {version: fmean(map(score, games.returns)) for version, games in against.items()}
+        first = min(scores.keys() - {RANDOM}, default=RANDOM)
+        earlier = [value for version, value in scores.items() if version not in (RANDOM, first)]
         return {
             tag: value
             for tag, value in (
-                (metric_names.EVAL_SCORE_RANDOM.tag, of.get(RANDOM)),
-                (metric_names.EVAL_SCORE_FIRST.tag, of.get(first) if first != RANDOM else None),
+                (metric_names.EVAL_SCORE_RANDOM.tag, scores.get(RANDOM)),
+                (metric_names.EVAL_SCORE_FIRST.tag, scores.get(first) if first != RANDOM else None),
                 (metric_names.EVAL_SCORE_EARLIER.tag, fmean(earlier) if earlier else None),
             )
             if value is not None

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from rollcast.actor.playing.evaluate import Evaluation
 from rollcast.learner.disk import write_whole
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits.limits import MAX_EVALUATORS
 from rollcast.services.policies.policies import PolicySpec, PolicyState, SavedPolicy
 from rollcast.services.policies.saved import encode_saved_policy, read_saved_policy
 
@@ -95,7 +96,6 @@ class Opponents:
         """
         games: dict[float, list[float]] = {}
         for version, played in margins.items():
-            # One that has been replaced since the games began has its rating still.
             theirs = self._ratings.get(version, 0.0)
             games.setdefault(theirs, []).extend(map(score, played.returns))
         return rate(games)
@@ -118,6 +118,9 @@ class Opponents:
             del self._states[old]
             if self._folder is not None:
                 self._path(old).unlink(missing_ok=True)
+        # Games that are under way may be against one that has just been replaced.
+        for old in sorted(self._ratings.keys() - self._states.keys())[: -2 * MAX_EVALUATORS]:
+            del self._ratings[old]
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps: the ratings; the policies have files of their own."""
@@ -143,8 +146,8 @@ class Opponents:
                 )
                 continue
             self._states[version] = saved.state
-        lost = self._ratings.keys() - self._states.keys() if self._folder is not None else set()
-        if lost and not self._states:
+        lost = self._ratings.keys() - self._states.keys()
+        if lost and not self._states and self._folder is not None:
             logger.warning(
                 "evaluations go on without the opponents of before, versions %s: %s has no files of them; from here on "
                 "policies are rated by the games against random play, and against those to come",

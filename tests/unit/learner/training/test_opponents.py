@@ -61,6 +61,13 @@ def test_first_and_last_ones_are_kept():
     assert list(opponents.states) == [1, 6, 9]
 
 
+def test_an_opponent_that_was_replaced_while_it_played_has_its_rating_still_and_no_more_are_remembered_than_that():
+    opponents = kept(None, *range(1, 100))
+    assert list(opponents.states) == [1, 98, 99]
+    assert opponents.rate({97: games(0.0)}).value == pytest.approx(970.0)
+    assert len(opponents.state()) < 20
+
+
 def test_ratings_are_relative_to_those_of_the_opponents():
     opponents = kept(None, 10, 20)
     even = opponents.rate({RANDOM: games(1.0, -1.0), 10: games(0.0, 0.0), 20: games(0.0, 0.0)})
