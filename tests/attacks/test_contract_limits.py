@@ -156,7 +156,7 @@ def test_every_limit_is_met_here():
     # unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
     elsewhere |= {"max_openings_per_s"}
-    # That of an evaluation's episodes is so many times as large.
+    # The limit of an evaluation's episodes is so many times as large.
     elsewhere |= {"max_evaluation_opponents"}
     # Nothing is refused: test_long_texts has both.
     elsewhere |= {"max_reason_length", "max_traceback_length"}

@@ -76,7 +76,7 @@ class Silence:
             lost = "the first answer on the rollout stream"
         elif has_sent and answer.awaiting_s >= self._may_last_s:
             lost = f"rollout {acknowledged + 1}, which the learner has awaited for {answer.awaiting_s:.0f} s,"
-        # While it waits for nothing, it may still hold the answer back: until the actor has places in a round.
+        # A learner that waits for nothing may still hold the answer back: until the actor has places in a round.
         elif answer.acknowledged_sequence > acknowledged and answer.awaiting_s > 0.0:
             lost = f"the acknowledgement of rollout {answer.acknowledged_sequence}"
         elif told_version > policy_version:

@@ -89,7 +89,7 @@ class TrainingProgress:
         self._env_steps = self._updates = self._episodes = 0
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._waited_s = 0.0
-        # What they were at the last record, the lags since then, and what that record said.
+        # The counters at the last record, the lags since then, and those of that record.
         self._at_record = _AtRecord(self._started)
         self._recent_lag_max = 0
         self._recent_lags = np.zeros(MAX_COUNTED_LAG + 1, np.int64)

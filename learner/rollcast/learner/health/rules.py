@@ -38,7 +38,7 @@ from rollcast.services.status.status import LearningFinding
 # A record: values by tag, and `env_steps`; a value that is not finite is None or NaN.
 Record: TypeAlias = Mapping[str, Any]
 
-# Nothing is judged before so many episodes have ended.
+# Episodes that have to end before anything is judged.
 MIN_EPISODES: Final = 100
 # A rule looks at the newer half of a run, and wants so many records and updates in it.
 _MIN_RECORDS: Final = 8

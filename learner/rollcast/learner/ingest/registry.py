@@ -258,7 +258,7 @@ class ActorRegistry:
         with self._lock:
             before = 0 if record.activity is None else record.activity.dropped_episodes
             self._n_dropped_episodes += max(0, activity.dropped_episodes - before)
-            # What an actor says may be anything, and the status has 64 bits for it.
+            # An actor may say anything, and the status has 64 bits for it.
             self._n_dropped_episodes = min(self._n_dropped_episodes, _MAX_COUNT)
             record.activity = activity
 

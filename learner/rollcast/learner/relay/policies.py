@@ -59,7 +59,7 @@ class RelayedPolicies:
         self._subscription: EncodedSubscription | None = None
         # Since when it lacks a version that the learner has, as it has heard; None: it does not.
         self._lacks_since: float | None = None
-        # So long it waits for it, in seconds.
+        # Seconds that it waits for it.
         self._may_last_s = SILENCE_S
         self._thread: threading.Thread | None = None
 

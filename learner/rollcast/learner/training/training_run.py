@@ -241,7 +241,7 @@ def _go_on(
 ) -> None:
     """Writes the settings of a run whose checkpoint was read, and lets all ranks go on together."""
     if ranks is None or ranks.rank == 0:
-        # Not before: a checkpoint that does not fit them is refused, and the run keeps those that it had.
+        # Written now: a checkpoint that does not fit them has been refused, and the run has kept those that it had.
         write_settings(settings, directory, checkpoint.env_steps, announce)
     if ranks is None:
         return

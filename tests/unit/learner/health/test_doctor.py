@@ -17,7 +17,7 @@ from tests.unit.learner.health.test_rules import HEALTHY, SETTINGS, SPACES, reco
 # Records of runs of one to three minutes, with some of their tags and four digits of each value; the first line has the
 # settings. The names of those of healthy settings begin with the recipe, or with the algorithm whose defaults they are.
 RUNS = Path(__file__).with_name("runs")
-# How others were spoilt, and what has to be found.
+# Runs that were spoilt, and what has to be found in each.
 SPOILT = {
     "ppo-learning-rate-1": {"returns-fell", "entropy-gone"},
     "ppo-learning-rate-0": {"policy-random", "explained-variance"},
@@ -90,7 +90,7 @@ def test_of_a_long_run_the_first_records_and_some_of_the_others_are_kept():
     doctor = LearningDoctor({"algorithm": "ppo"}, None)
     n = 20_000
     for i in range(n):
-        # Only the first record has this return; all later ones are far below, and their number does not hide it.
+        # The first record alone has this return; all later ones are far below, and their number does not hide it.
         values = {"train/updates": i, "train/episodes": 100 * i, "train/mean_return": -50.0}
         first = {"episode_return/mean": 20.0, "episode_return/std": 1.0, "episode_count/epoch": 100} if i == 0 else {}
         doctor.write(i, values | first)
