@@ -47,6 +47,9 @@ _T_975 = (
 # Of all evaluations of this process.
 _DROPPED_LOG: Final = DroppedEpisodesLog()
 
+# Steps of one episode at which people are told that it may have no end.
+_LONG: Final = frozenset({100_000, 1_000_000, 10_000_000})
+
 # Episodes that are begun for each that is to be counted, where the environment may raise.
 _MAX_TRIES: Final = 10
 
@@ -354,6 +357,14 @@ def _play_episode(
         for actor, reward in turn.rewards.items():
             returns[actor] = returns.get(actor, 0.0) + float(reward)
         n_turns += 1
+        if n_turns in _LONG:
+            logger.warning(
+                "the episode with seed %d has had %d steps, and goes on: without a time limit the likeliest actions "
+                "may walk in circles for ever; give the environment one, --env-kwargs '{\"max_episode_steps\": 1000}' "
+                "for those of gymnasium",
+                seed,
+                n_turns,
+            )
     return returns, n_turns
 
 

@@ -90,6 +90,16 @@ def test_games_against_others_are_played_from_every_seat_and_their_returns_are_m
     assert [len(games.lengths) for games in played.values()] == [60] * 4
 
 
+@pytest.mark.slow
+def test_an_episode_that_may_have_no_end_is_told_of(caplog: pytest.LogCaptureFixture):
+    endless = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 100_001})
+    spaces = probe_spaces(endless)
+    evaluation = evaluate_policy(endless, RandomPolicy(spaces, seed=0), n_episodes=1, seed=3, deterministic=True)
+    assert evaluation.lengths == (100_001,)
+    (record,) = caplog.records
+    assert "has had 100000 steps, and goes on: without a time limit" in record.message
+
+
 def test_who_is_alone_has_no_opponents():
     plan = EvaluationPlan(n_episodes=2, seed=3, opponents=True)
     with pytest.raises(ConfigurationError, match="1 agent; expected an environment with several"):
