@@ -14,6 +14,7 @@ from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMismatchError
 from rollcast.services.limits.refusals import Throttled
+from rollcast.services.rollouts.evaluation import EvaluationActions
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 from tests.integration.learner_fakes import FakeControl, serve
 from tests.processes import rollcast
@@ -107,7 +108,8 @@ def test_the_live_view(terminal: bool):
 
 def test_the_settings_of_a_strangers_run():
     output = io.StringIO()
-    print_evaluation(output, EvaluateSettings(run_dir="run"), summarize((1.0, 2.0), (1, 2)), 3, HOSTILE)
+    played = {EvaluationActions.LIKELIEST: summarize((1.0, 2.0), (1, 2))}
+    print_evaluation(output, EvaluateSettings(run_dir="run"), played, f"best, version 3, on {HOSTILE}")
     text = output.getvalue()
     assert_harmless(text)
     assert SHOWN in text

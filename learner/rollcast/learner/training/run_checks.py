@@ -13,6 +13,7 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.limits.limits import MAX_POLICY_BYTES
 
 
 def check_settings(settings: LearnerSettings) -> None:
@@ -82,6 +83,14 @@ def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
             raise ConfigurationError(
                 f"--eval-opponents {settings.eval_opponents} in an environment with 1 agent; expected several, "
                 "who play against one another; leave it out"
+            )
+        n_bytes = sum(array.nbytes for array in algorithm.policy.state_arrays().values())
+        # One file has the policy, the first one and the earlier ones.
+        if n_bytes * (settings.eval_opponents + 2) > MAX_POLICY_BYTES:
+            raise ConfigurationError(
+                f"--eval-opponents {settings.eval_opponents} with a policy of {n_bytes:,} bytes; expected at most "
+                f"{max(MAX_POLICY_BYTES // n_bytes - 2, 0)}: they are sent together, in {MAX_POLICY_BYTES:,} bytes; "
+                "choose fewer"
             )
         if settings.eval_actions == "both":
             raise ConfigurationError(

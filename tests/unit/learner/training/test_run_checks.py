@@ -1,11 +1,14 @@
 """Settings that an on-policy algorithm excludes."""
 
+import dataclasses
+
 import pytest
 
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_checks import (
     check_batch_ahead,
     check_batches,
+    check_evaluation,
     check_on_policy,
     check_settings,
 )
@@ -22,6 +25,7 @@ def check(*options: str, algorithm: str = "ppo", spaces=SPACES) -> None:
     check_on_policy(settings, algorithm_made)
     check_batches(settings, algorithm_made)
     check_batch_ahead(settings, algorithm_made)
+    check_evaluation(settings, algorithm_made)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +158,21 @@ def test_evaluation_decides_the_end_unless_the_clock_would(options: list[str], d
     schedule = evaluation_schedule(settings)
     assert schedule is not None
     assert schedule.decides is decides
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--eval-actions", "both"], "with --eval-actions both; expected likeliest or drawn"),
+        (["--hidden-sizes", "3000,3000"], r"a policy of 36,[0-9,]+ bytes; expected at most 27: they are sent together"),
+    ],
+)
+@pytest.mark.slow
+def test_rejects_opponents_that_cannot_be(options: list[str], message: str):
+    two = {key: dataclasses.replace(substep, n_agents=2) for key, substep in SPACES.items()}
+    check("--eval-opponents", "30", spaces=two)
+    with pytest.raises(ConfigurationError, match=message):
+        check("--eval-opponents", "30", *options, spaces=two)
 
 
 def test_nothing_is_evaluated_by_default():
