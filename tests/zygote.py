@@ -260,6 +260,8 @@ def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # ignored where the tests run under nohup, and here in what they start
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.dup2(fds[0], 1)
     os.dup2(fds[1], 2)
     nothing = os.open(os.devnull, os.O_RDONLY)

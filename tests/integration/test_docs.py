@@ -69,6 +69,7 @@ TYPED = {
         "rollcast train --env-id pettingzoo:make",
         "rollcast train --env-id ALE/Pong-v5 --atari",
     ),
+    "evaluation": ("rollcast train --eval-opponents 3",),
     "tracker": ("rollcast train --track trackio",),
     "tls": (
         "rollcast certs certs",
@@ -165,6 +166,12 @@ def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
         assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
 
+def test_games_are_rated(shell: Shell):
+    (command,) = shown("evaluation")
+    printed = shell.run(command, ROLLCAST_BATCH_SIZE="8", ROLLCAST_EVAL_INTERVAL_STEPS="100")
+    assert re.search(r"^evaluation +-?[0-9.]+, best of [1-9]", printed, re.MULTILINE)
+
+
 def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
     learn, act, watch, status, as_json, top, get, save, answer, stop = shown("learner")
     with shell.running(learn, **LONG) as learner, shell.running(act) as actor:
@@ -232,7 +239,7 @@ def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
 class TestSnippets:
     def test_every_snippet_runs_here_or_has_a_reason(self):
         run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "probe_spaces", "make_fastest_vector_env")
-        run += ("load_policy", '"action_mask": MultiBinary', "class DeliveryEvents")
+        run += ("load_policy", '"action_mask": MultiBinary', "class DeliveryEvents", "class Corridor")
         for block in SNIPPETS:
             matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]
             assert len(matches) == 1, f"run it, or say why not:\n{block}"

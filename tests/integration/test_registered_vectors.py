@@ -40,10 +40,10 @@ def run(tmp_path: Path) -> Path:
 
 def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path):
     figures = tmp_path / "figures.json"
-    for which, is_deterministic, actions in (("last", True, "likeliest"), ("best", False, "drawn")):
+    for which, actions in (("last", "likeliest"), ("best", "drawn")):
         output = io.StringIO()
         settings = EvaluateSettings(
-            run_dir=run, saved_policy=which, deterministic=is_deterministic, n_episodes=2, summary_json=figures
+            run_dir=run, saved_policy=which, eval_actions=actions, n_episodes=2, summary_json=figures
         )
         assert evaluate(settings, output) == 0
         told, printed = json.loads(figures.read_text()), output.getvalue()

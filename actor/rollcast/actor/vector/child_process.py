@@ -108,7 +108,7 @@ class ChildProcess:
         except OSError as error:
             raise self._lost("make") from error
 
-    def begin(self, operation: Operation, argument: memoryview | None = None) -> None:
+    def begin(self, operation: Operation, argument: bytes | None = None) -> None:
         """Starts an operation in the child; `finish` waits for its end.
 
         Args:

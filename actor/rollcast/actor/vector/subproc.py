@@ -275,7 +275,9 @@ class SubprocVectorEnv(LockstepVectorEnv):
     def _run(self, operation: Operation, arguments: Sequence[object]) -> list[Any]:
         try:
             # Before any process begins, which would wait for an argument that cannot be sent.
-            pickled = [ForkingPickler.dumps(argument) for argument in arguments]
+            # Bytes: a view of a BytesIO stays in the frames of what an environment raises, and CPython 3.12.1 crashes
+            # when it collects such frames (https://github.com/python/cpython/issues/111049).
+            pickled = [bytes(ForkingPickler.dumps(argument)) for argument in arguments]
         except Exception as error:
             raise ConfigurationError(
                 f"the arguments of {operation.name.lower()} cannot be sent to the environments' processes: {error}; "

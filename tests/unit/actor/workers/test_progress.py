@@ -1,5 +1,7 @@
 """The progress of training reaches environments, whatever steps them."""
 
+import gc
+
 import gymnasium
 import numpy as np
 import pytest
@@ -59,6 +61,17 @@ def test_what_it_raises_is_a_failure_of_that_environment(vectorization: str):
             set_progress(vector_env, 0.5)
     finally:
         vector_env.close()
+
+
+def test_what_it_raises_can_be_collected_as_garbage():
+    vector_env = make_vector_env(factory("subprocess", raises_from=0.5), 2)
+    try:
+        set_progress(vector_env, 0.5)
+    except EnvironmentFailedError as error:
+        error.itself = error  # a cycle, in which a view of a BytesIO crashed CPython 3.12.1
+    finally:
+        vector_env.close()
+    gc.collect()
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
