@@ -139,8 +139,9 @@ def evaluate_against(
 ) -> dict[int, Evaluation]:
     """Plays games against random actions, and against earlier versions of the policy.
 
-    In game i, the policy plays agent i, counted round; all other agents are the opponent's, which draws its actions.
-    A return is a margin: that of the policy's agent, less the mean of the others'.
+    In game i, the policy plays agent i, counted round; all other agents are the opponent's, which draws its actions, or
+    takes that of the highest value if it has learnt values. A return is a margin: that of the policy's agent, less the
+    mean of the others'.
 
     Args:
         env_factory: As for `evaluate_policy`; an environment with several agents.
