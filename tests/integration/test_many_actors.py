@@ -88,5 +88,6 @@ def test_a_rollout_is_as_much_work_with_200_actors_as_with_20(monkeypatch: pytes
     # Clocks would count too, and more of them where the machine is slow.
     for module, name in ((queue, "_CHECK_S"), (service, "_WAIT_S"), (stream_gate, "_LOOK_S")):
         monkeypatch.setattr(module, name, NEVER_S)
-    few, many = calls_a_rollout(FEW), calls_a_rollout(MANY)
+    # Threads that meet at another moment only add calls: the least of two runs is nearer to the work.
+    few, many = (min(calls_a_rollout(n) for _ in range(2)) for n in (FEW, MANY))
     assert many < 1.2 * few, f"{few:.0f} calls a rollout with {FEW} actors, {many:.0f} with {MANY}"
