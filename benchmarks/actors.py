@@ -42,7 +42,7 @@ ROLLOUTS, POLICIES, TRAINER, OTHERS = "rollouts", "policies", "trainer", "others
 # thread there before 3.14.
 _NAMED_LEARNER = f"""
 import sys, threading, time
-from rollcast.learner.commands.cli import main
+from rollcast.tools.cli import main
 NAMES = {{"stream_rollouts": "{ROLLOUTS}", "stream_bundles": "{ROLLOUTS}", "read_bundles": "{ROLLOUTS}",
     "subscribe_policy": "{POLICIES}", "_train": "{TRAINER}"}}
 named = set()

@@ -31,9 +31,9 @@ from benchmarks.ingest import (
     synthetic_rollout,
 )
 from benchmarks.table import print_table
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.rollouts.codec import MAX_FRAME_BYTES
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
+from rollcast.tools.certificates import make_certificates
 
 BARE, BARE_TLS, PLAIN, NO_DIGESTS, TLS = "bare", "bare, TLS", "plain", "plain, no digests", "TLS, tokens"
 COMPARISONS = (

@@ -102,10 +102,10 @@ def forget_files(run_dir: Path) -> int:
 def resume_once(began: float, run_dir: Path) -> None:
     """Process: resumes the run as the command does, up to its first update, and prints the time of each stage."""
     from rollcast.learner.algorithms.dqn import Dqn
-    from rollcast.learner.commands.cli import main
     from rollcast.learner.experience.experience import ExperienceSource
     from rollcast.learner.training import run_folder
     from rollcast.learner.training.trainer import Trainer
+    from rollcast.tools.cli import main
 
     marks: list[float] = []
 

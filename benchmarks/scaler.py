@@ -29,9 +29,9 @@ from pathlib import Path
 import grpc
 
 from benchmarks.table import print_table
-from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
+from rollcast.tools.scaling.settings import ScalerSettings
 from tests.keda import Keda
 from tests.processes import free_port, running, wait_until
 from tests.zygote import ForkedProcess

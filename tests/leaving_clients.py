@@ -30,8 +30,6 @@ from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.replay.served import serve_buffers
-from rollcast.learner.scaling.controller import ScalingRules
-from rollcast.learner.scaling.scaler import Scaler
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
@@ -47,6 +45,8 @@ from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.services.wire.tensors import fill_tensor
+from rollcast.tools.scaling.controller import ScalingRules
+from rollcast.tools.scaling.scaler import Scaler
 from rollcast.v1.history_pb2 import WatchHistoryRequest
 from rollcast.v1.learner_pb2 import (
     DescribeLearnerRequest,

@@ -16,7 +16,6 @@ from rollcast.learner.ingest.intake import RolloutIntake
 from rollcast.learner.ingest.queue import RolloutQueue
 from rollcast.learner.ingest.registry import ActorRegistry
 from rollcast.learner.ingest.seeds import ActorSeeds
-from rollcast.learner.relay.relay import RollcastRelay
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
@@ -25,6 +24,7 @@ from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.status.status import ActorInfo
+from rollcast.tools.relay.relay import RollcastRelay
 from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource, offer
 from tests.processes import wait_until
 from tests.rollouts import make_rollout

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 _IMPORTED_FIRST: Final = (
-    "rollcast.learner.commands.cli",
+    "rollcast.tools.cli",
     "rollcast.learner.training.training_run",
     "rollcast.actor.acting.process",
     # the first optimiser of a process imports it

@@ -27,7 +27,7 @@ LISTENERS: Final = {
     "services/rollcast/services/server/server.py": "serves",
     "services/rollcast/services/server/binding.py": "looks whether an address is free",
     "services/rollcast/services/metrics/server.py": "metrics",
-    "learner/rollcast/learner/dashboard/server.py": "serves",
+    "learner/rollcast/tools/dashboard/server.py": "serves",
     "learner/rollcast/learner/ranks/group.py": "the store and the connections of ranks",
 }
 _LISTENS: Final = re.compile(

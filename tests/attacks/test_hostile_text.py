@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from rollcast.actor.playing.evaluate import summarize
-from rollcast.learner.commands import cli
 from rollcast.learner.commands.evaluate import _print as print_evaluation
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.writers.console import ConsoleView
@@ -16,6 +15,7 @@ from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMi
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.rollouts.evaluation import EvaluationActions
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
+from rollcast.tools import cli
 from tests.integration.learner_fakes import FakeControl, serve
 from tests.processes import rollcast
 
@@ -120,11 +120,11 @@ def test_the_settings_of_a_strangers_run():
 def test_the_error_that_ends_a_command(
     error: Callable[[str], Exception], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    def fail(_arguments: list[str]) -> int:
+    def fail(settings: object, output: object) -> int:
         raise error(HOSTILE)
 
-    monkeypatch.setitem(cli.COMMANDS, "train", fail)
-    cli.main(["train"])
+    monkeypatch.setattr("rollcast.tools.status.status", fail)
+    cli.main(["status"])
     text = capsys.readouterr().err
     assert_harmless(text)
     assert SHOWN in text

@@ -10,13 +10,13 @@ from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import rollcast.v1
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
 from rollcast.services.security.authorization import EVERYBODY, METHOD_ROLES
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
+from rollcast.tools.certificates import make_certificates
 from tests.integration.learner_fakes import serve
 
 DEADLINE_S = 20.0

@@ -36,7 +36,6 @@ from rollcast.learner.actors.taking import RolloutTaker
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.batch import Batch
-from rollcast.learner.commands.cli import main
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience, SaveExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.experience.replayed import ReplayedExperience
@@ -49,6 +48,7 @@ from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.tools.cli import main
 from tests.chaos.ledger import what_is_wrong
 
 

@@ -6,11 +6,11 @@ import stat
 
 import pytest
 
-from rollcast.learner.slurm.folder import Job, SlurmFolder
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
+from rollcast.tools.slurm.folder import Job, SlurmFolder
 from tests.needs import lacks
 from tests.processes import DEADLINE_S, rollcast, wait_until
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay

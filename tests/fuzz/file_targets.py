@@ -3,11 +3,11 @@
 from pathlib import Path
 from random import Random
 
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.security.security import ClientSecurity, ServerTls
 from rollcast.services.security.tokens import Role, TokenFile
+from rollcast.tools.certificates import make_certificates
 from tests.fuzz.byte_mutator import mutate_bytes
 from tests.fuzz.file_mutators import mutate_json, pieces_mutator, text_mutator
 from tests.fuzz.messages import join_pieces, split_pieces

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from rollcast.learner.dashboard.figures import actor_row
-from rollcast.learner.watching import wording
-from rollcast.learner.watching.run_view import RunView
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.history.history import EventSeverity, HistoryEvent
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.status.status import ActorState, LearningFinding, Phase
+from rollcast.tools.dashboard.figures import actor_row
+from rollcast.tools.watching import wording
+from rollcast.tools.watching.run_view import RunView
 from tests import deaf_chromium
 from tests.browser import chromium, dashboard, watcher
 from tests.histories import actor, busy_run, relayed_run, serve_history, status, update

@@ -1,4 +1,4 @@
-"""`rollcast doctor` beside real learners and actors; unit/learner/commands/test_diagnosis.py has all its findings."""
+"""`rollcast doctor` beside real learners and actors; unit/tools/doctor/test_diagnosis.py has all its findings."""
 
 import json
 import signal

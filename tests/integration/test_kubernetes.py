@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rollcast.learner.commands.certificates import make_certificates
+from rollcast.tools.certificates import make_certificates
 from tests.certificates import security_of
 from tests.manifests import container, environment_of, overlay, pod
 from tests.processes import ROOT, ended, free_port, running, status_of, wait_until

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from rollcast.keda import external_scaler_pb2 as messages
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client import health_probe
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.scaling.service import EXTERNAL_SCALER
 from rollcast.services.server.scaler import make_scaler_server
+from rollcast.tools.certificates import make_certificates
 from tests.keda import Keda
 from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
 from tests.processes import DEADLINE_S, ended, free_port, refused, running, wait_until

@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client import health_probe
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from rollcast.tools.certificates import make_certificates
 from tests.certificates import calling, security_of, serving
 from tests.integration.learner_fakes import serve
 from tests.processes import DEADLINE_S, free_port, rollcast, running, status_of, wait_until

@@ -224,7 +224,7 @@ class TestInAPipe:
 
 
 class TestErrors:
-    """In words, which unit/learner/watching/test_follower.py has all."""
+    """In words, which unit/tools/watching/test_follower.py has all."""
 
     @pytest.mark.parametrize(("role", "message"), [("none", "refuses the token"), ("actor", "may not watch the run")])
     def test_wrong_token(self, tmp_path: Path, role: str, message: str):

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from rollcast.learner.batch import Batch
-from rollcast.learner.commands.cli import main
 from rollcast.learner.training.run_parts import ALGORITHMS
 from rollcast.services.spaces.spaces import space_leaves
+from rollcast.tools.cli import main
 from tests.matrix import axes
 from tests.matrix.axes import Case
 from tests.matrix.rules import reasons

@@ -19,7 +19,7 @@ _STEPPED = (
     "learner/rollcast/learner/durable/coverage.py",
     "learner/rollcast/learner/durable/log.py",
     "learner/rollcast/learner/ingest/",
-    "learner/rollcast/learner/relay/",
+    "learner/rollcast/tools/relay/",
     "learner/rollcast/learner/replay/inserter.py",
     "learner/rollcast/learner/replay/rate_limiter.py",
     "services/rollcast/services/limits/bytes_in_flight.py",

@@ -156,7 +156,7 @@ FAULTS = (
     ),
     PutIn(
         "a relay never misses a policy",
-        "learner/rollcast/learner/relay/policies.py",
+        "learner/rollcast/tools/relay/policies.py",
         "if now - max(self._lacks_since, subscription.heard_at) < self._may_last_s:",
         "if now > 0.0:",
         "found",

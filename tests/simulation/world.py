@@ -33,13 +33,13 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable import segments
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.relay.relay import RollcastRelay
 from rollcast.services.errors import ActorReplacedError, LearnerUnreachableError, RefusedError, TrainingEndedError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.server import server as server_module
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from rollcast.tools.relay.relay import RollcastRelay
 from tests.rollouts import build_rollout
 from tests.simulation.disk import Disk
 from tests.simulation.network import KEEPALIVE_S, Channel, Connection, Network, Server, begin_network

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from rollcast.actor.settings import ActorSettings
-from rollcast.learner.settings.dashboard import DashboardSettings
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.settings.relay import RelaySettings
 from rollcast.services.settings.options import options_of, variable_name
+from rollcast.tools.dashboard.settings import DashboardSettings
+from rollcast.tools.relay.settings import RelaySettings
 from tests.manifests import container, environment_of, overlay, pod
 from tests.processes import SOURCE_ROOTS
 

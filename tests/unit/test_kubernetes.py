@@ -12,9 +12,9 @@ import yaml
 
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.scaling.bounds import ActorBounds
+from rollcast.tools.scaling.settings import ScalerSettings
 from tests.manifests import (
     COMPONENTS,
     FOLDER,

@@ -23,7 +23,7 @@ LOCAL_PROCESS_LAUNCHER = {
     "learner/rollcast/learner/actors/forkserver.py",
     "learner/rollcast/learner/actors/local_processes.py",
     # the page of a run; what it says comes back as JSON
-    "learner/rollcast/learner/dashboard/local.py",
+    "learner/rollcast/tools/dashboard/local.py",
     # starts the tracker of those processes before a Ctrl-C is held back
     "services/rollcast/services/process/interrupts.py",
     "tests/integration/test_subproc_vector_env.py",

@@ -44,7 +44,7 @@ class TestWheel:
 
     def test_only_what_python_and_protoc_read_and_the_page_of_the_dashboard(self, wheel):
         names = [name for name in wheel.namelist() if ".dist-info/" not in name]
-        page = {name for name in names if name.startswith("rollcast/learner/dashboard/") and not name.endswith(".py")}
+        page = {name for name in names if name.startswith("rollcast/tools/dashboard/") and not name.endswith(".py")}
         assert {Path(name).name for name in page} == {"lanes.js", "events.js", "style.css", "icon.svg"}
         files = [Path(name) for name in names if name not in page]
         assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto", ".yaml"}

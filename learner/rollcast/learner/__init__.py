@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rollcast.learner.algorithms.sac_settings import SacSettings
     from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
     from rollcast.learner.batch import Batch, BatchColumns
-    from rollcast.learner.commands.cli import main
     from rollcast.learner.experience.experience import Experience, ExperienceSource, FreshExperience
     from rollcast.learner.experience.replayed import ReplayedExperience
     from rollcast.learner.replay.batches import to_batch
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from rollcast.learner.writers.json_lines import JsonLinesWriter
     from rollcast.learner.writers.tensorboard import TensorBoardWriter
     from rollcast.learner.writers.writer import MetricsWriter
+    from rollcast.tools.cli import main
 
 __all__ = [
     "Algorithm",

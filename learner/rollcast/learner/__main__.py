@@ -6,13 +6,13 @@ from rollcast.services.process.interrupts import end_imports_quietly, run_to_end
 
 
 def main() -> NoReturn:
-    """Runs a command, and ends the process; see `rollcast.learner.commands.cli.main`."""
+    """Runs a command, and ends the process; see `rollcast.tools.cli.main`."""
     end_imports_quietly()
     run_to_end(_run)
 
 
 def _run() -> int:
-    from rollcast.learner.commands.cli import main as run
+    from rollcast.tools.cli import main as run
 
     return run()
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.evaluating import evaluate_until_stopped
@@ -42,12 +43,32 @@ logger = logging.getLogger("actor")
 _NEXT_RUN_S = 5.0
 
 
-def main(arguments: Sequence[str] | None = None, *, program: str = "python -m rollcast.actor") -> int:
-    """Runs an actor until training ends or a signal comes.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `python -m rollcast.actor`: an actor until training ends or a signal comes.
 
     Returns:
         The exit code: 0 after the end of training or a signal, 1 after an error, 2 for wrong settings.
     """
+    program = "python -m rollcast.actor"
+    try:
+        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
+        log_to_stderr(settings.log_level)
+        return act(settings, sys.stdout)
+    except ConfigurationError as error:
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
+        return bad_settings_exit_code(os.environ)
+    except RollcastError as error:
+        sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
+        return 1
+
+
+def act(settings: ActorSettings, output: IO[str]) -> int:
+    """Runs an actor until training ends or a signal comes; returns the exit code, 0.
+
+    Raises:
+        RollcastError: As `run_actor`, unless a signal came before.
+    """
+    del output  # it logs
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -55,20 +76,13 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m ro
         logger.info("%s: stopping after this step", signal.Signals(number).name)
         stop.set()
 
+    for number in stop_signals():
+        signal.signal(number, on_signal)
     try:
-        settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
-        log_to_stderr(settings.log_level)
-        for number in stop_signals():
-            signal.signal(number, on_signal)
         run_actor(settings, stop)
-    except ConfigurationError as error:
-        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
-        return bad_settings_exit_code(os.environ)
     except RollcastError as error:
-        if stop.is_set():
-            return 0
-        sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
-        return 1
+        if isinstance(error, ConfigurationError) or not stop.is_set():
+            raise
     return 0
 
 

@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterable
+from typing import IO
 
 from prometheus_client import Metric
 
@@ -38,13 +39,14 @@ class _Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
     """A signal came before the server was made."""
 
 
-def replay_serve(settings: ReplayServeSettings) -> int:
+def replay_serve(settings: ReplayServeSettings, output: IO[str]) -> int:
     """Serves until SIGTERM, Ctrl-C, or LearnerService.Stop; returns the exit code: 0, or 130 after Ctrl-C.
 
     Raises:
         RollcastError: If the buffer or the network cannot be made, the file cannot be read, or the address cannot be
             bound.
     """
+    del output  # it logs
     stops: list[RemoteDistributedActors] = []
 
     def stop() -> None:

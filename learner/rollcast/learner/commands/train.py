@@ -1,7 +1,6 @@
 """`rollcast train`: trains with a learner and actors on this machine."""
 
 import dataclasses
-import tempfile
 from collections.abc import Callable
 from functools import partial
 
@@ -15,64 +14,31 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.dashboard.local import LocalDashboard, LocalDashboardPlan
-from rollcast.learner.settings.dashboard import check_page_address
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
-from rollcast.services.errors import ConfigurationError
-from rollcast.services.process.installation import require_extra
-from rollcast.services.process.socket_paths import short_temporary_paths
 
 
-def train(settings: TrainSettings, console: Console) -> int:
-    """Trains until the end and returns the exit code.
-
-    Raises:
-        RollcastError: If training cannot start or go on.
-    """
-    # Refuses wrong certificates and tokens before the environment is made.
-    settings.server_security()
-    if not settings.dashboard:
-        return _train(settings, console)
-    with short_temporary_paths():
-        sockets = tempfile.TemporaryDirectory(prefix="rollcast-")
-    with sockets as folder:
-        plan = _dashboard_plan(settings, f"unix:{folder}/learner.sock")
-        # It starts on another core while this process makes the environment and the policy.
-        with LocalDashboard(plan) as dashboard:
-            return _train(settings, console, local_address=plan.learner_address, link=dashboard.link)
-
-
-def _dashboard_plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
-    """Returns the arguments of the run's dashboard.
-
-    Raises:
-        ConfigurationError: The run cannot have a dashboard with these settings.
-    """
-    require_extra("dashboard", "rollcast train --dashboard")
-    if settings.actor_kind == "sequential":
-        raise ConfigurationError(
-            "dashboard is set, and actor_kind is 'sequential', which serves nothing that a page could show; expected "
-            "'subprocess'; leave one out"
-        )
-    check_page_address(settings.dashboard_address, insecure=settings.insecure)
-    return LocalDashboardPlan(
-        learner_address=learner_address,
-        listen_address=settings.dashboard_address,
-        # The socket asks for no token, and anyone on this machine may open the page.
-        read_only=settings.tokens_file is not None,
-        log_level=settings.log_level,
-    )
-
-
-def _train(
+def train(
     settings: TrainSettings,
     console: Console,
     *,
     local_address: str | None = None,
     link: Callable[[], str] | None = None,
 ) -> int:
+    """Trains until the end and returns the exit code.
+
+    Args:
+        settings: The settings.
+        console: The console for the view and the summary.
+        local_address: A further address to serve, the unix socket of a page on this machine; None: none.
+        link: Waits until that page is served, and returns its link; None: there is no page.
+
+    Raises:
+        RollcastError: If training cannot start or go on.
+    """
+    # Refuses wrong certificates and tokens before the environment is made.
+    settings.server_security()
     env_factory = settings.env_factory()
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:

@@ -7,7 +7,6 @@ import pytest
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.settings.commands import COMMAND_SETTINGS
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
@@ -15,6 +14,7 @@ from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.settings.recipes import read_recipe, recipe_names
+from rollcast.tools.commands import COMMANDS
 
 
 def train_settings(*arguments: str) -> TrainSettings:
@@ -56,7 +56,9 @@ def test_help_shows_settings_and_defaults_of_the_chosen_algorithm(
 ):
     def shown(*arguments: str) -> str:
         with pytest.raises(SystemExit):
-            COMMAND_SETTINGS[command].from_command_line(f"rollcast {command}", ["--algorithm", algorithm, *arguments])
+            COMMANDS[command].settings().from_command_line(
+                f"rollcast {command}", ["--algorithm", algorithm, *arguments]
+            )
         return capsys.readouterr().out
 
     first, everything = shown("--help"), shown("--help-all")
@@ -214,7 +216,7 @@ def test_values_win_over_defaults_and_lose_to_file_environment_and_command_line(
 @pytest.mark.parametrize("command", ["train", "learner"])
 def test_help_shows_the_values_as_defaults(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        COMMAND_SETTINGS[command].from_command_line(f"rollcast {command}", ["--recipe", "ppo-cartpole", "--help"])
+        COMMANDS[command].settings().from_command_line(f"rollcast {command}", ["--recipe", "ppo-cartpole", "--help"])
     shown = capsys.readouterr().out
     assert re.search(r"--ppo.n-epochs INT .*\(default: 20\)", shown)
     assert re.search(r"--envs-per-actor INT[^(]*\(default: 4\)", shown)

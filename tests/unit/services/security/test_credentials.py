@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, UnauthenticatedError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
+from rollcast.tools.certificates import make_certificates
 from tests.integration.learner_fakes import serve
 
 

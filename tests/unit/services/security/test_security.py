@@ -6,13 +6,13 @@ import pytest
 from pydantic import SecretStr
 
 from rollcast.actor.settings import ActorSettings
-from rollcast.learner.commands.certificates import make_certificates
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.settings.status import StatusSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.authorization import METHOD_ROLES
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
+from rollcast.tools.certificates import make_certificates
+from rollcast.tools.settings import StatusSettings
 from tests.processes import ROOT
 
 TOKEN = "0123456789abcdef-secret"

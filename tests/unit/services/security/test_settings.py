@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.learner.settings.relay import RelaySettings
-from rollcast.learner.settings.scaler import ScalerSettings
 from rollcast.services.errors import ConfigurationError
+from rollcast.tools.relay.settings import RelaySettings
+from rollcast.tools.scaling.settings import ScalerSettings
 
 
 def test_a_relay_requires_the_tokens_of_its_file(tmp_path: Path):

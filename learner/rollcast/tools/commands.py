@@ -1,0 +1,184 @@
+"""The table of `rollcast`'s commands: a row names what a command takes, what it needs and what runs it.
+
+Imports neither torch nor grpc; a row's modules are imported when they are asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import IO, Any, Final
+
+from rollcast.services.settings.settings import ProcessSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of `rollcast`.
+
+    Attributes:
+        summary: What it is for; a line of `rollcast --help`.
+        settings_from: Its settings, "package.module:Class".
+        runs: What runs it, "package.module:function": takes the settings and the output, returns the exit code.
+        subcommand: The word that must follow; empty: none.
+        extra: The extra of pyproject.toml that it needs; empty: none.
+        modules: The modules of this extra that it needs; none: all of them.
+        logs: True: it logs to stderr, from the `log_level` of its settings.
+        outlives_output: True: it continues when its terminal is closed or nobody reads its output any more.
+        has_large_buffers: True: it carries rollouts, so memory of freed buffers is used again.
+    """
+
+    summary: str
+    settings_from: str
+    runs: str
+    subcommand: str = ""
+    extra: str = ""
+    modules: tuple[str, ...] = ()
+    logs: bool = False
+    outlives_output: bool = False
+    has_large_buffers: bool = False
+
+    def settings(self) -> type[ProcessSettings]:
+        """Imports and returns the class of its settings."""
+        settings: type[ProcessSettings] = _imported(self.settings_from)
+        return settings
+
+    def function(self) -> Callable[[ProcessSettings, IO[str]], int]:
+        """Imports and returns what runs it."""
+        function: Callable[[ProcessSettings, IO[str]], int] = _imported(self.runs)
+        return function
+
+
+def _imported(name: str) -> Any:  # noqa: ANN401 - the callers say what it is
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+_SETTINGS: Final = "rollcast.tools.settings"
+
+COMMANDS: Final[dict[str, Command]] = {
+    "train": Command(
+        summary="train with actors on this machine: start the learner and its actors, end them after training",
+        settings_from="rollcast.learner.settings.train:TrainSettings",
+        runs="rollcast.tools.training:train_here",
+        extra="learner",
+        logs=True,
+        outlives_output=True,
+        has_large_buffers=True,
+    ),
+    "learner": Command(
+        summary="train with the actors that connect, and serve the gRPC API",
+        settings_from="rollcast.learner.settings.learner:ServingSettings",
+        runs="rollcast.tools.training:serve_actors",
+        extra="learner",
+        logs=True,
+        outlives_output=True,
+        has_large_buffers=True,
+    ),
+    "actor": Command(
+        summary="step environments for a learner on another machine",
+        settings_from="rollcast.actor.settings:ActorSettings",
+        runs="rollcast.actor.acting.process:act",
+        logs=True,
+    ),
+    "relay": Command(
+        summary="serve actors in the name of a learner elsewhere, for racks, sites and many actors",
+        settings_from="rollcast.tools.relay.settings:RelaySettings",
+        runs="rollcast.tools.relay.command:relay",
+        extra="learner",
+        modules=("grpc_reflection",),
+        logs=True,
+        has_large_buffers=True,
+    ),
+    "status": Command(
+        summary="show the status of a learner",
+        settings_from=f"{_SETTINGS}:StatusSettings",
+        runs="rollcast.tools.status:status",
+    ),
+    "top": Command(
+        summary="show a run in the terminal while it goes on, with what each actor does",
+        settings_from=f"{_SETTINGS}:TopSettings",
+        runs="rollcast.tools.top.command:top",
+        extra="top",
+    ),
+    "dashboard": Command(
+        summary="serve a page for browsers that shows what learners and their actors do",
+        settings_from="rollcast.tools.dashboard.settings:DashboardSettings",
+        runs="rollcast.tools.dashboard.command:dashboard",
+        extra="dashboard",
+        logs=True,
+        outlives_output=True,
+    ),
+    "doctor": Command(
+        summary="find out what is wrong with a run, and what to do",
+        settings_from=f"{_SETTINGS}:DoctorSettings",
+        runs="rollcast.tools.doctor.command:doctor",
+    ),
+    "evaluate": Command(
+        summary="play episodes with a saved policy of a run",
+        settings_from="rollcast.learner.settings.evaluate:EvaluateSettings",
+        runs="rollcast.learner.commands.evaluate:evaluate",
+        logs=True,
+    ),
+    "record": Command(
+        summary="record rollouts in a file: demonstrations, to fill a replay buffer with",
+        settings_from="rollcast.learner.settings.record:RecordSettings",
+        runs="rollcast.learner.commands.record:record",
+        logs=True,
+        outlives_output=True,
+    ),
+    "ls": Command(
+        summary="list runs with their return, steps, age and state",
+        settings_from=f"{_SETTINGS}:LsSettings",
+        runs="rollcast.tools.runs.ls:ls",
+    ),
+    "compare": Command(
+        summary="show the settings in which runs differ",
+        settings_from=f"{_SETTINGS}:CompareSettings",
+        runs="rollcast.tools.runs.compare:compare",
+    ),
+    "plot": Command(
+        summary="draw the curves of runs, with their spread, into a picture",
+        settings_from=f"{_SETTINGS}:PlotSettings",
+        runs="rollcast.tools.runs.plot:plot",
+        extra="plot",
+    ),
+    "recipes": Command(
+        summary="list the recipes: tuned settings of an algorithm for a task",
+        settings_from=f"{_SETTINGS}:RecipesSettings",
+        runs="rollcast.tools.recipes:recipes",
+    ),
+    "certs": Command(
+        summary="make certificates and tokens for a learner and its clients, for development",
+        settings_from=f"{_SETTINGS}:CertsSettings",
+        runs="rollcast.tools.certificates:certs",
+        extra="learner",
+        modules=("cryptography",),
+    ),
+    "scaler": Command(
+        summary="tell KEDA on Kubernetes how many actors a learner wants",
+        settings_from="rollcast.tools.scaling.settings:ScalerSettings",
+        runs="rollcast.tools.scaling.command:scaler",
+        logs=True,
+    ),
+    "slurm": Command(
+        summary="train on a Slurm cluster: submit a learner and an array of actors, or add actors",
+        settings_from="rollcast.tools.slurm.settings:SlurmSettings",
+        runs="rollcast.tools.slurm.command:slurm",
+        extra="learner",
+        modules=("cryptography",),
+    ),
+    "replay": Command(
+        summary="replay serve: serve a replay buffer that actors fill, for your own learner",
+        settings_from="rollcast.learner.settings.replay_serve:ReplayServeSettings",
+        runs="rollcast.learner.commands.replay_serve:replay_serve",
+        subcommand="serve",
+        extra="learner",
+        logs=True,
+        has_large_buffers=True,
+    ),
+    "completion": Command(
+        summary="print a script that lets bash or zsh complete commands, options and values",
+        settings_from=f"{_SETTINGS}:CompletionSettings",
+        runs="rollcast.tools.completion:completion",
+    ),
+}

@@ -1,0 +1,95 @@
+"""`rollcast doctor`: finds out what is wrong with a run, and what to do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from rollcast.learner.checkpoints.listing import state_of
+from rollcast.learner.commands.printing import print_json, print_line
+from rollcast.learner.health.doctor import read_run
+from rollcast.learner.health.rules import MIN_EPISODES, evaluator_skips, find
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.writers.metric_names import EVAL_EVALUATIONS, EVAL_SKIPPED, UPDATES
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.version import software_version
+from rollcast.tools.doctor.diagnosis import Finding, Severity, diagnose, judged
+from rollcast.tools.settings import DoctorSettings
+
+
+def doctor(settings: DoctorSettings, output: IO[str]) -> int:
+    """Asks the learner, or reads a run's folder, prints what is wrong, and returns the exit code.
+
+    Returns:
+        0 if nothing is wrong, else 1. Notes are not wrong.
+
+    Raises:
+        ConfigurationError: The folder is no run.
+    """
+    episodes, findings, summary = _ask(settings) if settings.run is None else _read(settings.run)
+    if settings.json_output:
+        document = {
+            "summary": summary,
+            "learning_is_judged": episodes is not None and episodes >= MIN_EPISODES,
+            "findings": [_as_json(finding) for finding in findings],
+        }
+        print_json(output, document)
+    else:
+        _print(output, summary, findings, episodes)
+    return int(any(finding.severity is Severity.WRONG for finding in findings))
+
+
+def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
+    """Asks the learner; returns the episodes, None where nobody learns; the findings; and a summary."""
+    try:
+        with LearnerClient(
+            settings.address, timeout_s=settings.timeout_s, security=settings.client_security()
+        ) as client:
+            status, actors = client.status(), client.actors()
+    except LearnerUnreachableError as error:
+        return None, [_unreachable(settings, error)], f"no answer from {settings.address}"
+    summary = (
+        f"{status.phase.name.lower()}, {status.env_steps:,} steps, {status.updates:,} updates, policy "
+        f"{status.policy_version}, {status.actors_alive} actors"
+    )
+    # a buffer that is served alone learns nothing
+    episodes = status.episodes if status.algorithm else None
+    return episodes, diagnose(status, actors, own_version=software_version()), summary
+
+
+def _read(path: Path) -> tuple[int | None, list[Finding], str]:
+    """Reads a run's folder; returns the same."""
+    run = RunDirectory(path)
+    read = read_run(run)
+    summary = (
+        f"{state_of(run)}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
+    )
+    skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
+    return read.episodes, list(judged([*find(read), *skips])), summary
+
+
+def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Finding:
+    return Finding(
+        severity=Severity.WRONG,
+        what=f"{error}",
+        advice=f"check that the learner runs, listens at {settings.address}, and is not behind a firewall",
+    )
+
+
+def _print(output: IO[str], summary: str, findings: Sequence[Finding], episodes: int | None) -> None:
+    lines = [summary]
+    for finding in findings:
+        lines += [f"{finding.severity.value + ':':<7}{finding.what}", f"{'':<7}{finding.advice}"]
+    if not findings:
+        lines.append("nothing is wrong")
+    if episodes is not None and episodes < MIN_EPISODES:
+        lines.append(
+            f"whether it learns cannot be said yet: {episodes} episodes have ended; expected {MIN_EPISODES} at least; "
+            "ask again later"
+        )
+    for line in lines:
+        print_line(output, line)
+
+
+def _as_json(finding: Finding) -> dict[str, str]:
+    return {"severity": finding.severity.value, "what": finding.what, "advice": finding.advice}

@@ -1,0 +1,174 @@
+"""Decides how many actors a learner wants, with hysteresis and limits; knows neither clock nor network."""
+
+import math
+from dataclasses import dataclass
+
+from rollcast.tools.scaling.waits import Waits
+
+# With fewer of the wanted actors than this share, the others are still on their way.
+_PRESENT = 0.8
+# Actors wait in at least this share of a window before there are fewer of them.
+_ACTORS_WAIT = 0.5
+# The share of actors that stays when there are too many.
+_SHRINK = 0.8
+# The share of their proportional gain that steps up have to bring, and the factor by which they have to raise the
+# number before they are judged. Less would be judged by noise: it would have to bring a few percent.
+_GAIN = 0.25
+_JUDGED = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRules:
+    """The rules of a controller.
+
+    Attributes:
+        min_actors: The fewest actors while training goes on.
+        max_actors: The most.
+        up_above: Actors are added if the trainer waits for more than this share of its time.
+        down_below: Actors are removed only if the trainer waits for less than this share of its time.
+        max_growth: The factor by which one step raises the number at most.
+        cooldown_s: Seconds between a change and the next step down.
+        retry_s: Seconds for which a number is remembered that was too small, or that brought nothing.
+    """
+
+    min_actors: int = 1
+    max_actors: int = 64
+    up_above: float = 0.1
+    down_below: float = 0.02
+    max_growth: float = 2.0
+    cooldown_s: float = 60.0
+    retry_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A number that was tried, and until when it counts."""
+
+    n_actors: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The number before steps up whose gain is not known yet, and what it trained."""
+
+    n_actors: int
+    env_steps_per_second: float
+
+
+class ScalingController:
+    """Wants as many actors as keep the trainer busy, and no more. Used by one thread.
+
+    - The trainer waits for more than `up_above`: with n actors that keep it busy for 1 - w of its time, n / (1 - w)
+      keep it busy; one step at most multiplies them by `max_growth`.
+    - It hardly waits, and actors do: a fifth of them goes, at least one, but not down to a number that was too small
+      within `retry_s`. That, the band between the two thresholds and `cooldown_s` keep it from swinging.
+    - Steps up by half or more after which the trainer still waits, and that brought less than a quarter of their share
+      in steps a second, are taken back and not tried again for `retry_s`: the actors lack cores, or the algorithm
+      waits for each batch.
+
+    Invariant: `min_actors` <= `wanted` <= `max_actors`.
+
+    Args:
+        rules: Its rules.
+        n_actors: The actors that there are.
+    """
+
+    def __init__(self, rules: ScalingRules, n_actors: int) -> None:
+        self._rules = rules
+        self._wanted = min(max(n_actors, rules.min_actors), rules.max_actors)
+        self._reason = f"there are {n_actors}"
+        self._changed_at = -math.inf
+        self._too_few: _Bound | None = None
+        self._useless: _Bound | None = None
+        self._step: _Step | None = None
+        self._withheld = ""
+
+    @property
+    def withheld(self) -> str:
+        """The reason why the last decision was no step down, although the waits ask for one; empty: it was none."""
+        return self._withheld
+
+    @property
+    def wanted(self) -> int:
+        """The wanted number of actors."""
+        return self._wanted
+
+    @property
+    def reason(self) -> str:
+        """The reason for this number."""
+        return self._reason
+
+    def has(self, n_actors: int) -> bool:
+        """Returns True if enough of the wanted actors are there to judge by their waits."""
+        return n_actors >= _PRESENT * self._wanted
+
+    def decide(self, waits: Waits, now: float) -> bool:
+        """Decides by a full window that began after the last change.
+
+        Args:
+            waits: The waits in the window.
+            now: The time, in seconds of a monotonic clock.
+
+        Returns:
+            True if another number is wanted now: then the window begins anew.
+        """
+        self._withheld = ""
+        if self._too_few is not None and now >= self._too_few.until:
+            self._too_few = None
+        if self._useless is not None and now >= self._useless.until:
+            self._useless = None
+        if waits.learner > self._rules.up_above:
+            step = self._step
+            if step is None or min(waits.n_actors, self._wanted) < _JUDGED * step.n_actors:
+                return self._raise(waits, now)
+            self._step = None
+            return self._take_back(step, waits, now) if self._brought_nothing(step, waits) else self._raise(waits, now)
+        self._step = None
+        if waits.learner < self._rules.down_below and waits.actors >= _ACTORS_WAIT:
+            return self._lower(waits, now)
+        return False
+
+    def _brought_nothing(self, step: _Step, waits: Waits) -> bool:
+        expected = _GAIN * (min(waits.n_actors, self._wanted) / step.n_actors - 1)
+        return waits.env_steps_per_second < step.env_steps_per_second * (1 + expected)
+
+    def _take_back(self, step: _Step, waits: Waits, now: float) -> bool:
+        self._useless = _Bound(step.n_actors, now + self._rules.retry_s)
+        return self._change(
+            step.n_actors,
+            f"{self._wanted} actors trained {waits.env_steps_per_second:,.0f} steps/s, {step.n_actors} had "
+            f"{step.env_steps_per_second:,.0f}",
+            now,
+        )
+
+    def _raise(self, waits: Waits, now: float) -> bool:
+        rules = self._rules
+        most = rules.max_growth * self._wanted
+        needed = waits.n_actors / (1 - waits.learner) if waits.learner < 1 else math.inf
+        wanted = min(math.ceil(min(needed, most)), rules.max_actors)
+        if self._useless is not None:
+            wanted = min(wanted, self._useless.n_actors)
+        if wanted <= self._wanted:
+            return False
+        self._too_few = _Bound(self._wanted, now + rules.retry_s)
+        self._step = self._step or _Step(self._wanted, waits.env_steps_per_second)
+        return self._change(wanted, f"the trainer waited {waits.learner:.0%} of its time", now)
+
+    def _lower(self, waits: Waits, now: float) -> bool:
+        rules = self._rules
+        if now - self._changed_at < rules.cooldown_s:
+            return False
+        least = rules.min_actors if self._too_few is None else max(rules.min_actors, self._too_few.n_actors + 1)
+        wanted = max(math.floor(_SHRINK * self._wanted), least)
+        reason = f"the actors waited in {waits.actors:.0%} of the time, the trainer did not"
+        if wanted >= self._wanted:
+            if self._too_few is not None and least > rules.min_actors:
+                left_s = self._too_few.until - now
+                self._withheld = f"{reason}, but {self._too_few.n_actors} were too few; tried again in {left_s:.0f} s"
+            return False
+        return self._change(wanted, reason, now)
+
+    def _change(self, wanted: int, reason: str, now: float) -> bool:
+        self._wanted, self._reason, self._changed_at = wanted, reason, now
+        return True

@@ -1,0 +1,124 @@
+"""The settings of the small commands. Imports neither torch nor grpc."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.security.settings import ClientSecuritySettings
+from rollcast.services.settings.addresses import ServerAddress
+from rollcast.services.settings.settings import ProcessSettings
+
+
+class StatusSettings(ClientSecuritySettings):
+    """Shows the status of a learner."""
+
+    address: ServerAddress = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+    )
+    watch: bool = Field(False, description="Show the status again every second until training ends.")
+    actors: bool = Field(False, description="Also list the actors.")
+    json_output: bool = Field(False, description="Print JSON instead of a table.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for an answer.")
+
+
+class TopSettings(ClientSecuritySettings):
+    """Shows a run in the terminal while it goes on: who waits for whom, and what each actor does. q ends it."""
+
+    address: ServerAddress = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+    )
+    once: bool = Field(
+        False,
+        description="Print the view once, without colours and with all actors, and end. So it does if its output is no "
+        "terminal.",
+    )
+    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds of time that the lanes show.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the first answer.")
+
+
+class DoctorSettings(ClientSecuritySettings):
+    """Finds out what is wrong with a run, and what to do: who waits for whom, since when, and whether it learns.
+
+    Asks a learner; or, with the folder of a run, reads its records, and says whether it learns or has learnt. Exits
+    with 1 if training has stopped or an actor is missing, else with 0.
+    """
+
+    run: CliPositionalArg[Path | None] = Field(
+        None, description="The folder of a run, which may have ended. Default: ask the learner at --address."
+    )
+
+    address: ServerAddress = Field(
+        "localhost:50051",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file.",
+    )
+    json_output: bool = Field(False, description="Print JSON instead of lines.")
+    timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for an answer.")
+
+
+class LsSettings(ProcessSettings):
+    """Lists runs, the newest first: return, evaluation, environment steps, age and state."""
+
+    folders: CliPositionalArg[list[Path]] = Field(
+        default=[Path("runs")], description="Folders of runs, or runs. Default: runs."
+    )
+    json_output: bool = Field(False, description="Print JSON: a list with an object for each run.")
+
+
+class CompareSettings(ProcessSettings):
+    """Shows the settings in which runs differ, and how far each came."""
+
+    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=2)]] = Field(
+        description="The folders of the runs, two or more."
+    )
+    json_output: bool = Field(False, description="Print JSON: an object with the values of each setting, run by run.")
+
+
+class PlotSettings(ProcessSettings):
+    """Draws the curves of runs: the median of those that differ in their seed only, and their quartiles.
+
+    A run that has reached its end, solved or out of steps, ends with a dot, and counts on with its last value; one that
+    was stopped, has failed or still trains ends with a cross, and counts until there. Where a run has ended the median
+    is dashed. eval/mean_return of a single run has the 95 % confidence intervals of its evaluations.
+    """
+
+    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(description="The folders of the runs.")
+    out: Path = Field(Path("curves.png"), description="The picture to write: a .png or .svg file.")
+    metric: str | None = Field(
+        None,
+        description="The metric to draw. Default: eval/mean_return where all runs have it, else train/mean_return.",
+    )
+    over: Literal["env_steps", "seconds"] = Field("env_steps", description="The unit of the horizontal axis.")
+    threshold: float | None = Field(None, description="Draw a line at this value, in the metric's unit. Default: none.")
+
+
+class RecipesSettings(ProcessSettings):
+    """Lists the recipes for `rollcast train --recipe`, or prints one: tuned settings of an algorithm for a task."""
+
+    name: CliPositionalArg[str | None] = Field(default=None, description="The recipe to print. Default: list all.")
+
+
+class CertsSettings(ProcessSettings):
+    """Makes a certificate authority for development, with certificates and tokens for a learner and its clients."""
+
+    directory: CliPositionalArg[Path] = Field(
+        description="The folder to write to. Existing files are never overwritten."
+    )
+    host: tuple[str, ...] = Field(
+        (),
+        description="Another host name or IP address of the learner, besides localhost and the loopback address. "
+        "May be given several times.",
+    )
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="Days until the certificates expire.")
+
+
+class CompletionSettings(ProcessSettings):
+    """Prints a script that lets a shell complete rollcast's commands, options and values."""
+
+    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
+        description='The shell. Put eval "$(rollcast completion bash)" into its startup file.'
+    )

@@ -1,0 +1,1 @@
+"""`rollcast top`: shows a run in the terminal while it runs."""

@@ -1,0 +1,152 @@
+"""`rollcast top`: shows a run in the terminal while it goes on."""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from types import TracebackType
+from typing import IO, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from rollcast.learner.commands.printing import print_line
+from rollcast.learner.commands.signals import stop_on_signals
+from rollcast.services.errors import NotReadyError
+from rollcast.tools.settings import TopSettings
+from rollcast.tools.top.frame import frame
+from rollcast.tools.watching.follower import Follower, Snapshot
+
+# Two frames are at most so far apart, and at least so far: what changes without an update are times.
+_LONGEST_S: Final = 1.0
+_SHORTEST_S: Final = 0.1
+# A pipe has no width.
+_PIPE_WIDTH: Final = 120
+
+# Nothing to read, though there is: the terminal is gone.
+_QUIT: Final = (b"q", b"Q", b"")
+_SUSPEND: Final = b"\x1a"
+
+
+def top(settings: TopSettings, output: IO[str]) -> int:
+    """Shows the run until somebody quits, and returns the exit code.
+
+    Raises:
+        ConfigurationError: If the certificates or tokens cannot be used.
+        LearnerUnreachableError: If there is no answer from the address.
+        UnauthenticatedError: If the learner requires a token, or another one.
+        PermissionDeniedError: If the token's role may not watch.
+        ProtocolMismatchError: If the learner is too old to tell its history.
+    """
+    console = Console(file=output, highlight=False)
+    security = settings.client_security()
+    with Follower(settings.address, security=security, timeout_s=settings.timeout_s) as follower:
+        snapshot = follower.wait_for_first(settings.timeout_s)
+        if settings.once or not console.is_terminal or console.is_dumb_terminal:
+            _print_once(settings, output, snapshot)
+            return 0
+        _show(settings, console, follower)
+    return 0
+
+
+def _print_once(settings: TopSettings, output: IO[str], snapshot: Snapshot) -> None:
+    view, problem, _ = snapshot
+    if view.now_s is None:
+        raise NotReadyError(problem)
+    width = shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns
+    for line in frame(view, problem, width=width, height=None, span_s=settings.span_s):
+        print_line(output, line.plain.rstrip())
+
+
+def _show(settings: TopSettings, console: Console, follower: Follower) -> None:
+    stopped = threading.Event()
+    with stop_on_signals(stopped.set, hurry=stopped.set), _Keys() as keys:
+        live = Live(console=console, screen=True, auto_refresh=False)
+        with live:
+            while not stopped.is_set():
+                snapshot = follower.snapshot()
+                live.update(_drawn(settings, console, snapshot), refresh=True)
+                key = _wait(follower, keys, console, snapshot.version, stopped)
+                if key in _QUIT:
+                    return
+                if key == _SUSPEND:
+                    _suspend(live, keys)
+
+
+def _drawn(settings: TopSettings, console: Console, snapshot: Snapshot) -> Text:
+    width, height = console.size
+    lines = frame(snapshot.view, snapshot.problem, width=width, height=height, span_s=settings.span_s)
+    return Text("\n", no_wrap=True).join(lines)
+
+
+def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, stopped: threading.Event) -> bytes | None:
+    """Waits for a key, or until there is something to draw: an update, another size, a second that has passed."""
+    size = console.size
+    begin = time.monotonic()
+    while not stopped.is_set() and time.monotonic() - begin < _LONGEST_S:
+        if (key := keys.read(_SHORTEST_S)) is not None:
+            return key
+        if console.size != size or follower.wait(version, 0.0):
+            return None
+    return None
+
+
+def _suspend(live: Live, keys: "_Keys") -> None:
+    """Gives the terminal back and stops this process, as Ctrl-Z does; goes on when the shell says so."""
+    live.stop()
+    keys.release()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    keys.take()
+    live.start()
+
+
+class _Keys:
+    """The keys that are pressed; in a `with`, the terminal hands them on at once and shows none.
+
+    If stdin is no terminal, no key is ever pressed.
+    """
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> "_Keys":
+        self.take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.release()
+
+    def take(self) -> None:
+        """Has the terminal hand over keys one by one, also Ctrl-Z."""
+        if self._fd is None:
+            return
+        self._before = termios.tcgetattr(self._fd)
+        tty.setcbreak(self._fd)
+        attributes = termios.tcgetattr(self._fd)
+        attributes[6][termios.VSUSP] = b"\x00"
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, attributes)
+
+    def release(self) -> None:
+        """Puts the terminal back as it was."""
+        if self._fd is not None and self._before:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def read(self, timeout_s: float) -> bytes | None:
+        """Returns the next key; None if none is pressed in time."""
+        if self._fd is None:
+            time.sleep(timeout_s)
+            return None
+        readable, _, _ = select.select([self._fd], [], [], timeout_s)
+        if not readable:
+            return None
+        return os.read(self._fd, 1)

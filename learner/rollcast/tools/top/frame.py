@@ -1,0 +1,384 @@
+"""Draws a run for `rollcast top`, as lines that fit a terminal of any size."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
+from rollcast.services.process.printable import printable
+from rollcast.services.status.status import LearnerStatus, Phase
+from rollcast.tools.top import columns as top_columns
+from rollcast.tools.top.columns import Column
+from rollcast.tools.top.relays import relay_lines
+from rollcast.tools.watching import states
+from rollcast.tools.watching.numbers import (
+    UNKNOWN,
+    clock,
+    count,
+    decimal,
+    minutes,
+    percent,
+    period,
+    rate,
+    short_count,
+)
+from rollcast.tools.watching.ranking import gone
+from rollcast.tools.watching.run_view import RunView
+from rollcast.tools.watching.wording import headline, learning, recent_rate, relays_of, state_text, waiting_fraction
+
+_PHASE_STYLES: Final = {
+    Phase.STARTING: "yellow",
+    Phase.TRAINING: "green",
+    Phase.PAUSED: "yellow",
+    Phase.STOPPING: "yellow",
+    Phase.FINISHED: "bold green",
+}
+_SEVERITY_STYLES: Final = {EventSeverity.INFO: "", EventSeverity.WARNING: "yellow", EventSeverity.ERROR: "red"}
+_FIELD_GAP: Final = "   "
+_BAR_WIDTH: Final = 8
+# Lags with a bar of their own; larger ones share one.
+_SHOWN_LAGS: Final = 5
+_MIN_LANE: Final = 8
+_MAX_NAME: Final = 24
+# The headline, and a problem, take so many lines at most.
+_MAX_SENTENCE_LINES: Final = 3
+# The findings about training that are shown; `rollcast doctor` has all of them.
+_MAX_FINDINGS: Final = 2
+# The events shown where there is no end to the height.
+_EVENTS: Final = 10
+# Terminals of fewer lines have no legend, and no empty lines.
+_HAS_LEGEND: Final = 20
+_HAS_GAPS: Final = 30
+
+
+# The relays of actors take so many columns at most, and fewer in frames that are narrower than that.
+_MAX_VIA: Final = 24
+_NARROW_VIA: Final = 12
+_HAS_WIDE_VIA: Final = 120
+
+_STATE: Final = Column("state", 14, 50, "left")
+_POLICY: Final = Column("policy", 7, 60)
+_RATE: Final = Column("steps/s", 7, 70)
+_RESTARTS: Final = Column("restarts", 8, 90)
+_STEPS: Final = Column("steps", 6, 80)
+_COLUMNS: Final = (_STATE, _POLICY, _RATE, _RESTARTS, _STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The widths of names and of lanes, and the columns beside them; `via` is the one of actors' relays, if any."""
+
+    name_width: int
+    lane_width: int
+    columns: tuple[Column, ...]
+    via: Column | None
+
+
+def frame(view: RunView, problem: str | None, *, width: int, height: int | None, span_s: float) -> list[Text]:
+    """Draws a run.
+
+    Args:
+        view: The run.
+        problem: Why there is nothing new; None: all is well.
+        width: Columns of the terminal, at least 1.
+        height: Lines of the terminal, at least 1; None: as many as it takes, with all actors.
+        span_s: The seconds that lanes show.
+
+    Returns:
+        At most `height` lines, each of at most `width` columns. All text of others in them is escaped.
+    """
+    head = [_title(view), *_sentences(view, problem, width)]
+    status = view.status
+    if status is None:
+        return _cropped(head, width, height)
+    fields = _flow(_fields(view, status), width)
+    legend = _flow(_legend(), width, " " * 2) if height is None or height >= _HAS_LEGEND else []
+    gap = [Text()] if height is None or height >= _HAS_GAPS else []
+    layout = _layout(view, width)
+    lanes_head = _lanes(view, status, layout, span_s)
+    relays = view.relays()
+    rest = None
+    if height is not None:
+        rest = height - len(head) - len(lanes_head) - len(legend) - 3 * len(gap)
+        # Half of it is for actors and events.
+        fields = fields[: max(rest // 2, 0)]
+        rest = max(rest - len(fields), 0)
+    # Half of what is left, with the gap behind it.
+    drawn_relays = relay_lines(relays, n_lines=None if rest is None else (rest - len(gap)) // 2, width=width)
+    if drawn_relays:
+        drawn_relays += gap
+    if rest is not None:
+        rest -= len(drawn_relays)
+    n_actors, n_events = _parts(rest, len(view.actors), len(view.events))
+    lines = [
+        *head,
+        *gap,
+        *fields,
+        *gap,
+        *drawn_relays,
+        *lanes_head,
+        *_actors(view, n_actors, layout, span_s),
+        *gap,
+        *(_event(view, event) for event in list(view.events)[len(view.events) - n_events :][::-1]),
+        *legend,
+    ]
+    return _cropped(lines, width, height)
+
+
+def _parts(rest: int | None, n_actors: int, n_events: int) -> tuple[int, int]:
+    """Shares the lines that are left between actors and events: a quarter is for events, if there are many actors."""
+    if rest is None:
+        return n_actors, min(n_events, _EVENTS)
+    for_events = min(n_events, max(rest // 4, rest - n_actors))
+    return rest - for_events, for_events
+
+
+def _title(view: RunView) -> Text:
+    title = Text("rollcast", "bold")
+    run, status = view.run, view.status
+    if run is not None:
+        for word in (run.env_id, run.algorithm, run.run_dir):
+            title.append(f"  {printable(word)}" if word else "", "")
+    if status is not None:
+        title.append(f"  {status.phase.name}", _PHASE_STYLES[status.phase])
+        title.append(f"  {clock(status.seconds)}", "")
+    if run is not None and run.seed is not None:
+        title.append(f"  seed {run.seed}", "")
+    return title
+
+
+def _sentences(view: RunView, problem: str | None, width: int) -> Iterator[Text]:
+    if problem is not None:
+        yield from _wrapped(Text(printable(f"No news: {problem}"), "bold red"), width)
+    if problem is None or view.status is not None:
+        told = headline(view)
+        well = told.startswith("Nobody") or (view.status is not None and view.status.phase is Phase.FINISHED)
+        yield from _wrapped(Text(told, "bold green" if well else "bold yellow"), width)
+    for found in learning(view)[:_MAX_FINDINGS]:
+        yield from _wrapped(Text(found, "yellow"), width)
+
+
+def _wrapped(text: Text, width: int) -> list[Text]:
+    lines: list[Text] = []
+    line = Text(style=text.style)
+    for word in text.plain.split():
+        if line.plain and cell_len(line.plain) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line = Text(style=text.style)
+        line.append(f" {word}" if line.plain else word)
+    lines.append(line)
+    if len(lines) > _MAX_SENTENCE_LINES:
+        lines = lines[:_MAX_SENTENCE_LINES]
+        lines[-1].truncate(max(width - 4, 0))
+        lines[-1].append(" ...")
+    return lines
+
+
+def _fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
+    yield from _return_fields(view, status)
+    speed = recent_rate(view)
+    yield _field(
+        "steps", f"{short_count(status.env_steps)}, {rate(speed.per_second)} (mean of {minutes(speed.over_s)})"
+    )
+    yield _field("updates", f"{count(status.updates)}, {rate(status.updates_per_second)}")
+    fraction = waiting_fraction(view)
+    yield _field("trainer waits", percent(fraction), "yellow" if fraction is not None and fraction >= 0.25 else "")
+    if status.queue_capacity:
+        bar = _bar(status.queue_size / status.queue_capacity)
+        yield _field("queue", f"{count(status.queue_size)} of {count(status.queue_capacity)} {bar}")
+    if status.replay is not None:
+        yield _field("replay", f"{short_count(status.replay.size)} of {short_count(status.replay.capacity)}")
+    dropped = status.stale_trajectories + status.rejected_rollouts
+    yield _field("dropped", count(dropped), "yellow" if dropped else "")
+    yield _lag(view)
+    delays = view.delays
+    yield _field("policy reaches actors", _median_and_99(delays.publish_lag_p50_s, delays.publish_lag_p99_s))
+    yield _field("rollouts wait", _median_and_99(delays.data_age_p50_s, delays.data_age_p99_s))
+
+
+def _return_fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
+    goal = "" if view.run is None or view.run.stop_return is None else f" (goal {decimal(view.run.stop_return)})"
+    yield _field("return", f"{decimal(status.mean_return)}{goal}", "bold")
+    if view.evaluations:
+        last, best = view.evaluations[-1], max(reversed(view.evaluations), key=lambda one: one.mean_return)
+        yield _field(
+            "evaluation",
+            f"{decimal(last.mean_return)} ({decimal(last.ci_low)} to {decimal(last.ci_high)}) v{last.policy_version}",
+            "bold",
+        )
+        yield _field("best", f"{decimal(best.mean_return)} v{best.policy_version}")
+    elif status.evaluation is not None:
+        yield _field("evaluation", UNKNOWN)
+
+
+def _lag(view: RunView) -> Text:
+    """Returns a line of bars: the share of the trajectories of each lag."""
+    counts = view.delays.trajectories_by_lag
+    total = sum(counts)
+    limit = view.delays.max_policy_lag
+    limited = "" if limit is None else f"  limit {limit}"
+    if not total:
+        return _field("policy lag", f"{UNKNOWN}{limited}")
+    shown = [(str(lag), number) for lag, number in enumerate(counts[:_SHOWN_LAGS])]
+    if more := sum(counts[_SHOWN_LAGS:]):
+        shown.append((f">{_SHOWN_LAGS - 1}", more))
+    bars = "  ".join(
+        f"{lag}:{_bar(number / total, '')} {percent(number / total)}"
+        for lag, number in shown
+        if number >= 0.005 * total
+    )
+    return _field("policy lag", f"{bars}{limited}")
+
+
+def _median_and_99(median_s: float | None, most_s: float | None) -> str:
+    return UNKNOWN if median_s is None else f"{period(median_s)}, 99 % in {period(most_s)}"
+
+
+def _short_period(seconds: float) -> str:
+    """Returns a length of time in its first unit: "3 h"."""
+    return " ".join(period(seconds).split()[:2])
+
+
+def _lanes(view: RunView, status: LearnerStatus, layout: _Layout, span_s: float) -> list[Text]:
+    """Returns the heading of the lanes, and the learner's."""
+    lane_width = layout.lane_width
+    scale = f"last {period(span_s)}"
+    # A scale, if there is room for one.
+    if lane_width >= len(scale) + 6:
+        scale = f"{scale} ".ljust(lane_width - len("now"), "-") + "now"
+    values = {
+        _STATE: status.phase.name.lower(),
+        _POLICY: f"v{status.policy_version}",
+        _RATE: short_count(recent_rate(view).per_second),
+        _STEPS: short_count(status.env_steps),
+    }
+    return [
+        _row(Text("lanes"), Text(scale), top_columns.titles(layout.columns), layout, "dim"),
+        _row(Text("learner", "bold"), _lane("", view.lane("", span_s, lane_width), lane_width), values, layout),
+    ]
+
+
+def _actors(view: RunView, n_lines: int, layout: _Layout, span_s: float) -> Iterator[Text]:
+    """Yields the rows of the actors that are worst off, and the number of all if not all are shown."""
+    n_shown = len(view.actors) if len(view.actors) <= n_lines else max(n_lines - 1, 0)
+    if not n_lines:
+        return
+    lane_width = layout.lane_width
+    silent_s = view.silences()
+    gone_ids = {actor.actor_id for actor in gone(view.actors)}
+    for actor in view.ranked_actors()[:n_shown]:
+        is_silent, is_gone = actor.actor_id in silent_s, actor.actor_id in gone_ids
+        values = {
+            _STATE: f"silent {_short_period(silent_s[actor.actor_id])}"
+            if is_silent
+            else state_text(actor, is_short=True),
+            _POLICY: f"v{actor.applied_policy_version or actor.policy_version}",
+            _RATE: short_count(actor.env_steps_per_second),
+            _RESTARTS: count(max(actor.incarnation - 1, 0)),
+            _STEPS: short_count(actor.env_steps),
+        }
+        if layout.via is not None:
+            values[layout.via] = relays_of(actor)
+        style = "red" if is_gone else "yellow" if is_silent else ""
+        lane = _lane(actor.actor_id, view.lane(actor.actor_id, span_s, lane_width), lane_width)
+        yield _row(Text(printable(actor.actor_id), style), lane, values, layout, style)
+    if n_shown < len(view.actors):
+        yield Text(f"{n_shown} of {len(view.actors):,} shown, the worst off first", "dim")
+
+
+def _row(name: Text, lane: Text, values: dict[Column, str], layout: _Layout, style: str = "") -> Text:
+    name.truncate(layout.name_width, overflow="ellipsis", pad=True)
+    row = Text.assemble(name, " ", lane)
+    top_columns.append(row, layout.columns, values, style)
+    return row
+
+
+def _layout(view: RunView, width: int) -> _Layout:
+    via = _via_column(view, width)
+    columns = top_columns.shown(_COLUMNS if via is None else (*_COLUMNS, via), width)
+    free = width - top_columns.total_width(columns) - 1
+    longest = max((cell_len(printable(actor.actor_id)) for actor in view.actors), default=0)
+    name_width = max(min(longest, _MAX_NAME, free // 2, free - _MIN_LANE), min(len("learner"), free // 2), 1)
+    return _Layout(name_width, max(free - name_width, 1), columns, via)
+
+
+def _via_column(view: RunView, width: int) -> Column | None:
+    """Returns the column of actors' relays; None if no actor has any."""
+    longest = max((cell_len(relays_of(actor)) for actor in view.actors), default=0)
+    if not longest:
+        return None
+    widest = _MAX_VIA if width >= _HAS_WIDE_VIA else _NARROW_VIA
+    return Column("via", max(min(longest, widest), len("via")), _STEPS.from_width, "left")
+
+
+def _lane(actor_id: str, shares: Shares, width: int) -> Text:
+    lane = Text()
+    looks = states.looks(actor_id)
+    for state, cells in itertools.groupby(_shown_states(shares)[:width]):
+        look = states.UNKNOWN if state is None else looks[state]
+        lane.append(look.letter * len(list(cells)), f"{look.ink} on {look.colour}" if look.colour else "dim")
+    return lane
+
+
+def _shown_states(shares: Shares) -> list[int | None]:
+    """Returns one state for each cell, so that over the lane each is shown as often as it was; None: not known.
+
+    A cell shows only states that it has: what is left of a state's share goes to the next cells that have it, too.
+    """
+    shown: list[int | None] = []
+    owed = [0.0] * shares.shape[1]
+    # Lists: numpy takes ten times as long for so few numbers.
+    for cell in shares.tolist():
+        owed = [before + share / 255.0 if share else 0.0 for before, share in zip(owed, cell, strict=True)]
+        state = max((index for index, share in enumerate(cell) if share), key=owed.__getitem__, default=None)
+        if state is not None:
+            owed[state] -= 1.0
+        shown.append(state)
+    return shown
+
+
+def _event(view: RunView, event: HistoryEvent) -> Text:
+    who = f"{printable(event.who)} " if event.who else ""
+    first, *more = event.text.splitlines() or [""]
+    return Text.assemble(
+        (f"{clock(view.since_start(event.time_s))}  ", "dim"),
+        (f"{who}{printable(first)}{' ...' if more else ''}", _SEVERITY_STYLES[event.severity]),
+    )
+
+
+def _legend() -> Iterator[Text]:
+    for look in (*states.ACTING.values(), *states.LEARNING.values(), states.UNKNOWN):
+        style = f"{look.ink} on {look.colour}" if look.colour else "dim"
+        yield Text.assemble((look.letter, style), (f" {look.name}", "dim"))
+    yield Text("q quits", "dim")
+
+
+def _field(name: str, value: str, style: str = "") -> Text:
+    return Text.assemble((f"{name} ", "dim"), (value, style))
+
+
+def _bar(fraction: float, rest: str = ".") -> str:
+    done = min(max(round(_BAR_WIDTH * fraction), 0), _BAR_WIDTH)
+    return "#" * done + rest * (_BAR_WIDTH - done)
+
+
+def _flow(fields: Iterator[Text], width: int, gap: str = _FIELD_GAP) -> list[Text]:
+    """Puts fields into lines, each as many as fit."""
+    lines: list[Text] = []
+    for field in fields:
+        if lines and cell_len(lines[-1].plain) + len(gap) + cell_len(field.plain) <= width:
+            lines[-1].append(gap).append_text(field)
+        else:
+            lines.append(field)
+    return lines
+
+
+def _cropped(lines: Sequence[Text], width: int, height: int | None) -> list[Text]:
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+    return list(lines if height is None else lines[:height])

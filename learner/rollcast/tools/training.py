@@ -1,0 +1,56 @@
+"""`rollcast train` and `rollcast learner`: what stands around training in their process.
+
+Imports little before torch, so that the forkserver starts meanwhile.
+"""
+
+import os
+from typing import IO
+
+from rollcast.learner.ranks.place import rank_place, refuse_ranks
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.train import TrainSettings
+
+
+def train_here(settings: TrainSettings, output: IO[str]) -> int:
+    """Trains with actors on this machine, with `dashboard` beside a page; returns the exit code.
+
+    Raises:
+        RollcastError: If training cannot start or go on.
+    """
+    refuse_ranks(os.environ, "rollcast train")
+    if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
+        from rollcast.learner.actors.forkserver import start_forkserver
+
+        # it starts on another core while this one imports torch
+        start_forkserver()
+    from rich.console import Console
+
+    from rollcast.learner.commands.train import train
+
+    console = Console(file=output)
+    if not settings.dashboard:
+        return train(settings, console)
+    from rollcast.tools.dashboard.local import dashboard_beside
+
+    # Refuses wrong certificates and tokens before the page starts.
+    settings.server_security()
+    # The page starts on another core while this process makes the environment and the policy.
+    with dashboard_beside(settings) as dashboard:
+        return train(settings, console, local_address=dashboard.learner_address, link=dashboard.link)
+
+
+def serve_actors(settings: ServingSettings, output: IO[str]) -> int:
+    """Trains with the actors that connect, as one of several ranks under torchrun; returns the exit code.
+
+    Raises:
+        RollcastError: If training cannot start or go on.
+    """
+    place = rank_place(os.environ)
+    if place is not None:
+        # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from rich.console import Console
+
+    from rollcast.learner.commands.learner import learner
+
+    return learner(settings, Console(file=output), place)

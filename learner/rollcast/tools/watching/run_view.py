@@ -1,0 +1,181 @@
+"""Keeps what a learner has told of its run, ready for drawing."""
+
+import dataclasses
+from collections import deque
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.history.history import (
+    EvaluationPoint,
+    HistoryEvent,
+    HistoryPoint,
+    HistoryUpdate,
+    PolicyDelays,
+    RunFacts,
+    Shares,
+)
+from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.status.status import ActorInfo, LearnerStatus
+from rollcast.tools.watching.lane_history import LaneHistory
+from rollcast.tools.watching.point_history import PointHistory
+from rollcast.tools.watching.ranking import ranked, silences
+from rollcast.tools.watching.relays import RelayActors, relays
+
+_MAX_EVENTS: Final = 500
+_MAX_EVALUATIONS: Final = 2000
+_MINUTE_S: Final = 60.0
+_ACTING: Final = ActingState.ACTING.value - 1
+
+
+class RunView:
+    """A view of one run, over restarts of its learner. One thread at a time; `copy` gives another thread its own.
+
+    All times that it returns are seconds since 1970, by the learner's clock; `since_start` makes them relative to the
+    run. What it remembers is bounded, as in the learner. The points, evaluations and events of earlier processes of the
+    learner stay, and there is a gap between theirs and those of this one.
+
+    Attributes:
+        run: The properties of the run, as its newest process tells them; None before the first update.
+        status: The last status; None before the first update.
+        actors: All actors, by slot.
+        delays: How old policies and rollouts were during the last minute.
+        now_s: The time of the last update, in seconds since the learner's process began to serve; None before the
+            first one.
+        started_unix_s: The begin of the oldest process that is remembered; 0.0 before the first update.
+        evaluations: The evaluations, the oldest first.
+        events: The last 500 events, the newest last.
+    """
+
+    def __init__(self) -> None:
+        self.run: RunFacts | None = None
+        self.status: LearnerStatus | None = None
+        self.actors: tuple[ActorInfo, ...] = ()
+        self.delays = PolicyDelays()
+        self.now_s: float | None = None
+        self.started_unix_s = 0.0
+        self.evaluations: deque[EvaluationPoint] = deque(maxlen=_MAX_EVALUATIONS)
+        self.events: deque[HistoryEvent] = deque(maxlen=_MAX_EVENTS)
+        self._points = PointHistory()
+        self._lanes = LaneHistory()
+
+    def copy(self) -> "RunView":
+        """Returns a copy that later updates do not change."""
+        copied = RunView()
+        copied.__dict__.update(self.__dict__)
+        copied.evaluations, copied.events = self.evaluations.copy(), self.events.copy()
+        copied._points, copied._lanes = self._points.copy(), self._lanes.copy()
+        return copied
+
+    def apply(self, update: HistoryUpdate) -> None:
+        """Adds what is new.
+
+        Args:
+            update: The next update. One with a run is the first of a stream, and repeats what its learner remembers.
+        """
+        if update.run is not None:
+            self._begin(update.run)
+        started_unix_s = 0.0 if self.run is None else self.run.started_unix_s
+        self.status, self.actors, self.delays, self.now_s = update.status, update.actors, update.delays, update.now_s
+        self._points.add(update.points, started_unix_s)
+        self._lanes.add(update.lanes, started_unix_s)
+        self._lanes.keep({actor.actor_id for actor in update.actors})
+        self.evaluations.extend(
+            dataclasses.replace(evaluation, time_s=evaluation.time_s + started_unix_s)
+            for evaluation in update.evaluations
+        )
+        self.events.extend(dataclasses.replace(event, time_s=event.time_s + started_unix_s) for event in update.events)
+
+    @property
+    def now_unix_s(self) -> float | None:
+        """The time of the last update, in seconds since 1970; None before the first."""
+        return None if self.now_s is None or self.run is None else self.run.started_unix_s + self.now_s
+
+    def since_start(self, unix_s: float) -> float:
+        """Returns the seconds from the begin of the oldest process that is remembered until a time."""
+        return unix_s - self.started_unix_s
+
+    def points(self, last_s: float | None = None) -> tuple[HistoryPoint, ...]:
+        """Returns the points to draw, the oldest first: coarse ones for what is old, fine ones for what is recent.
+
+        They do not overlap. `point_history.segments` parts them at gaps.
+
+        Args:
+            last_s: Only those of the last so many seconds; None: all.
+
+        Returns:
+            At most some 2000 points, with `time_s` in seconds since 1970.
+        """
+        points = self._points.points()
+        now_unix_s = self.now_unix_s
+        if last_s is None or now_unix_s is None:
+            return points
+        return tuple(point for point in points if point.time_s > now_unix_s - last_s)
+
+    def last_minute(self) -> tuple[HistoryPoint, ...]:
+        """Returns the points of the last minute, one a second, with `time_s` in seconds since 1970."""
+        now_unix_s = self.now_unix_s
+        return () if now_unix_s is None else self._points.latest(_MINUTE_S, now_unix_s)
+
+    def lane(self, actor_id: str, span_s: float, n_cells: int) -> Shares:
+        """Returns the lane of the last `span_s` seconds, in cells of equal length; it ends with the last update.
+
+        Cells are means over intervals of 1 s, as far as these are remembered (300), and of 15 s before that.
+
+        Args:
+            actor_id: The actor's name; empty: the learner.
+            span_s: Seconds, above 0.
+            n_cells: The number of cells, at least 1.
+
+        Returns:
+            uint8 `[n_cells, states]`, the oldest first: the share of each state in 255ths; the states are those of
+            `states.looks(actor_id)`. Zeros: not known.
+        """
+        return self._lanes.cells(actor_id, now_unix_s=self.now_unix_s or 0.0, span_s=span_s, n_cells=n_cells)
+
+    def shares(self, actor_id: str, last_s: float = _MINUTE_S) -> NDArray[np.float64] | None:
+        """Returns the share of each state in what is known of the last seconds.
+
+        Args:
+            actor_id: The actor's name; empty: the learner.
+            last_s: Seconds, up to 300.
+
+        Returns:
+            `[states]`, with the sum 1; None if nothing is known.
+        """
+        return self._lanes.mean_shares(actor_id, now_unix_s=self.now_unix_s or 0.0, span_s=last_s)
+
+    def ranked_actors(self) -> list[ActorInfo]:
+        """Returns the actors, the worst off first; see `ranking.ranked`."""
+
+        def acting_share(actor_id: str) -> float | None:
+            shares = self.shares(actor_id)
+            return None if shares is None else float(shares[_ACTING])
+
+        return ranked(self.actors, acting_share, self.silences())
+
+    def silences(self) -> dict[str, float]:
+        """Returns for how many seconds connected actors have been silent, by their names; see `ranking.silences`."""
+        return silences(self.actors, self._lanes.unheard_s)
+
+    def relays(self) -> tuple[RelayActors, ...]:
+        """Returns the relays that actors come through, the worst off first; see `relays.relays`."""
+        return relays(self.actors, self.silences())
+
+    def unheard_s(self, actor_id: str) -> float | None:
+        """Returns the seconds since an actor last reported what it does, to 1 s; None if it never has."""
+        return self._lanes.unheard_s(actor_id)
+
+    def _begin(self, run: RunFacts) -> None:
+        """Begins with all that a learner remembers: of the process that is known, or of another."""
+        if self.run is None:
+            self.started_unix_s = run.started_unix_s
+        elif run.started_unix_s != self.run.started_unix_s:
+            self._points.begin_process(run.started_unix_s)
+            self._lanes.begin_process(run.started_unix_s)
+            self.started_unix_s = min(self.started_unix_s, run.started_unix_s)
+        self._points.begin_again()
+        self.evaluations = deque((e for e in self.evaluations if e.time_s < run.started_unix_s), _MAX_EVALUATIONS)
+        self.events = deque((e for e in self.events if e.time_s < run.started_unix_s), _MAX_EVENTS)
+        self.run = run

@@ -1,0 +1,61 @@
+"""`rollcast doctor RUN_DIR`; test_diagnosis.py has what it says of a learner."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.errors import ConfigurationError
+from rollcast.tools.doctor.command import doctor
+from rollcast.tools.settings import DoctorSettings
+from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint, write_records
+from tests.unit.learner.health.test_rules import HEALTHY, records
+
+
+def said(run: RunDirectory, *options: str) -> str:
+    out = io.StringIO()
+    assert doctor(DoctorSettings.from_command_line("rollcast doctor", [str(run.path), *options]), out) == 0
+    return out.getvalue()
+
+
+def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
+    run = make_run(tmp_path, total_steps=1000, ppo={"max_grad_norm": 0.5, "normalize_rewards": False})
+    rows = records(**HEALTHY | {"ppo__critic_grad_norm": 12.0}, time=1.0)
+    evaluation = {"time": 2.0, "env_steps": 80_000, "eval/evaluations": 3, "eval/skipped": 4}
+    write_records(run, *rows, evaluation)
+    write_checkpoint(run, 1, has_ended=True)
+    assert said(run).splitlines() == [
+        "finished, 80,000 steps, 200 updates",
+        "note:  ppo/critic_grad_norm has stayed above 20 times its bound of 0.5 for 100 updates (median 12): the "
+        "critic sees little but that it is far off",
+        "       try --ppo.normalize-rewards or a higher --ppo.max-grad-norm",
+        "note:  4 policies were due and not evaluated, 3 were: the evaluator is slower than the policies are due",
+        "       raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
+    ]
+    document = json.loads(said(run, "--json-output"))
+    assert document["learning_is_judged"]
+    assert [finding["severity"] for finding in document["findings"]] == ["note", "note"]
+
+
+def test_a_healthy_run_has_nothing_wrong(tmp_path: Path):
+    run = make_run(tmp_path)
+    write_records(run, *records(**HEALTHY, time=1.0))
+    assert said(run).splitlines() == ["empty, 80,000 steps, 200 updates", "nothing is wrong"]
+
+
+def test_without_enough_data_it_says_so(tmp_path: Path):
+    run = make_run(tmp_path)
+    assert said(run).splitlines()[1:] == [
+        "nothing is wrong",
+        "whether it learns cannot be said yet: 0 episodes have ended; expected 100 at least; ask again later",
+    ]
+    write_records(run, *records(3, **HEALTHY, time=1.0))
+    assert "30 episodes have ended" in said(run)
+    assert not json.loads(said(run, "--json-output"))["learning_is_judged"]
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="is no run: there is no such folder"):
+        said(RunDirectory(tmp_path / "nowhere"))

@@ -1,0 +1,418 @@
+"""Relays over real connections, between actors' clients and a learner's intake."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rollcast.learner.ingest.credits import CreditRule
+from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.ingest.rounds import Rounds
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import (
+    InvalidTensorError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RefusedError,
+    SpacesMismatchError,
+    UnknownActorError,
+)
+from rollcast.services.limits.limits import Limits
+from rollcast.services.rollouts import bundle_link
+from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
+from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.rollouts.size import rollout_bytes
+from rollcast.services.status.status import ActorState
+from rollcast.tools.relay.relay import RollcastRelay
+from tests.integration.learner_fakes import SPACES, offer
+from tests.processes import free_port, wait_until
+from tests.relays import LIMITS, N_ROLLOUT_STEPS, Learner, relaying, send, serve_learner, streaming
+from tests.rollouts import assert_same_rollout, make_rollout
+from tests.unit.services.rollouts.test_service import PIXELS
+
+# they wait for relays, which look for what is new once a second
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("n_relays", [1, 2])
+def test_rollouts_of_many_actors_arrive_as_they_were_sent_each_once_and_in_order(learner: Learner, n_relays: int):
+    with contextlib.ExitStack() as stack:
+        address = learner.address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address)).address
+        names = [f"actor-{i}" for i in range(8)]
+        uplinks = {name: stack.enter_context(streaming(address, name)) for name in names}
+        threads = [threading.Thread(target=send, args=(uplink, name, 10)) for name, uplink in uplinks.items()]
+        for thread in threads:
+            thread.start()
+        taken = learner.take(80)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        for name in names:
+            own = [rollout for rollout in taken if rollout.actor_id == name]
+            assert [rollout.sequence for rollout in own] == list(range(1, 11))
+            assert_same_rollout(own[9], make_rollout(10, actor_id=name))
+            assert len(learner.info(name).via) == n_relays
+
+
+def test_the_learner_gives_slots_seeds_and_incarnations(learner: Learner, relay: RollcastRelay):
+    with LearnerClient(relay.address) as through, LearnerClient(learner.address) as direct:
+        first, second = through.join(offer("a")), through.join(offer("b"))
+        assert (first.slot, second.slot) == (0, 1)
+        assert first.learner_nonce == learner.intake.learner_nonce
+        again = through.join(offer("a", process_nonce=8))
+        assert (again.slot, again.incarnation) == (0, 2)
+        assert direct.join(offer("b")).env_seed == second.env_seed
+
+
+def test_nothing_is_acknowledged_before_the_learner_has_it():
+    queue = RolloutQueue(2)
+    with serve_learner(queue=queue) as learner, relaying(learner.address) as relay, streaming(relay.address) as uplink:
+        answers = uplink.responses()
+        assert next(answers).acknowledged_sequence == 0
+        for sequence in (1, 2):
+            uplink.send(make_rollout(sequence))
+        assert next(answers).acknowledged_sequence == 1
+        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
+        assert learner.info("a").rollouts == 1
+        learner.take(1)
+        assert next(answers).acknowledged_sequence == 2
+
+
+def test_the_actors_of_a_relay_get_as_much_room_as_one_that_is_connected_directly():
+    n_behind, n_rollouts = 9, 20
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(queue=RolloutQueue(4)))
+        relay = stack.enter_context(relaying(learner.address))
+        addresses = {"direct": learner.address} | {f"behind-{i}": relay.address for i in range(n_behind)}
+        threads = [
+            threading.Thread(target=send, args=(stack.enter_context(streaming(address, name)), name, n_rollouts))
+            for name, address in addresses.items()
+        ]
+        for thread in threads:
+            thread.start()
+        n_taken: Counter[str] = Counter()
+        while max(n_taken.values(), default=0) < n_rollouts - 2:
+            wait_until(lambda: learner.queue.n_waiting == len(addresses), "a rollout of each actor to wait for room")
+            n_taken.update(rollout.actor_id for rollout in learner.take(1))
+        assert min(n_taken[name] for name in addresses) >= n_rollouts - 4, n_taken
+        learner.take(len(addresses) * n_rollouts - n_taken.total())
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_bad_rollout_ends_its_actors_stream_alone_and_the_learner_hears_why(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address, "good") as good, streaming(relay.address, "bad") as bad:
+        answers = good.responses()
+        next(answers)
+        bad.send(make_rollout(1, actor_id="bad", reward=np.full((3, 2), np.nan, np.float32)))
+        with pytest.raises(InvalidTensorError, match="column reward holds nan"):
+            list(bad.responses())
+        wait_until(lambda: learner.info("bad").state is ActorState.REFUSED, "the learner to know")
+        assert "column reward holds nan" in learner.info("bad").last_error
+        good.send(make_rollout(1, actor_id="good"))
+        assert next(answers).acknowledged_sequence == 1
+
+
+def test_large_rollouts_travel_in_frames(learner: Learner):
+    with serve_learner() as plain:  # the spaces of the fixture are small: large by many steps' worth of environments
+        with relaying(plain.address) as relay, streaming(relay.address, n_envs=60_000) as uplink:
+            sent = make_rollout(1, n_envs=60_000)
+            threading.Thread(target=uplink.send, args=(sent,), daemon=True).start()
+            answers = uplink.responses()
+            assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
+            assert_same_rollout(plain.take(1)[0], sent)
+
+
+def test_reports_and_failures_reach_the_learner(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        uplink.fail(ActorFailure(exception_type="ValueError", message="odd", traceback="...", env_seed=3))
+        wait_until(lambda: learner.info("a").state is ActorState.FAILED, "the failure")
+        del answers  # which holds the stream open
+        assert "ValueError: odd" in learner.info("a").last_error
+
+
+def test_an_actor_that_leaves_and_one_that_is_lost_are_told_apart(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address, "leaves") as leaves, streaming(relay.address, "lost") as lost:
+        both = leaves.responses(), lost.responses()
+        for answers in both:
+            next(answers)
+        leaves.close()
+        lost.cancel()
+        wait_until(lambda: learner.info("leaves").state is ActorState.LEFT, "the one to have left")
+        wait_until(lambda: learner.info("lost").state is ActorState.LOST, "the other to be lost")
+
+
+def test_actors_of_a_relay_that_is_gone_are_lost_and_go_on_directly(learner: Learner):
+    with LearnerClient(learner.address) as direct:
+        with relaying(learner.address) as relay, streaming(relay.address) as uplink:
+            send(uplink, "a", 3)
+        wait_until(lambda: learner.info("a").state is ActorState.LOST, "the actor to be lost")
+        agreement = direct.join(offer("a", incarnation=1, acknowledged_sequence=3))
+        assert (agreement.incarnation, agreement.acknowledged_sequence) == (1, 3)
+        assert learner.info("a").via == ()
+        uplink = direct.open_rollout_stream("a", 1)
+        # the third comes again: its acknowledgement might have been lost with the relay
+        for sequence in (3, 4):
+            uplink.send(make_rollout(sequence))
+        answers = uplink.responses()
+        assert [next(answers).acknowledged_sequence for _ in range(3)] == [3, 3, 4]
+        uplink.cancel()
+    assert [rollout.sequence for rollout in learner.take(4)] == [1, 2, 3, 4]
+    assert learner.intake.duplicate_rollouts == 1
+
+
+def test_a_learner_that_is_gone_is_told_and_its_successor_found():
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(serve_learner(f"127.0.0.1:{port}"))
+        relay = stack.enter_context(relaying(first.address))
+        with streaming(relay.address) as uplink:
+            answers = uplink.responses()
+            next(answers)
+            first.server.stop(0.0)
+            with pytest.raises((LearnerUnreachableError, NotReadyError)):
+                list(answers)
+        with LearnerClient(relay.address) as client, pytest.raises(NotReadyError, match="has no connection to its"):
+            client.join(offer())
+        second = stack.enter_context(serve_learner(f"127.0.0.1:{port}"))
+        second.source.publish(7, {"w": np.ones(3, np.float32)})
+        wait_until(lambda: relay.link.is_open, "the relay to find the second learner")
+        with LearnerClient(relay.address) as client:
+            with pytest.raises(UnknownActorError, match="call Join first"):
+                next(client.open_rollout_stream("a", 1).responses())
+            assert client.join(offer()).learner_nonce == second.intake.learner_nonce
+            assert next(iter(client.subscribe_policy()))[0] == 7
+
+
+@pytest.mark.parametrize("n_relays", [1, 2, 3])
+def test_a_loop_of_relays_is_refused(n_relays: int):
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(n_relays)]
+    with contextlib.ExitStack() as stack:
+        relays = [
+            stack.enter_context(relaying(addresses[(i + 1) % n_relays], address=address, waits=False))
+            for i, address in enumerate(addresses)
+        ]
+        wait_until(lambda: any(relay.link.error for relay in relays), "a relay to find itself")
+        error = next(relay.link.error for relay in relays if relay.link.error)
+        assert isinstance(error, RefusedError)
+        assert "relays form a loop" in str(error)
+        assert "correct the --learner-address of one of them" in str(error)
+
+
+def test_a_relay_that_has_another_way_is_no_loop(learner: Learner):
+    ports = free_port(), free_port()
+    first, second = (f"127.0.0.1:{port}" for port in ports)
+    with (
+        # as soon as the second one answers that it has no learner, which it has only through this one
+        relaying(second, learner.address, address=first, waits=False, connect_timeout_s=2.0) as outer,
+        relaying(first, address=second, waits=False),
+    ):
+        wait_until(lambda: outer.link.is_open, "the other way")
+        with LearnerClient(second) as client:
+            wait_until(lambda: joins(client), "an actor to join through both")
+
+
+def joins(client: LearnerClient) -> bool:
+    with contextlib.suppress(NotReadyError):
+        client.join(offer())
+        return True
+    return False
+
+
+def test_reasons_of_relays_in_a_row_do_not_nest():
+    with contextlib.ExitStack() as stack:
+        address = f"127.0.0.1:{free_port()}"
+        for _ in range(4):
+            relay = stack.enter_context(relaying(address, waits=False))
+            address = relay.address
+        with LearnerClient(address) as client:
+
+            def reason() -> str:
+                with pytest.raises(NotReadyError) as refused:
+                    client.join(offer())
+                return str(refused.value)
+
+            wait_until(lambda: reason().count("has no connection to its learner") > 1, "the reason of the next one")
+            assert reason().count("has no connection to its learner") == 2
+            assert reason().count("try again") == 1
+
+
+def test_a_relay_that_finds_itself_on_the_way_says_so(learner: Learner, relay: RollcastRelay):
+    ways: list[tuple[Relay, ...]] = []
+    join = learner.intake.join
+
+    def noting(offered: JoinOffer) -> JoinAgreement:
+        ways.append(offered.via)
+        return join(offered)
+
+    learner.intake.join = noting
+    with relaying(relay.address) as outer, LearnerClient(outer.address) as client:
+        client.join(offer())
+        # as if the learner's address of `relay` had been changed to that of `outer`
+        with pytest.raises(RefusedError, match=r"relays form a loop.*comes back to relay.*--learner-address"):
+            outer.intake.join(offer(via=ways[0]))
+
+
+def test_too_many_relays_in_a_row_are_refused(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        address = learner.address
+        for _ in range(5):
+            address = stack.enter_context(relaying(address)).address
+        with LearnerClient(address) as client, pytest.raises(LimitExceededError, match="expected at most 4") as refused:
+            client.join(offer())
+        assert refused.value.limit == "max_relays_in_a_row"
+
+
+def test_a_relay_takes_in_as_many_actors_as_it_may(learner: Learner):
+    with relaying(learner.address, limits=Limits(max_actors=1)) as relay, streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        with (
+            LearnerClient(relay.address) as client,
+            pytest.raises(LimitExceededError, match="start another relay, or raise its --max-actors") as refused,
+        ):
+            client.join(offer("b"))
+        assert refused.value.limit == "max_actors"
+        del answers  # which holds the stream open
+
+
+def test_the_learners_refusal_reaches_the_actor(relay: RollcastRelay):
+    with LearnerClient(relay.address) as client:
+        with pytest.raises(SpacesMismatchError, match="the learner has Box"):
+            client.join(offer(spaces=PIXELS))
+        with pytest.raises(UnknownActorError):
+            next(client.open_rollout_stream("nobody", 1).responses())
+
+
+def test_what_only_the_learner_answers_is_refused_with_its_address(learner: Learner, relay: RollcastRelay):
+    with LearnerClient(relay.address) as client:
+        for call in (
+            client.status,
+            client.describe,
+            client.actors,
+            client.stop,
+            lambda: client.act({"": np.zeros((1, 4), np.float32)}),
+        ):
+            with pytest.raises(RefusedError, match=f"--learner-address {learner.address}"):
+                call()
+
+
+def test_a_learner_older_than_relays_is_named():
+    with serve_learner(serves_relays=False) as old, relaying(old.address, waits=False) as relay:
+        with pytest.raises(ProtocolMismatchError, match="older than relays"):
+            relay.run()
+
+
+def test_a_relay_whose_opening_is_not_answered_opens_another_stream(monkeypatch: pytest.MonkeyPatch, learner: Learner):
+    skew_s = 0.0
+    monkeypatch.setattr(bundle_link, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    admit, is_over, n_asked = learner.intake.admit, threading.Event(), 0
+
+    def admit_the_second(*relays: object) -> int:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            is_over.wait()
+        return admit(*relays)
+
+    monkeypatch.setattr(learner.intake, "admit", admit_the_second)
+    with relaying(learner.address, waits=False) as relay:
+        try:
+            wait_until(lambda: n_asked == 1, "the relay to ask")
+            skew_s = 15.0
+            wait_until(lambda: relay.link.is_open, "another stream")
+        finally:
+            is_over.set()
+    assert n_asked == 2
+
+
+def test_a_relay_without_a_learner_gives_up_in_time():
+    address = f"127.0.0.1:{free_port()}"
+    with (
+        relaying(address, waits=False, connect_timeout_s=0.5) as relay,
+        pytest.raises(LearnerUnreachableError, match="no learner at"),
+    ):
+        relay.run()
+
+
+def test_a_relay_ends_with_training_once_its_actors_have_heard_of_it(learner: Learner, relay: RollcastRelay):
+    ended = threading.Thread(target=relay.run)
+    ended.start()
+    with streaming(relay.address) as uplink:
+        next(answers := uplink.responses())
+        learner.intake.end_training()
+        uplink.send(make_rollout(1))
+        assert next(answers).end_of_training
+        learner.source.end()
+    ended.join(10)
+    assert not ended.is_alive()
+
+
+def test_actors_of_rounds_do_not_wait_for_one_another_in_a_bundle():
+    # Each rollout is acknowledged when its actor has a place in the next round, which begins when all have come.
+    n_actors = 6
+    rounds = Rounds(2 * n_actors)
+    rounds.begin(1)
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds)))
+        relay = stack.enter_context(relaying(learner.address))
+        uplinks = {f"a{i}": stack.enter_context(streaming(relay.address, f"a{i}")) for i in range(n_actors)}
+        answers = {name: uplink.responses() for name, uplink in uplinks.items()}
+        # All have a place before the first sends: it would take one more of this round otherwise.
+        assert [next(own).min_policy_version for own in answers.values()] == [1] * n_actors
+        for name, uplink in uplinks.items():
+            uplink.send(make_rollout(1, actor_id=name, policy_version=1))
+        learner.take(n_actors)
+        rounds.begin(2)
+        for own in answers.values():
+            progress = next(own)
+            assert (progress.acknowledged_sequence, progress.min_policy_version) == (1, 2)
+
+
+@pytest.mark.parametrize("n_relays", [0, 1, 2])
+def test_a_round_takes_no_more_room_in_flight_than_one_rollout(n_relays: int):
+    """A rollout that the learner has taken holds no bytes while its actor waits for the next round."""
+    n_actors, n_bytes = 6, rollout_bytes(SPACES, N_ROLLOUT_STEPS, 2)
+    limits = dataclasses.replace(LIMITS, max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes)
+    rounds = Rounds(2 * n_actors)
+    rounds.begin(1)
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds), limits=limits))
+        address = learner.address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address, limits=limits)).address
+        uplinks = {f"a{i}": stack.enter_context(streaming(address, f"a{i}")) for i in range(n_actors)}
+        answers = {name: uplink.responses() for name, uplink in uplinks.items()}
+        assert [next(own).min_policy_version for own in answers.values()] == [1] * n_actors
+        for sequence in (1, 2):
+            for name, uplink in uplinks.items():
+                uplink.send(make_rollout(sequence, actor_id=name, policy_version=sequence))
+            assert {rollout.sequence for rollout in learner.take(n_actors)} == {sequence}
+            rounds.begin(sequence + 1)
+            for own in answers.values():
+                progress = next(own)
+                told = progress.acknowledged_sequence, progress.credit_sequence, progress.min_policy_version
+                assert told == (sequence, sequence + 1, sequence + 1), "once it may play on"
+
+
+def test_reports_of_the_time_pass_between_the_frames_of_a_rollout(learner: Learner, relay: RollcastRelay):
+    report = ActorActivity(state=ActingState.ACTING, seconds=(0.0,) * 6, policy_version=1, policy_age_s=0.5)
+    with LearnerClient(relay.address) as client:
+        agreement = client.join(offer())
+        uplink = client.open_rollout_stream(
+            agreement.actor_id, agreement.incarnation, activity=lambda: report, activity_interval_s=0.1
+        )
+        assert send(uplink, "a", 3).acknowledged_sequence == 3
+        uplink.cancel()
+    assert LIMITS.max_actors > 1

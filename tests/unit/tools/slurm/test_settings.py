@@ -1,0 +1,168 @@
+"""The settings of `rollcast slurm`."""
+
+import pytest
+
+from rollcast.actor.settings import ActorSettings
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.file import encode_settings
+from rollcast.tools.slurm.settings import SlurmSettings
+
+
+def read(*arguments):
+    return SlurmSettings.from_command_line("rollcast slurm", arguments)
+
+
+def written(tmp_path, values):
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(encode_settings(values))
+    return file
+
+
+class TestLearner:
+    def test_has_the_settings_of_the_recipe_and_of_the_command_line(self, tmp_path):
+        settings = read("--recipe", "ppo-cartpole", "--seed", "7", "--ppo.n-epochs", "3")
+        own = ServingSettings.from_command_line(
+            "rollcast learner", ["--config", str(written(tmp_path, settings.learner_values()))]
+        )
+        assert (own.algorithm, own.seed, own.ppo, own.recipe) == ("ppo", 7, settings.ppo, "ppo-cartpole")
+        assert own.ppo.n_epochs == 3
+
+    def test_listens_at_any_port_for_all_machines(self):
+        assert read().learner_values()["address"] == "0.0.0.0:0"
+
+    def test_waits_for_actors_for_as_long_as_queues_are(self):
+        assert read().learner_values()["collect_timeout_s"] == 86_400
+
+    @pytest.mark.parametrize(
+        ("arguments", "room"),
+        [
+            ((), 64),
+            (("--actors", "500"), 1000),
+            (("--actors", "4000"), 4096),
+            (("--actors", "5", "--max-actors", "6"), 6),
+            (("--actors", "3", "--deterministic"), 3),
+        ],
+    )
+    def test_admits_all_actors_and_more(self, arguments, room):
+        assert read(*arguments).max_actors == room
+
+
+class TestActors:
+    def test_have_the_environment_and_the_way_to_step_it(self, tmp_path):
+        settings = read("--env-kwargs", '{"gravity": 5}', "--step-timeout-s", "9", "--network", "mlp")
+        own = ActorSettings.from_command_line(
+            "rollcast actor", ["--config", str(written(tmp_path, settings.actor_values("evaluate")))]
+        )
+        assert own.env_kwargs == {"gravity": 5}
+        assert (own.step_timeout_s, own.network, own.role) == (9, "mlp", "evaluate")
+
+    def test_may_have_a_partition_and_options_of_their_own(self):
+        settings = read(
+            *("--partition", "gpu", "--actor-partition", "cpu", "--gpus", "1", "--time", "1-12"),
+            *("--sbatch", "--mail-type=END -C fast", "--actor-sbatch=--nice=100"),
+        )
+        learner, actor = settings.learner_resources(), settings.actor_resources()
+        assert (learner.partition, actor.partition) == ("gpu", "cpu")
+        assert (learner.gpus, actor.gpus) == ("1", "")
+        assert learner.extra == ["--mail-type=END", "-C fast"]
+        assert actor.extra == ["--mail-type=END", "-C fast", "--nice=100"]
+
+
+@pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED"])
+def test_a_time_limit_leaves_time_to_train(time):
+    assert read("--time", time).time == time
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [((), 0), (("--eval-interval-s", "60"), 1), (("--eval-interval-s", "60", "--evaluators", "0"), 0)],
+)
+def test_an_evaluator_comes_with_evaluations(arguments, number):
+    assert read(*arguments).n_evaluators() == number
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--actors", "0"), "--actors: '0' is not valid"),
+        (("--time", "8h"), "--time: '8h' is not valid: not a time of Slurm's; expected MINUTES"),
+        (("--time", "2:00"), "time is '2:00', 120 s, and signal_s 120; expected more than 180 s, .* longer --time"),
+        (("--time", "3"), "time is '3', 180 s"),
+        (("--time", "0:3:00"), "180 s"),
+        (("--time", "0-0:3"), "180 s"),
+        (("--time", "1:00:00", "--signal-s", "3600"), "3600 s, and signal_s 3600"),
+        (("--gpus", "two"), "--gpus: 'two' is not valid: not a number of GPUs"),
+        (("--learner-mem", "16 GB"), "--learner-mem: '16 GB' is not valid: not a memory"),
+        (("--partition", "gpu\n#SBATCH"), "--partition: .* is not valid: not a name"),
+        (("--sbatch", "mail-type=END"), "--sbatch: .*: 'mail-type=END' is no option; expected options of sbatch"),
+        (("--sbatch=--comment='a",), "a quote is not closed"),
+        (("--add-actors", "4"), "--add-actors is given without --run-dir"),
+        (
+            ("--signal-s", "60"),
+            "stop_timeout_s is 90 and signal_s 60; expected the last checkpoint to be written before",
+        ),
+        (
+            ("--tls-cert", "mine.pem"),
+            "--tls-cert: rollcast slurm makes certificates, .* of each run itself; .* leave it",
+        ),
+        (("--insecure",), "--insecure: rollcast slurm makes"),
+        (
+            ("--actors", "9", "--max-actors", "8"),
+            "--max-actors: 8 are below 9 --actors and 0 evaluators; .* at least 9",
+        ),
+        (("--env-idd", "x"), "--env-idd"),
+    ],
+)
+def test_refuses_what_cannot_be_right(arguments, match):
+    with pytest.raises(ConfigurationError, match=match):
+        read(*arguments)
+
+
+def test_a_certificate_for_clients_in_the_environment_is_not_the_learners(monkeypatch):
+    monkeypatch.setenv("ROLLCAST_TLS_CERT", "viewer.pem")
+    assert "tls_cert" not in read().learner_values()
+
+
+# The options of the processes that a run on Slurm does not pass on, and why.
+NOT_PASSED_ON = {
+    "learner": {
+        **dict.fromkeys(
+            ("tls_cert", "tls_key", "tls_client_ca", "tokens_file", "tls_server_name"), "made for each run"
+        ),
+        "insecure": "each run has certificates",
+        "address_file": "the run's folder has it",
+        "advertised_host": "the learner says which node it got",
+        "run_dir": "an argument in the script",
+        "resume": "the script says auto",
+    },
+    "actor": {
+        **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "token", "token_file", "insecure"), "made for each run"),
+        "learner_address": "the run's folder has it",
+        "actor_id": "after the task of the array",
+        "role": "after the array",
+        "recipe": "what it says is passed on",
+        **dict.fromkeys(("connect_timeout_s", "reconnect_timeout_s"), "--patience-s"),
+        "wait_for_next_run": "a run is a submission",
+        "heartbeat_file": "Slurm checks no health",
+        "envs_per_actor": "the learner tells its actors",
+        "max_rollout_bytes": "--limits.max-rollout-bytes is both sides'",
+        "metrics_address": "the learner's: several actors may share a node",
+        "torch_threads": "the learner's: an actor computes on one core",
+    },
+}
+
+
+@pytest.mark.parametrize(("process", "settings"), [("learner", ServingSettings), ("actor", ActorSettings)])
+def test_every_option_of_the_processes_reaches_them_or_is_made_here(process, settings):
+    given = read()
+    passed_on = given.learner_values() if process == "learner" else given.actor_values("act")
+    unset = {name for name in SlurmSettings.model_fields if getattr(given, name) is None}
+    lost = settings.model_fields.keys() - passed_on.keys() - unset - NOT_PASSED_ON[process].keys()
+    assert not lost, f"{', '.join(sorted(lost))}: pass them on, or say why not"
+    assert NOT_PASSED_ON[process].keys() <= settings.model_fields.keys()
+
+
+def test_form_of_policies_is_the_actors(monkeypatch):
+    monkeypatch.setenv("ROLLCAST_POLICY_ENCODING", "delta")
+    assert read().actor_values("act")["policy_encoding"] == "delta"

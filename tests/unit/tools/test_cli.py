@@ -1,0 +1,63 @@
+import re
+
+import pytest
+
+from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
+from rollcast.services.version import software_version
+from rollcast.tools import cli
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
+def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert cli.main(arguments) == 0
+    listed = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.M)
+    assert listed == list(cli.COMMANDS)
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rollcast {software_version()}\n"
+
+
+def test_rejects_unknown_command_and_suggests_one(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["trian"]) == 2
+    assert "there is no command 'trian'" in (message := capsys.readouterr().err)
+    assert message.endswith("did you mean train?\n")
+
+
+def test_rejects_unknown_replay_command(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["replay", "help-me"]) == 2
+    assert "there is no command replay 'help-me'; expected rollcast replay serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "message"),
+    [
+        (ConfigurationError("seed is -1"), 2, "rollcast status: seed is -1\n"),
+        (LearnerUnreachableError("no answer"), 1, "rollcast status: LearnerUnreachableError: no answer\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_error_of_a_command_decides_the_exit_code(
+    error: BaseException,
+    exit_code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    def fail(settings: object, output: object) -> int:
+        raise error
+
+    monkeypatch.delenv("ROLLCAST_SETTINGS_EXIT_CODE", raising=False)
+    monkeypatch.setattr("rollcast.tools.status.status", fail)
+    assert cli.main(["status"]) == exit_code
+    assert capsys.readouterr().err == message
+
+
+def test_unexpected_os_error_is_raised(monkeypatch: pytest.MonkeyPatch):
+    def fail(settings: object, output: object) -> int:
+        raise FileNotFoundError("gone")
+
+    monkeypatch.setattr("rollcast.tools.status.status", fail)
+    with pytest.raises(FileNotFoundError):
+        cli.main(["status"])
