@@ -86,7 +86,7 @@ def seconds_to_arrive(arrivals: "Queue[float]", published: Callable[[], float]) 
 
 def measure(state: PolicyState, rounds: int) -> tuple[list[list[float]], list[list[float]]]:
     """Measures the sorted seconds of all subscribers in each round: of the bare fan-out, and of policies."""
-    from rollcast.learner.actors.publisher import PolicyPublisher
+    from rollcast.learner.serving.publisher import PolicyPublisher
     from rollcast.services.server.server import make_server
     from rollcast.services.wire.allocator import reuse_large_buffers
 

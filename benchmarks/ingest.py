@@ -25,10 +25,10 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
@@ -128,7 +128,7 @@ def synthetic_actor(
     """Process: sends rollouts while `sending` is set, as fast as its credits allow, until training ends."""
     from rollcast.actor.connection.learner import LearnerConnection
     from rollcast.services.rollouts import codec as rollout_codec
-    from rollcast.services.rollouts import uplink as rollout_uplink
+    from rollcast.services.streams import uplink as rollout_uplink
     from rollcast.services.wire.allocator import reuse_large_buffers
 
     if not has_digests:
@@ -164,13 +164,13 @@ class Learner:
         self, load: Load, security: ServerSecurity = PLAIN_SERVER, durable: DurableRollouts | None = None
     ) -> None:
 
-        from rollcast.learner.actors.publisher import PolicyPublisher
+        from rollcast.learner.batching.batcher import Batcher
         from rollcast.learner.devices.copier import make_copier
-        from rollcast.learner.ingest.batcher import Batcher
-        from rollcast.learner.ingest.intake import RolloutIntake
-        from rollcast.learner.ingest.queue import RolloutQueue
-        from rollcast.learner.ingest.registry import ActorRegistry
-        from rollcast.learner.ingest.seeds import ActorSeeds
+        from rollcast.learner.queueing.queue import RolloutQueue
+        from rollcast.learner.serving.intake import RolloutIntake
+        from rollcast.learner.serving.publisher import PolicyPublisher
+        from rollcast.learner.serving.registry import ActorRegistry
+        from rollcast.learner.serving.seeds import ActorSeeds
         from rollcast.services.server.server import make_server
         from rollcast.services.wire.allocator import reuse_large_buffers
 

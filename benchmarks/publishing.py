@@ -27,9 +27,9 @@ import torch
 from benchmarks.broadcast import mlp_state, nature_cnn_state
 from benchmarks.processes import Processes
 from benchmarks.table import print_table
-from rollcast.learner.actors.publisher import PolicyPublisher
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.devices.copier import make_copier
+from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.evaluated import WaitForVersion

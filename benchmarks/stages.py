@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rollcast.learner.actors.remote import RemoteDistributedActors
     from rollcast.learner.algorithms.impala import Impala
     from rollcast.learner.batch import Batch
-    from rollcast.learner.ingest.batcher import Batcher
+    from rollcast.learner.batching.batcher import Batcher
 
 # On one H100, with the device busy for 80 % of the time.
 GOAL: Final = "200k frames/s, 80 % (H100)"
@@ -189,8 +189,8 @@ def _capture(algorithm: "Impala", device: "torch.device") -> None:
 
 
 def _make_batcher(load: Load, batch_size: int, device: "torch.device") -> "Batcher":
+    from rollcast.learner.batching.batcher import Batcher
     from rollcast.learner.devices.copier import make_copier
-    from rollcast.learner.ingest.batcher import Batcher
 
     return Batcher(
         load.spaces,
@@ -237,7 +237,7 @@ def _fed(
 
 def _fill(batcher: "Batcher", rollouts: Iterator[Rollout]) -> None:
     """Fills a slot with whole rollouts, and a piece of the last."""
-    from rollcast.learner.ingest.queue import RolloutSlice
+    from rollcast.learner.queueing.queue import RolloutSlice
 
     while batcher.n_missing:
         rollout = next(rollouts)

@@ -22,11 +22,11 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.services.client.channel import COMMON_OPTIONS
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
+from rollcast.services.joining.activity import ActingState, ActorActivity
+from rollcast.services.joining.activity_codec import activity_to_proto
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
-from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from rollcast.services.wire.seal import seal

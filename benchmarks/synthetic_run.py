@@ -19,8 +19,8 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.replay.replay import ACTORS, ReplayStatus, ReplayWaiting
-from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, EvaluationStatus, LearnerStatus, Phase
 
 STEPS_A_SECOND = 41_200

@@ -85,7 +85,7 @@ def measure(policies: Sequence[PolicyState], encoding: PolicyEncodingName, n: in
 
     Returns None if one does not arrive in time: connections are lost whose pings wait behind too many bytes.
     """
-    from rollcast.learner.actors.publisher import PolicyPublisher
+    from rollcast.learner.serving.publisher import PolicyPublisher
     from rollcast.services.server.server import make_server
 
     publisher = PolicyPublisher({}, PolicySpec(), seed=0)

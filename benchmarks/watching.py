@@ -195,7 +195,7 @@ def measure_answers(n_actors: int) -> tuple[float, float]:
     from rollcast.learner.history.run_history import RunHistory
     from rollcast.learner.training.control import TrainingControl
     from rollcast.services.history.codec import update_to_protos
-    from rollcast.services.rollouts.activity import ActingState, ActorActivity
+    from rollcast.services.joining.activity import ActingState, ActorActivity
 
     control = TrainingControl(algorithm="impala", run_dir=None)
     now = 0.0
@@ -224,8 +224,8 @@ def measure_report(n_reports: int = 5000) -> tuple[float, float]:
     """Returns the processor time of a report, in seconds: where it is made, and where it is taken."""
     from rollcast.actor.acting.actor_metrics import ActorMetrics
     from rollcast.learner.history.run_history import RunHistory
-    from rollcast.services.rollouts.activity_codec import activity_from_proto, activity_to_proto
-    from rollcast.services.rollouts.receiver import parse_request
+    from rollcast.services.joining.activity_codec import activity_from_proto, activity_to_proto
+    from rollcast.services.streams.receiver import parse_request
     from rollcast.services.wire.seal import seal
     from rollcast.v1 import rollout_pb2
 

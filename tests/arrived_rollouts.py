@@ -4,15 +4,15 @@ from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.learner.batch import Batch
+from rollcast.learner.batching.batcher import Batcher
 from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.ingest.batcher import Batcher
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.streams.receiver import parse_request
 from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, alternating
 
 

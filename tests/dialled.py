@@ -3,7 +3,7 @@
 from typing import Any
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.rollouts.join import JoinOffer
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.rollouts.rollouts import StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.rollouts import CARTPOLE_LIKE, make_rollout

@@ -20,8 +20,8 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.replay.replay import ReplayStatus
-from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.server.server import make_server
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from tests.integration.learner_fakes import FakeControl, FakeSink, FakeSource

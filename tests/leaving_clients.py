@@ -28,17 +28,17 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.joining.evaluation import EvaluationPlan
+from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
+from rollcast.services.joining.join_codec import join_offer_to_proto, relay_to_proto
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.evaluation import EvaluationPlan
-from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
-from rollcast.services.rollouts.join_codec import join_offer_to_proto, relay_to_proto
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.scaling.service import WANTED_ACTORS
 from rollcast.services.server.scaler import make_scaler_server

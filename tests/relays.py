@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcast.learner.actors.publisher import PolicyPublisher
-from rollcast.learner.ingest.credits import CreditRule
-from rollcast.learner.ingest.destination import RolloutLog
-from rollcast.learner.ingest.evaluations import Evaluations
-from rollcast.learner.ingest.intake import RolloutIntake
-from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.learner.ingest.registry import ActorRegistry
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.queueing.destination import RolloutLog
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
+from rollcast.learner.serving.evaluations import Evaluations
+from rollcast.learner.serving.intake import RolloutIntake
+from rollcast.learner.serving.publisher import PolicyPublisher
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
-from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.status.status import ActorInfo
+from rollcast.services.streams.uplink import RolloutUplink
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.integration.learner_fakes import SPACES, FakeControl, FakeSource, offer
 from tests.processes import wait_until

@@ -9,7 +9,7 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.rollouts.rollouts import Rollout

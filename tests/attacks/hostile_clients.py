@@ -15,9 +15,9 @@ import numpy as np
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 from rollcast.services.version import software_version
 from rollcast.v1 import relay_pb2, rollout_pb2

@@ -5,10 +5,10 @@ import dataclasses
 from collections.abc import Iterator
 
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.intake import RolloutIntake
-from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.learner.ingest.registry import ActorRegistry
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.intake import RolloutIntake
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.limits.limits import Limits

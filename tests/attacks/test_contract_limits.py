@@ -6,10 +6,14 @@ import re
 import numpy as np
 import pytest
 
-from rollcast.learner.ingest.evaluations import Evaluations
 from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidInputError, LimitExceededError
+from rollcast.services.joining.activity_codec import activity_to_proto
+from rollcast.services.joining.evaluation import EvaluationPlan
+from rollcast.services.joining.join import ActorRole
+from rollcast.services.joining.join_codec import join_offer_to_proto
 from rollcast.services.limits import limits
 from rollcast.services.limits.limits import MAX_EVALUATORS, MAX_WAITING_ROLLOUTS
 from rollcast.services.policies.assembler import PolicyAssembler
@@ -18,11 +22,7 @@ from rollcast.services.policies.delta import encode_delta
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.kept import KeptPolicies
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.evaluation import EvaluationPlan
-from rollcast.services.rollouts.join import ActorRole
-from rollcast.services.rollouts.join_codec import join_offer_to_proto
 from rollcast.v1 import learner_pb2, policy_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.attacks.limited_calls import ACT, EXHAUSTED, INVALID, JOIN, OPENING, REPORT, SAMPLE, STREAM, WATCH, answer_to
 from tests.integration.learner_fakes import offer, serve
@@ -30,7 +30,7 @@ from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, filled_buffer
 from tests.policies import SpoiltPolicy, message_of
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.services.rollouts.test_activity_codec import ACTIVITY
+from tests.unit.services.joining.test_activity_codec import ACTIVITY
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidRolloutError
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.joining.evaluation import EvaluationPlan, EvaluationReport
 from rollcast.services.limits.limits import Limits
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
 from rollcast.v1 import rollout_pb2
 from tests.attacks.served_intake import serve_intake

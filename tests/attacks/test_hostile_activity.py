@@ -6,15 +6,15 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import DamagedMessageError, InvalidInputError, LimitExceededError
+from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.limits.limits import ACTIVITIES_AHEAD
-from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import rollout_pb2
 from tests.integration.learner_fakes import offer, serve
 from tests.rollouts import make_rollout
+from tests.unit.services.joining.test_activity_codec import ACTIVITY
 from tests.unit.services.raw_streams import opening, raw_stream
-from tests.unit.services.rollouts.test_activity_codec import ACTIVITY
 
 
 def report(**changes: object) -> bytes:

@@ -13,7 +13,7 @@ from rollcast.services.errors import (
     MissingMessageError,
 )
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
+from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.tensors import tensor_to_proto
 from rollcast.v1 import rollout_pb2, tensor_pb2
 from tests.attacks.spoilt_rollouts import (

@@ -12,8 +12,8 @@ from rollcast.learner.commands.evaluate import _print as print_evaluation
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.errors import ConfigurationError, RollcastError, SpacesMismatchError
+from rollcast.services.joining.evaluation import EvaluationActions
 from rollcast.services.limits.refusals import Throttled
-from rollcast.services.rollouts.evaluation import EvaluationActions
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 from rollcast.tools import cli
 from tests.integration.learner_fakes import FakeControl, serve

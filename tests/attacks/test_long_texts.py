@@ -4,9 +4,9 @@ import pytest
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import InvalidRolloutError, UnknownActorError
+from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.limits.limits import MAX_REASON_LENGTH, MAX_TRACEBACK_LENGTH, Limits
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.status.status import ActorState
 from rollcast.v1 import learner_pb2, learner_pb2_grpc, rollout_pb2
 from tests.attacks.served_intake import serve_intake

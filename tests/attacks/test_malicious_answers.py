@@ -13,9 +13,9 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
-from rollcast.services.rollouts.evaluation import EvaluationReport
-from rollcast.services.rollouts.join import Relay
-from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.joining.evaluation import EvaluationReport
+from rollcast.services.joining.join import Relay
 from rollcast.services.spaces.codec import environment_spaces_to_proto
 from rollcast.v1 import history_pb2, learner_pb2, policy_pb2, relay_pb2, replay_pb2, rollout_pb2
 from tests.attacks.fields import Sizes, spoilt

@@ -8,8 +8,8 @@ import pytest
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement
 from tests.integration.learner_fakes import serve
 from tests.processes import rollcast
 

@@ -6,7 +6,7 @@ import tracemalloc
 import psutil
 import pytest
 
-from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.services.limits.limits import (
     MAX_ENVS_PER_ACTOR,
     MAX_EVENT_STATISTICS,

@@ -19,9 +19,9 @@ from rollcast.keda import external_scaler_pb2
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError
+from rollcast.services.joining.join import ActorRole, JoinOffer
+from rollcast.services.joining.join_codec import join_offer_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.join import ActorRole, JoinOffer
-from rollcast.services.rollouts.join_codec import join_offer_to_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.security.security import ClientSecurity

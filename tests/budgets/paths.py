@@ -27,7 +27,7 @@ from tests.buffers import make_buffer
 from tests.environments import CountingEnv
 from tests.every_algorithm import CASES
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.learner.ingest.intakes import offer
+from tests.unit.learner.serving.intakes import offer
 
 # Work by kind and site.
 Counts: TypeAlias = Counter[tuple[str, str]]

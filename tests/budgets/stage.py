@@ -8,7 +8,7 @@ on the machine, and nobody waits for anything.
         queue = RolloutQueue(4)
         with stage.work.counting():
             queue.put(rollout, is_active=lambda: True)
-    stage.work.counts["learner"]["locks", "learner.ingest.queue.RolloutQueue.offer"]
+    stage.work.counts["learner"]["locks", "learner.queueing.queue.RolloutQueue.offer"]
 """
 
 import sys

@@ -76,7 +76,7 @@ def our_caller(*between: str) -> str | None:
 
 
 def site_of(frame: FrameType) -> str:
-    """Returns the name of a frame's function, `learner.ingest.queue.RolloutQueue.put`."""
+    """Returns the name of a frame's function, `learner.queueing.queue.RolloutQueue.put`."""
     name = frame.f_code.co_qualname
     for comprehension in _COMPREHENSIONS:
         name = name.removesuffix(f".<locals>.{comprehension}")

@@ -16,7 +16,7 @@ from typing import Any
 from rollcast.actor.acting.process import main
 from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.rollouts import StreamProgress
-from rollcast.services.rollouts.uplink import RolloutUplink
+from rollcast.services.streams.uplink import RolloutUplink
 from tests.chaos.policies import write_policies
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.ingest.destination import RolloutDestination
+from rollcast.learner.queueing.destination import RolloutDestination
 from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers

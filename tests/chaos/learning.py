@@ -32,20 +32,20 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rollcast.learner.actors.taking import RolloutTaker
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.batch import Batch
+from rollcast.learner.batching.assembly import AssembledBatch, Assembly
+from rollcast.learner.batching.taking import RolloutTaker
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience, SaveExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.experience.replayed import ReplayedExperience
-from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
-from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.ingest.records import ActorRecord
-from rollcast.learner.ingest.registry import ActorRegistry
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.serving.records import ActorRecord
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.process.interrupts import run_to_end
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.tools.cli import main

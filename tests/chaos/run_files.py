@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings

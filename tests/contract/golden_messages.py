@@ -19,13 +19,13 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
+from rollcast.services.joining.activity import ActingState, ActorActivity
+from rollcast.services.joining.activity_codec import activity_to_proto
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
+from rollcast.services.joining.join_codec import join_agreement_to_proto, join_offer_to_proto
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
-from rollcast.services.rollouts.activity_codec import activity_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
-from rollcast.services.rollouts.join_codec import join_agreement_to_proto, join_offer_to_proto
 from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_to_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue

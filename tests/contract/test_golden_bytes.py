@@ -6,12 +6,12 @@ import pytest
 import xxhash
 
 from rollcast.services.history.codec import updates_from_protos
+from rollcast.services.joining.activity_codec import activity_from_proto
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
-from rollcast.services.rollouts.activity_codec import activity_from_proto
 from rollcast.services.rollouts.assembler import RolloutAssembler
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.spaces.codec import space_from_proto
+from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import history_pb2, policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events

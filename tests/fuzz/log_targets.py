@@ -18,7 +18,7 @@ from rollcast.learner.durable.reading import Flaw, SegmentReader
 from rollcast.learner.durable.records import LogEntry, Payload, RecordHead, encode_record, encode_tail, inverted
 from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
 from rollcast.learner.durable.segments import FORMAT, SegmentName, encode_segment_head
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.recording_codec import MAX_HEADER_BYTES, RecordingHeader, encode_recording_header
 from rollcast.v1 import recording_pb2, rollout_pb2

@@ -14,17 +14,16 @@ from gymnasium import spaces
 from rollcast.services.errors import RollcastError
 from rollcast.services.history.codec import update_to_protos, updates_from_protos
 from rollcast.services.history.history import HistoryUpdate
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
-from rollcast.services.rollouts.activity_codec import activity_from_proto, activity_to_proto
-from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.evaluation_codec import evaluation_report_from_proto, evaluation_report_to_proto
-from rollcast.services.rollouts.join_codec import (
+from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
+from rollcast.services.joining.activity_codec import activity_from_proto, activity_to_proto
+from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
+from rollcast.services.joining.evaluation_codec import evaluation_report_from_proto, evaluation_report_to_proto
+from rollcast.services.joining.join_codec import (
     join_agreement_from_proto,
     join_agreement_to_proto,
     join_offer_from_proto,
     join_offer_to_proto,
 )
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces import codec as space_codec
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
@@ -38,7 +37,7 @@ from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.rollouts import NESTED
-from tests.unit.services.rollouts.test_join_codec import AGREEMENT, OFFER
+from tests.unit.services.joining.test_join_codec import AGREEMENT, OFFER
 from tests.unit.services.status.test_description_codec import DESCRIPTION
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.services.errors import InvalidRolloutError, UnknownActorError
+from rollcast.services.joining.join import Relay
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
-from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.bundle_service import RelayCall, RelayToll
-from rollcast.services.rollouts.bundled_stream import Answer
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import Relay
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+from rollcast.services.streams.bundle_link import BundleLink
+from rollcast.services.streams.bundle_service import RelayCall, RelayToll
+from rollcast.services.streams.bundled_stream import Answer
 from rollcast.services.wire.error_status import error_to_status
 from rollcast.services.wire.seal import parse_sealed
 from rollcast.v1 import relay_pb2, rollout_pb2

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
+from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.message_body import append_body
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import recording_pb2, rollout_pb2

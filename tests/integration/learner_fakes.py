@@ -20,12 +20,12 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFacts
+from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.activity import ActorActivity
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, check_spaces_match
 from rollcast.services.status.description import LearnerDescription

@@ -14,9 +14,9 @@ from rollcast.services.client.health_probe import probe
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
+from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
+from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
-from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.authorization import METHOD_ROLES
 from tests.integration.learner_fakes import offer
 

@@ -20,15 +20,15 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.commands.train import train
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.evaluations import Evaluations
+from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.policies.saved import read_run_policy
-from rollcast.services.rollouts.evaluation import EvaluationPlan
 from rollcast.services.status.status import EvaluationStatus
 from tests.actor_kinds import make_actors
 from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until

@@ -13,7 +13,7 @@ from benchmarks.synthetic_actors import cartpole_spaces
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.ingest import queue
+from rollcast.learner.queueing import queue
 from rollcast.services.limits import stream_gate
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies import service

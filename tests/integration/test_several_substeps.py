@@ -16,8 +16,8 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.summary import TrainingSummary
@@ -25,9 +25,9 @@ from rollcast.learner.training.training_run import training_run
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import ConfigurationError, InvalidInputError, SpacesMismatchError
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinOffer
 from tests.processes import DEADLINE_S, ended, free_port, running
 from tests.two_substeps import SPACES, TwoSubsteps
 

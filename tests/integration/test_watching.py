@@ -15,7 +15,7 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, LearnerActivity
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import Phase
 from tests.processes import DEADLINE_S, ended, free_port, running, status_of, wait_until
 from tests.unit.learner.history.test_lanes import rows_of

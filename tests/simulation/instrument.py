@@ -14,20 +14,21 @@ ROOT = Path(__file__).parents[2]
 # messages are switch points.
 _STEPPED = (
     "actor/rollcast/actor/connection/",
-    "learner/rollcast/learner/actors/publisher.py",
-    "learner/rollcast/learner/actors/subscribers.py",
     "learner/rollcast/learner/durable/coverage.py",
     "learner/rollcast/learner/durable/log.py",
-    "learner/rollcast/learner/ingest/",
+    "learner/rollcast/learner/batching/",
+    "learner/rollcast/learner/queueing/",
+    "learner/rollcast/learner/serving/",
     "learner/rollcast/tools/relay/",
     "learner/rollcast/learner/replay/inserter.py",
     "learner/rollcast/learner/replay/rate_limiter.py",
     "services/rollcast/services/limits/bytes_in_flight.py",
-    "services/rollcast/services/rollouts/bundle_link.py",
-    "services/rollcast/services/rollouts/bundle_service.py",
-    "services/rollcast/services/rollouts/bundled_stream.py",
-    "services/rollcast/services/rollouts/service.py",
-    "services/rollcast/services/rollouts/uplink.py",
+    "services/rollcast/services/policies/subscribers.py",
+    "services/rollcast/services/streams/bundle_link.py",
+    "services/rollcast/services/streams/bundle_service.py",
+    "services/rollcast/services/streams/bundled_stream.py",
+    "services/rollcast/services/streams/service.py",
+    "services/rollcast/services/streams/uplink.py",
 )
 _PAUSE = "__rollcast_pause__"
 

@@ -12,14 +12,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from rollcast.learner.actors.subscribers import Subscribers
-from rollcast.learner.ingest.credits import StreamCredits
-from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.learner.ingest.rounds import Place, Rounds
+from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.replay.rate_limiter import RateLimiter
+from rollcast.learner.serving.credits import StreamCredits
+from rollcast.learner.serving.rounds import Place, Rounds
 from rollcast.services.errors import NotReadyError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.subscribers import Subscribers
 from tests.simulation.scheduler import Choices, Process, ScheduleError, Scheduler
 from tests.simulation.shrink import Outcome
 from tests.simulation.threads import simulated

@@ -22,102 +22,103 @@ class PutIn:
     world: str = "system"
 
 
-_INGEST = "learner/rollcast/learner/ingest"
+_SERVING = "learner/rollcast/learner/serving"
+_QUEUEING = "learner/rollcast/learner/queueing"
 _DURABLE = "learner/rollcast/learner/durable"
 _CONNECTION = "actor/rollcast/actor/connection"
 
 FAULTS = (
     PutIn(
         "a rollout is acknowledged before the queue has it",
-        f"{_INGEST}/stream.py",
+        f"{_SERVING}/stream.py",
         "                    durable.discard(rollout)\n                return False",
         "                    durable.discard(rollout)\n                return True",
     ),
     PutIn(
         "a rollout may go by < for <=",
-        "services/rollcast/services/rollouts/uplink.py",
+        "services/rollcast/services/streams/uplink.py",
         "item.sequence <= self._credit_sequence",
         "item.sequence < self._credit_sequence",
     ),
     PutIn(
         "a learner that is resumed forgets which rollouts it has taken",
-        f"{_INGEST}/registry.py",
+        f"{_SERVING}/registry.py",
         "acknowledged = max(acknowledged, earlier.taken_sequence)",
         "acknowledged = 0",
         "durable",
     ),
     PutIn(
         "a process that was replaced gets its name back",
-        f"{_INGEST}/registry.py",
+        f"{_SERVING}/registry.py",
         "offer.process_nonce in before.replaced_nonces or 0 < offer.incarnation <= before.incarnation",
         "False",
     ),
     PutIn(
         "a credit is given twice",
-        f"{_INGEST}/credits.py",
+        f"{_SERVING}/credits.py",
         "            self.credit += 1\n",
         "            self.credit += 2\n",
         "credits",
     ),
     PutIn(
         "what a closed stream reserved is not given back",
-        f"{_INGEST}/credits.py",
+        f"{_SERVING}/credits.py",
         "            self._room.release(self._n_trajectories)\n",
         "            pass\n",
         "credits",
     ),
     PutIn(
         "room that is given back lets nobody in",
-        f"{_INGEST}/queue.py",
+        f"{_QUEUEING}/queue.py",
         "            self._reserved -= n_trajectories\n            self._let_in()",
         "            self._reserved -= n_trajectories",
         "queue",
     ),
     PutIn(
         "the queue reserves without its lock",
-        f"{_INGEST}/queue.py",
+        f"{_QUEUEING}/queue.py",
         "        with self._lock:\n            n_left_queued",
         "        if True:\n            n_left_queued",
         "queue",
     ),
     PutIn(
         "a turn that is withdrawn stays in the line",
-        f"{_INGEST}/queue.py",
+        f"{_QUEUEING}/queue.py",
         "                self._turns.remove(turn)\n",
         "",
         "queue",
     ),
     PutIn(
         "places of a round are not given back",
-        f"{_INGEST}/rounds.py",
+        f"{_SERVING}/rounds.py",
         "                place.is_held = False\n                self._free(place)",
         "                place.is_held = False",
         "in rounds",
     ),
     PutIn(
         "who gets places is not woken",
-        f"{_INGEST}/rounds.py",
+        f"{_SERVING}/rounds.py",
         "            place.version = self._version\n            place.is_over.release()",
         "            place.version = self._version",
         "rounds",
     ),
     PutIn(
         "a round has one place too many",
-        f"{_INGEST}/rounds.py",
+        f"{_SERVING}/rounds.py",
         "if self._taken[version] >= self._batch_size:",
         "if self._taken[version] > self._batch_size:",
         "rounds",
     ),
     PutIn(
         "actors of a later round are not called back",
-        f"{_INGEST}/rounds.py",
+        f"{_SERVING}/rounds.py",
         "        for recall in recalls:\n            recall()",
         "        del recalls",
         "rounds",
     ),
     PutIn(
         "places of a late rollout are given back twice",
-        f"{_INGEST}/rounds.py",
+        f"{_SERVING}/rounds.py",
         "late.is_held, late.is_late = False, True",
         "late.is_late = True",
         "rounds",
@@ -163,7 +164,7 @@ FAULTS = (
     ),
     PutIn(
         "a relay waits without an end for its first answer",
-        "services/rollcast/services/rollouts/bundle_link.py",
+        "services/rollcast/services/streams/bundle_link.py",
         "if not self._is_open and time.monotonic() >= self._opens_by:",
         "if self._cancelled:",
         "found",
@@ -176,20 +177,20 @@ FAULTS = (
     ),
     PutIn(
         "an actor does not note its credit",
-        "services/rollcast/services/rollouts/uplink.py",
+        "services/rollcast/services/streams/uplink.py",
         "                    self._credit_sequence = max(self._credit_sequence, response.credit_sequence)\n",
         "",
     ),
     PutIn(
         "a version wakes no subscriber",
-        "learner/rollcast/learner/actors/subscribers.py",
+        "services/rollcast/services/policies/subscribers.py",
         "            self._wake([one for one in self._waiting if self._due_s(one, now) <= 0.0])",
         "            del now",
         "subscribers",
     ),
     PutIn(
         "stale is one version later",
-        "learner/rollcast/learner/actors/stale_trajectories.py",
+        "learner/rollcast/learner/queueing/stale_trajectories.py",
         "policy_lag > self._max_policy_lag",
         "policy_lag > self._max_policy_lag + 1",
     ),

@@ -32,10 +32,10 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable import segments
 from rollcast.learner.durable.rollouts import DurableRollouts
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.errors import ActorReplacedError, LearnerUnreachableError, RefusedError, TrainingEndedError
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.server import server as server_module
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces

@@ -40,13 +40,14 @@ if TYPE_CHECKING:
         UnknownActorError,
         UnreadableMessageError,
     )
+    from rollcast.services.joining.activity import ActorFailure
     from rollcast.services.limits.limits import Limits
     from rollcast.services.policies.policies import PolicySpec, PolicyState, SavedPolicy
     from rollcast.services.process.printable import PrintableFormatter
     from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus
     from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
     from rollcast.services.rollouts.recording_codec import RecordingHeader
-    from rollcast.services.rollouts.rollouts import ActorFailure, EpisodeStatistics, Rollout, SubstepColumns
+    from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
     from rollcast.services.security.security import ClientSecurity, ServerSecurity, ServerTls
     from rollcast.services.spaces.spaces import (
         FLAT_SUBSTEP,

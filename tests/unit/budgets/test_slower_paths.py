@@ -8,16 +8,16 @@ from typing import NamedTuple
 import pytest
 
 from rollcast.actor.vector.base import LockstepVectorEnv
-from rollcast.learner.actors.publisher import PolicyPublisher
-from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.q_learning import QLearning
 from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.ingest.batcher import Batcher
-from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.batching.batcher import Batcher
+from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.serving.publisher import PolicyPublisher
+from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import RolloutReceiver
+from rollcast.services.streams.receiver import RolloutReceiver
 from tests.budgets.paths import SCENARIOS, UPDATES, Measured
 from tests.budgets.table import totals
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.queueing.queue import RolloutQueue
 from tests.budgets.stage import Stage, StuckError
 from tests.budgets.table import totals
 from tests.rollouts import make_rollout

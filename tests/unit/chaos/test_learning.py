@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from rollcast.learner.actors.stale_trajectories import StaleTrajectories
-from rollcast.learner.actors.taking import RolloutTaker
+from rollcast.learner.batching.assembly import Assembly
+from rollcast.learner.batching.taking import RolloutTaker
 from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.ingest.arrivals import Arrivals
-from rollcast.learner.ingest.assembly import Assembly
-from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.queueing.arrivals import Arrivals
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.queueing.stale_trajectories import StaleTrajectories
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.learning import Record, record_learning
 from tests.chaos.lineage import Lineage

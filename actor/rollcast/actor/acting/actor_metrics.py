@@ -7,8 +7,8 @@ from typing import Final
 from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
+from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.metrics.families import Families
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.version import software_version
 

@@ -1,7 +1,7 @@
 """Checks that an actor has the memory for the work it agreed to, before it allocates any."""
 
 from rollcast.services.errors import LimitExceededError
-from rollcast.services.rollouts.join import JoinAgreement
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.rollouts.size import check_rollout_size
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 

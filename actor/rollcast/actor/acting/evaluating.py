@@ -18,10 +18,9 @@ from rollcast.actor.playing.evaluate import Evaluation, evaluate_against, evalua
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
+from rollcast.services.joining.activity import ActingState, ActorFailure
+from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes
 from rollcast.services.policies.opponents import without_opponents
-from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import traceback
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.services.errors import message_of
-from rollcast.services.rollouts.rollouts import ActorFailure
+from rollcast.services.joining.activity import ActorFailure
 
 
 def describe_failure(error: BaseException, env_seed: int) -> ActorFailure:

@@ -29,11 +29,11 @@ from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import RollcastError, is_permanent, message_of
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.joining.join import ActorRole
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.printable import log_to_stderr
 from rollcast.services.process.stop_signals import ignore_terminal
-from rollcast.services.rollouts.join import ActorRole
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 # Time for a child to end after its learner has died, in seconds; then the process is ended.

@@ -20,10 +20,9 @@ from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import LearnerUnreachableError, TrainingEndedError
+from rollcast.services.joining.activity import ActingState, ActorFailure
+from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.limits.limits import DEFAULT_LIMITS
-from rollcast.services.rollouts.activity import ActingState
-from rollcast.services.rollouts.join import ActorRole, JoinOffer
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.version import software_version
 

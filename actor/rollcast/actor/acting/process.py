@@ -26,13 +26,13 @@ from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.joining.join import ActorRole
 from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
-from rollcast.services.rollouts.join import ActorRole
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.allocator import reuse_large_buffers

@@ -12,8 +12,8 @@ from rollcast.actor.connection.joining import Joining
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError, TrainingEndedError
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.encodings import PolicyEncoding
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError, TrainingEndedError
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
-from rollcast.services.rollouts.evaluation import EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
-from rollcast.services.rollouts.rollouts import ActorFailure
 
 logger = logging.getLogger(__name__)
 

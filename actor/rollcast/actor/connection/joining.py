@@ -17,7 +17,7 @@ from rollcast.services.errors import (
     ProtocolMismatchError,
     RollcastError,
 )
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.spaces.spaces import leaf_order
 

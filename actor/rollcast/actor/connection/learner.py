@@ -13,10 +13,10 @@ from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError
-from rollcast.services.rollouts.activity import ActorActivity
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout
-from rollcast.services.rollouts.uplink import RolloutUplink
+from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
+from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.streams.uplink import RolloutUplink
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,9 @@ import contextlib
 from collections import deque
 
 from rollcast.services.errors import NotReadyError
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
-from rollcast.services.rollouts.uplink import RolloutUplink
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+from rollcast.services.streams.uplink import RolloutUplink
 
 
 class Outbox:

@@ -6,7 +6,7 @@ a digest nor keepalive finds that, so an actor that hears nothing for long asks 
 
 import time
 
-from rollcast.services.rollouts.join import JoinAgreement
+from rollcast.services.joining.join import JoinAgreement
 
 # Seconds of silence after which the learner is asked.
 SILENCE_S = 15.0

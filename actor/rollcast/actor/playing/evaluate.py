@@ -30,9 +30,9 @@ from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import derive_seeds
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.process.installation import require_extra
-from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import Observation
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.actor.statistics.events import LogStatsLevel
 from rollcast.actor.statistics.reductions import Statistic
 from rollcast.learner.batch import Batch
+from rollcast.learner.batching.assembly import AssembledBatch, Assembly
+from rollcast.learner.batching.assembly_times import AssemblyTimes
+from rollcast.learner.batching.batcher import N_SLOTS
 from rollcast.learner.devices.copier import Copier, make_copier
-from rollcast.learner.ingest.assembly import AssembledBatch, Assembly
-from rollcast.learner.ingest.assembly_times import AssemblyTimes
-from rollcast.learner.ingest.batcher import N_SLOTS
-from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
-from rollcast.learner.ingest.queue import RolloutSlice, SliceName
+from rollcast.learner.queueing.queue import RolloutSlice, SliceName
+from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState

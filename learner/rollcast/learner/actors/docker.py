@@ -11,10 +11,10 @@ from typing import Any, Literal
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.docker_containers import ContainerPlan, DockerContainers
 from rollcast.learner.actors.docker_engine import RUN_LABEL, DockerRun, connect_to_engine
-from rollcast.learner.actors.reception import Endpoint
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.serving.reception import Endpoint
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.errors import ConfigurationError, ContainerEngineError
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.security.security import ServerSecurity

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 
 

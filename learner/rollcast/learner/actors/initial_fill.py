@@ -11,7 +11,7 @@ from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.initial_episodes import InitialEpisodes
 from rollcast.learner.algorithms.observing import observe_rollout
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
 from rollcast.services.errors import CollectTimeoutError

@@ -7,8 +7,8 @@ from typing import Final
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.ingest.registry import ActorRegistry
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.process.printable import printable
 
 logger = logging.getLogger(__name__)

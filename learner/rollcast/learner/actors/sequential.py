@@ -19,12 +19,12 @@ from rollcast.actor.vector.make import WORKER_INFO_KEYS, make_vector_env
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.make import make_worker
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult, EvaluatorsInfo
-from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.serving.evaluations import EvaluatedPolicy, EvaluationResult, EvaluatorsInfo
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.errors import ActorFailedError, CollectInterruptedError
+from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 
 logger = logging.getLogger(__name__)
 

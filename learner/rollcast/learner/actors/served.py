@@ -9,24 +9,24 @@ from typing import Any
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.actors.reception import ActorsWork, EarlierLearner, Endpoint, Reception, check_sizes
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.actors.stale_trajectories import FreshDestination, StaleTrajectories
-from rollcast.learner.actors.taking import LOOK_S, RolloutTaker
 from rollcast.learner.actors.unsteered import UnsteeredControl
 from rollcast.learner.actors.waits import explain_wait
+from rollcast.learner.batching.assembly import AssembledBatch
+from rollcast.learner.batching.batcher import N_SLOTS
+from rollcast.learner.batching.taking import LOOK_S, RolloutTaker
 from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
-from rollcast.learner.ingest.arrivals import Arrivals
-from rollcast.learner.ingest.assembly import AssembledBatch
-from rollcast.learner.ingest.batcher import N_SLOTS
-from rollcast.learner.ingest.destination import RolloutDestination
-from rollcast.learner.ingest.evaluations import EvaluationResult, EvaluatorsInfo
-from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
-from rollcast.learner.ingest.rounds import Rounds
-from rollcast.learner.ingest.seeds import ActorSeeds
-from rollcast.learner.ingest.slot_order import SlotOrder, actors_in_step
+from rollcast.learner.queueing.arrivals import Arrivals
+from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, SliceName, queue_capacity
+from rollcast.learner.queueing.slot_order import SlotOrder, actors_in_step
+from rollcast.learner.queueing.stale_trajectories import FreshDestination, StaleTrajectories
+from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInfo
+from rollcast.learner.serving.reception import ActorsWork, EarlierLearner, Endpoint, Reception, check_sizes
+from rollcast.learner.serving.rounds import Rounds
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from rollcast.learner.devices.copier import Copier
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.destination import RolloutDestination
-from rollcast.learner.ingest.evaluations import Evaluations
-from rollcast.learner.ingest.homes import ONE_HOME, ActorHomes
+from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.serving.evaluations import Evaluations
+from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
 from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.rendezvous import Announcement

@@ -12,14 +12,14 @@ from rollcast.actor.acting.local_process import LocalActorPlan
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S, EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.local_processes import LocalProcesses
-from rollcast.learner.actors.reception import Endpoint
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.ingest.evaluations import Evaluations
-from rollcast.learner.ingest.seeds import ActorSeeds
+from rollcast.learner.serving.evaluations import Evaluations
+from rollcast.learner.serving.reception import Endpoint
+from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.errors import ActorFailedError
+from rollcast.services.joining.join import ActorRole
 from rollcast.services.process.socket_paths import short_temporary_paths
-from rollcast.services.rollouts.join import ActorRole
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from rollcast.learner.commands.printing import print_table
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
-from rollcast.services.rollouts.evaluation import EvalActions, EvaluationActions, EvaluationPlan
+from rollcast.services.joining.evaluation import EvalActions, EvaluationActions, EvaluationPlan
 
 
 def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:

@@ -12,9 +12,9 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.ranks.place import RankPlace
 from rollcast.learner.ranks.run import RunRanks, joined_ranks
+from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.rank_parts import check_rank_settings, device_of_rank, settings_of_rank
 from rollcast.learner.training.run_parts import actors_batch_size

@@ -15,11 +15,11 @@ from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, buffer_metrics
-from rollcast.learner.ingest.first_actor import spaces_of_first_actor
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.inserter import ReplayInserter
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
+from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.writers.prometheus import add_actors, add_values
 from rollcast.services.metrics.families import Families

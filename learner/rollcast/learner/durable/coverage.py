@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rollcast.learner.ingest.queue import SliceName
+from rollcast.learner.queueing.queue import SliceName
 
 # Trajectories `start` to `stop`, the last one excluded.
 Span = tuple[int, int]

@@ -12,7 +12,7 @@ from rollcast.learner.durable.files import KnownSegment
 from rollcast.learner.durable.reading import Flaw, SegmentReader
 from rollcast.learner.durable.records import RecordHead
 from rollcast.learner.durable.segments import SegmentName, segment_names
-from rollcast.learner.ingest.queue import RolloutSlice, SliceName
+from rollcast.learner.queueing.queue import RolloutSlice, SliceName
 from rollcast.services.errors import ConfigurationError, MismatchError, RecordingError, RollcastError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.recording_codec import RecordingHeader

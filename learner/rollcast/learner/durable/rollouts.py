@@ -11,8 +11,8 @@ from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import LogEntry, Payload
 from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, take_inventory
-from rollcast.learner.ingest.queue import RolloutSlice, SliceName
-from rollcast.learner.ingest.records import ActorRecord
+from rollcast.learner.queueing.queue import RolloutSlice, SliceName
+from rollcast.learner.serving.records import ActorRecord
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.recording_codec import RecordingHeader

@@ -19,7 +19,7 @@ from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, Fence, make_copier
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.batches import SampleBatcher
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import check_replayable

@@ -6,7 +6,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.experience.replayed import ReplayedExperience
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.policies.policies import PolicyState
 

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from rollcast.services.rollouts.activity import ActorActivity
+from rollcast.services.joining.activity import ActorActivity
 
 # The clocks of two machines differ by less than a millisecond a second.
 _DRIFT: Final = 1e-3

@@ -35,9 +35,9 @@ from rollcast.services.history.history import (
     LearnerActivity,
     PolicyDelays,
 )
+from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
 from rollcast.services.limits.texts import shortened, shortened_traceback
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
 
 # Actors whose lanes are remembered, evaluations, and versions whose publishing is.
 MAX_LANES: Final = 2048

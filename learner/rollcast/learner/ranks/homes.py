@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from rollcast.services.errors import NotReadyError, RankLostError
-from rollcast.services.rollouts.join import ActorRole, JoinOffer
+from rollcast.services.joining.join import ActorRole, JoinOffer
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def part_rank(name: str, n_ranks: int) -> int:
 
 
 class RankHomes:
-    """The homes of actors over all ranks: an `ingest.homes.ActorHomes`. Any thread may call.
+    """The homes of actors over all ranks: a `serving.homes.ActorHomes`. Any thread may call.
 
     A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
     rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is

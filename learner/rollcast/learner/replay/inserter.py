@@ -5,7 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidRolloutError, NotReadyError
 from rollcast.services.replay.replay import ACTORS

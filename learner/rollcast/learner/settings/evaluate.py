@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rollcast.learner.settings.playing import PlayingSettings
-from rollcast.services.rollouts.evaluation import EvalActions
+from rollcast.services.joining.evaluation import EvalActions
 from rollcast.services.settings.numbers import AtLeastOne, Seed
 from rollcast.services.settings.settings import LogLevel
 

@@ -23,6 +23,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.settings.computing import ComputingSettings
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.evaluation import EvalActions
 from rollcast.services.limits.limits import (
     MAX_EVALUATION_EPISODES,
     MAX_EVALUATION_OPPONENTS,
@@ -33,7 +34,6 @@ from rollcast.services.limits.limits import (
 from rollcast.services.limits.settings import ServerLimitSettings, TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import MAX_OBSERVATION_CLIP, Activation, Recurrence
-from rollcast.services.rollouts.evaluation import EvalActions
 from rollcast.services.security.settings import ServerSecuritySettings
 from rollcast.services.server.settings import AnnouncementSettings
 from rollcast.services.settings.addresses import ListeningAddress

@@ -16,13 +16,13 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.evaluations import EvaluationResult
+from rollcast.learner.serving.evaluations import EvaluationResult
 from rollcast.learner.training.opponents import RANDOM, Opponents, Rating, score
 from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.learner.writers import metric_names
 from rollcast.services.history.history import EventSeverity
+from rollcast.services.joining.evaluation import EvaluationActions
 from rollcast.services.policies.policies import SavedPolicy
-from rollcast.services.rollouts.evaluation import EvaluationActions
 from rollcast.services.status.status import EvaluationStatus
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from rollcast.learner.algorithms.clipped_surrogate_settings import (
     check_minibatch_steps,
     items_in_minibatch,
 )
-from rollcast.learner.ingest.slot_order import actors_in_step, trajectories_of_an_actor
+from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds

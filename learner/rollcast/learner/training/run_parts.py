@@ -27,21 +27,21 @@ from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
-from rollcast.learner.ingest.evaluations import Evaluations
-from rollcast.learner.ingest.homes import ONE_HOME
-from rollcast.learner.ingest.slot_order import trajectories_of_an_actor
+from rollcast.learner.queueing.slot_order import trajectories_of_an_actor
 from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.serving.evaluations import Evaluations
+from rollcast.learner.serving.homes import ONE_HOME
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount in a replay buffer for an own algorithm without a `discount` among its arguments.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RefusedError, UnknownActorError
+from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.limits.limits import MAX_RELAYS_IN_A_ROW, MAX_REMEMBERED_ACTORS
-from rollcast.services.rollouts.bundled_stream import Answer
-from rollcast.services.rollouts.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.streams.bundled_stream import Answer
 from rollcast.tools.relay.link import LearnerLink, OpenLink
 from rollcast.tools.relay.stream import PolicyWishes, RelayedStream
 

@@ -17,10 +17,10 @@ from rollcast.services.errors import (
     RefusedError,
     RollcastError,
 )
+from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import MAX_RELAYS
-from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.security import ClientSecurity
+from rollcast.services.streams.bundle_link import BundleLink
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from rollcast.actor.connection.ending import Ending
 from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.actor.connection.silence import SILENCE_S
-from rollcast.learner.actors.subscribers import Subscribers
 from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.relayed import EncodedSubscription
-from rollcast.services.rollouts.evaluation import EvaluationReport
+from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 from rollcast.tools.relay.link import OpenLink
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from prometheus_client import Metric
 
+from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.metrics.families import Families
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.rendezvous import Announcement, announced
-from rollcast.services.rollouts.join import Relay
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.server.server import GrpcServer, make_server
 from rollcast.tools.relay.control import RefusingControl

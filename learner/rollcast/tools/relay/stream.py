@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
+from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.rollouts.activity import ActorActivity
-from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.bundled_stream import Answer
-from rollcast.services.rollouts.join import JoinAgreement
-from rollcast.services.rollouts.rollouts import ActorFailure, Rollout, StreamProgress
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.streams.bundle_link import BundleLink
+from rollcast.services.streams.bundled_stream import Answer
 
 # A thread that waits for the learner looks this often whether its actor is still there.
 _LOOK_S: Final = 1.0
@@ -21,7 +21,7 @@ _OPEN_TIMEOUT_S: Final = 15.0
 
 
 class PolicyWishes(Protocol):
-    """Knows which actors can use a policy now; see `rollcast.learner.actors.subscribers.Subscribers`."""
+    """Knows which actors can use a policy now; see `rollcast.services.policies.subscribers.Subscribers`."""
 
     @property
     def version(self) -> int:

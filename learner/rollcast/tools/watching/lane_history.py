@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.services.history.history import Lane, LearnerActivity, Shares
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 
 # The intervals of each resolution that are remembered, as many as a learner remembers: 1 s and 15 s.
 _REMEMBERED: Final = {"fine": 300, "coarse": 240}

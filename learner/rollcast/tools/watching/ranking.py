@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 
 # An actor is silent after so many seconds, and after so many times what the quickest quarter of the others takes.

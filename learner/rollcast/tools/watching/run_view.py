@@ -16,7 +16,7 @@ from rollcast.services.history.history import (
     RunFacts,
     Shares,
 )
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, LearnerStatus
 from rollcast.tools.watching.lane_history import LaneHistory
 from rollcast.tools.watching.point_history import PointHistory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollcast.services.history.history import LearnerActivity
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 
 ORANGE: Final = "#E69F00"
 SKY_BLUE: Final = "#56B4E9"

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.process.printable import printable
-from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.tools.watching import states
 from rollcast.tools.watching.numbers import clock, count, decimal, percent, period, rate

@@ -12,16 +12,15 @@ from rollcast.services.client.calls import Client
 from rollcast.services.errors import InvalidTensorError, PermissionDeniedError, ProtocolMismatchError
 from rollcast.services.history.codec import updates_from_protos
 from rollcast.services.history.history import HistoryUpdate
+from rollcast.services.joining.activity import ActorActivity
+from rollcast.services.joining.evaluation import EvaluationReport
+from rollcast.services.joining.evaluation_codec import evaluation_report_to_proto
+from rollcast.services.joining.join import JoinAgreement, JoinOffer
+from rollcast.services.joining.join_codec import join_agreement_from_proto, join_offer_to_proto
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
-from rollcast.services.rollouts.activity import ActorActivity
-from rollcast.services.rollouts.evaluation import EvaluationReport
-from rollcast.services.rollouts.evaluation_codec import evaluation_report_to_proto
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer
-from rollcast.services.rollouts.join_codec import join_agreement_from_proto, join_offer_to_proto
-from rollcast.services.rollouts.uplink import RolloutUplink
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.spaces.leaf_schema import FLOAT32
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
@@ -29,6 +28,7 @@ from rollcast.services.status.codec import actor_from_proto, status_from_proto
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.description_codec import description_from_proto
 from rollcast.services.status.status import ActorInfo, LearnerStatus
+from rollcast.services.streams.uplink import RolloutUplink
 from rollcast.services.wire.error_status import parse_response
 from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto

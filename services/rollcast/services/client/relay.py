@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.joining.join import Relay
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.relayed import EncodedSubscription
-from rollcast.services.rollouts.bundle_link import BundleLink
-from rollcast.services.rollouts.join import Relay
+from rollcast.services.streams.bundle_link import BundleLink
 
 
 class RelayClient(LearnerClient):

@@ -19,7 +19,7 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import history_pb2

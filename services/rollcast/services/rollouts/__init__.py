@@ -1,1 +1,1 @@
-"""Carries rollouts from actors to a learner or into a file: values, codecs, checks, and both ends of RolloutService."""
+"""Rollouts: values, codecs, checks, and recordings in files."""

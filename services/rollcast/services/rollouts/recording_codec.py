@@ -6,6 +6,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
+from rollcast.services.joining.join import PROTOCOL_VERSION
 from rollcast.services.limits.limits import (
     MAX_FRAME_STACK,
     MAX_NAME_LENGTH,
@@ -13,7 +14,6 @@ from rollcast.services.limits.limits import (
     MAX_RECURRENT_SIZE,
 )
 from rollcast.services.limits.texts import quoted, shortened
-from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_action_space_supported

@@ -31,23 +31,6 @@ class EpisodeStatistics(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorFailure:
-    """An exception in an actor.
-
-    Attributes:
-        exception_type: Its class, for example `"ValueError"`.
-        message: Its message.
-        traceback: Its traceback, as text.
-        env_seed: The seed of the environments at that time.
-    """
-
-    exception_type: str
-    message: str
-    traceback: str
-    env_seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamProgress:
     """The progress of a rollout stream.
 

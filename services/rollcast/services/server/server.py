@@ -26,9 +26,6 @@ from rollcast.services.policies.evaluated import EvaluatedPolicies
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
 from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
-from rollcast.services.rollouts.bundle_service import BundleServicer, add_relay_service
-from rollcast.services.rollouts.bundled_stream import BundleSink
-from rollcast.services.rollouts.service import EvaluationSink, RolloutServicer, RolloutSink, add_rollout_service
 from rollcast.services.security.authorization import AuthorizationInterceptor
 from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
@@ -36,6 +33,9 @@ from rollcast.services.server.admission import AdmissionInterceptor
 from rollcast.services.server.binding import check_bindable
 from rollcast.services.server.error_interceptor import ErrorInterceptor
 from rollcast.services.status.service import LearnerControl, LearnerServicer
+from rollcast.services.streams.bundle_service import BundleServicer, add_relay_service
+from rollcast.services.streams.bundled_stream import BundleSink
+from rollcast.services.streams.service import EvaluationSink, RolloutServicer, RolloutSink, add_rollout_service
 from rollcast.v1 import (
     history_pb2,
     history_pb2_grpc,

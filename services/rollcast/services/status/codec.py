@@ -3,9 +3,9 @@
 from typing import Final
 
 from rollcast.services.errors import InvalidInputError
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.codec import replay_status_from_proto, replay_status_to_proto
-from rollcast.services.rollouts.activity import ActingState
 from rollcast.services.status.status import (
     ActorInfo,
     ActorState,

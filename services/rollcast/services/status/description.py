@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from rollcast.services.joining.join import PROTOCOL_VERSION
 from rollcast.services.limits.limits import MAX_MESSAGE_BYTES, Limits
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import PROTOCOL_VERSION
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 

@@ -3,9 +3,9 @@
 import enum
 from dataclasses import dataclass
 
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayStatus
-from rollcast.services.rollouts.activity import ActingState
 
 
 class Phase(enum.Enum):

@@ -1,7 +1,7 @@
 import dataclasses
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from tests.rollouts import make_rollout
 
 

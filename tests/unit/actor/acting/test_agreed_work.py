@@ -6,8 +6,8 @@ from gymnasium import spaces
 
 from rollcast.actor.acting.agreed_work import check_agreed_work
 from rollcast.services.errors import LimitExceededError
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 SPACES = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (4,), np.float32), action=spaces.Discrete(2))}

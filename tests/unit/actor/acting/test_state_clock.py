@@ -1,5 +1,5 @@
 from rollcast.actor.acting.state_clock import StateClock
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 
 
 def test_time_is_added_up_by_state_with_that_of_now():

@@ -9,10 +9,10 @@ import pytest
 
 from rollcast.actor.connection import silence
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
-from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
+from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
+from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes
+from rollcast.services.joining.join import ActorRole
 from rollcast.services.policies.codec import encode_policy
-from rollcast.services.rollouts.evaluation import EvaluationPlan, PlayedEpisodes
-from rollcast.services.rollouts.join import ActorRole
 from tests.integration.learner_fakes import offer
 from tests.policies import LostPolicy
 from tests.processes import wait_until

@@ -12,18 +12,18 @@ import pytest
 
 from rollcast.actor.connection import reconnects, silence
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.learner.actors.publisher import PolicyPublisher
-from rollcast.learner.ingest.credits import CreditRule
-from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.learner.ingest.rounds import Rounds
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
+from rollcast.learner.serving.publisher import PolicyPublisher
+from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.errors import ConfigurationError, UnreadableMessageError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts import codec as rollout_codec
-from rollcast.services.rollouts import service as rollout_service
-from rollcast.services.rollouts import uplink as rollout_uplink
 from rollcast.services.security.security import ClientSecurity
+from rollcast.services.streams import service as rollout_service
+from rollcast.services.streams import uplink as rollout_uplink
 from rollcast.v1 import rollout_pb2
 from tests.integration.learner_fakes import DEADLINE_S, FakeLearner, offer, serve
 from tests.processes import wait_until

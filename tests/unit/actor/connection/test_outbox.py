@@ -1,6 +1,7 @@
 from rollcast.actor.connection.outbox import Outbox
 from rollcast.services.errors import NotReadyError
-from rollcast.services.rollouts.rollouts import ActorFailure, StreamProgress
+from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.rollouts.rollouts import StreamProgress
 from tests.rollouts import make_rollout
 
 

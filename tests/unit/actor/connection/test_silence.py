@@ -4,8 +4,8 @@ import pytest
 
 from rollcast.actor.connection import silence
 from rollcast.actor.connection.silence import Silence
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.join import JoinAgreement
 
 
 class Clock:

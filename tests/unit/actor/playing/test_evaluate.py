@@ -16,8 +16,8 @@ from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.unit.actor.sample_environments import SampledEnv
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES

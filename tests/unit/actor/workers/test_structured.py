@@ -23,8 +23,8 @@ from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.streams.receiver import parse_request
 from tests.event_environments import StepEvents
 from tests.unit.actor.structured_environments import (
     ACTORS,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.learner.actors.initial_episodes import InitialEpisodes
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from tests.rollouts import make_rollout
 

@@ -8,7 +8,7 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.services.errors import CollectInterruptedError, ConfigurationError
-from rollcast.services.rollouts.evaluation import EvaluationPlan
+from rollcast.services.joining.evaluation import EvaluationPlan
 from tests.actor_kinds import make_policy_for
 from tests.environments import CountingEnv
 

@@ -8,10 +8,10 @@ from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import LogEntry, Payload
 from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, take_inventory
-from rollcast.learner.ingest.queue import RolloutSlice
-from rollcast.learner.ingest.records import ActorRecord
+from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.serving.records import ActorRecord
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.join import JoinOffer
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollouts import CARTPOLE_LIKE, make_rollout

@@ -1,7 +1,7 @@
 import pytest
 
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
-from rollcast.learner.ingest.queue import SliceName
+from rollcast.learner.queueing.queue import SliceName
 
 NOTHING = Coverage()
 

@@ -13,7 +13,7 @@ from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import Piece
 from rollcast.learner.durable.recovery import take_inventory
 from rollcast.learner.durable.segments import SegmentWriter, segment_names, spare_paths
-from rollcast.learner.ingest.queue import SliceName
+from rollcast.learner.queueing.queue import SliceName
 from rollcast.services.errors import NotReadyError
 from tests.processes import wait_until
 from tests.rollouts import make_rollout

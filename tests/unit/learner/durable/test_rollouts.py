@@ -14,7 +14,7 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.ingest.queue import RolloutQueue, RolloutSlice
+from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from tests.dialled import DialledActor

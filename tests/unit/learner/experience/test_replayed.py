@@ -16,7 +16,7 @@ from rollcast.learner.algorithms.schedules import Schedule, linear
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.experience import replayed
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayWaiting

@@ -11,7 +11,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.schedules import linear
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
-from rollcast.learner.ingest.queue import RolloutSlice
+from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.errors import CollectInterruptedError

@@ -1,7 +1,7 @@
 import pytest
 
 from rollcast.learner.history.activity_times import ActivityTimes, Span
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
+from rollcast.services.joining.activity import ActingState, ActorActivity
 
 
 def activity(*seconds: float) -> ActorActivity:

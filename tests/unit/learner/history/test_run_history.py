@@ -5,8 +5,8 @@ from rollcast.learner.history.events import MAX_TEXT_LENGTH, N_EVENTS
 from rollcast.learner.history.points import Sample
 from rollcast.learner.history.run_history import N_EVALUATIONS, RunHistory
 from rollcast.services.history.history import EventSeverity, LearnerActivity
+from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
 
 
 class Clock:

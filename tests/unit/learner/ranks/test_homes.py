@@ -2,7 +2,7 @@ import pytest
 
 from rollcast.learner.ranks.homes import RankHomes, part_rank
 from rollcast.services.errors import NotReadyError, RankLostError
-from rollcast.services.rollouts.join import ActorRole
+from rollcast.services.joining.join import ActorRole
 from tests.integration.learner_fakes import offer
 from tests.unit.learner.ranks.boards import BoardInMemory
 

@@ -13,12 +13,12 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.experience.experience import Experience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.ingest.evaluations import EvaluatedPolicy, EvaluationResult
+from rollcast.learner.serving.evaluations import EvaluatedPolicy, EvaluationResult
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import EvaluationSchedule
 from rollcast.services.history.history import EventSeverity
+from rollcast.services.joining.evaluation import EvaluationActions
 from rollcast.services.policies.policies import PolicyState
-from rollcast.services.rollouts.evaluation import EvaluationActions
 from tests.actor_kinds import make_policy_for
 
 FACTORY = EnvironmentFactory("tests.environments:CountingEnv")

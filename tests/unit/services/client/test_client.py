@@ -12,7 +12,7 @@ from rollcast.services.errors import (
     LearnerUnreachableError,
     ProtocolMismatchError,
 )
-from rollcast.services.rollouts.join import Relay
+from rollcast.services.joining.join import Relay
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 

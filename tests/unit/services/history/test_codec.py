@@ -20,7 +20,7 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.v1 import history_pb2, rollout_pb2
 

@@ -8,7 +8,7 @@ import pytest
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.receiver import parse_request
+from rollcast.services.streams.receiver import parse_request
 from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 from tests.unit.services.rollouts.test_codec import PIXELS, assemble
 

@@ -11,8 +11,8 @@ from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.spaces.spaces import SubstepSpaces
+from rollcast.services.streams.receiver import parse_request
 from rollcast.v1 import rollout_pb2
 from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
-from rollcast.services.rollouts.receiver import parse_request
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
+from rollcast.services.streams.receiver import parse_request
 from tests.rollouts import NESTED, assert_same_rollout, random_rollout
 from tests.unit.services.rollouts.test_codec import assemble
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError
+from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.limits.refusals import Throttled
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
-from rollcast.services.rollouts.join import JoinAgreement
 from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.services.errors import NotReadyError
-from rollcast.services.rollouts.receiver import parse_request
+from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.message_body import append_body
 from rollcast.services.wire.seal import parse_sealed, seal
 from rollcast.v1 import rollout_pb2

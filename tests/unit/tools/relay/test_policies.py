@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rollcast.learner.ingest.credits import CreditRule
-from rollcast.learner.ingest.evaluations import EvaluatedPolicy, Evaluations
-from rollcast.learner.ingest.queue import RolloutQueue
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
+from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError
+from rollcast.services.joining.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
+from rollcast.services.joining.join import ActorRole, Relay
 from rollcast.services.policies.bfloat16 import rounded_to_bfloat16
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
-from rollcast.services.rollouts.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
-from rollcast.services.rollouts.join import ActorRole, Relay
 from rollcast.tools.relay import policies as relay_policies
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.chaos.proxy import Proxy

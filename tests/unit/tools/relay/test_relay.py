@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rollcast.learner.ingest.credits import CreditRule
-from rollcast.learner.ingest.queue import RolloutQueue
-from rollcast.learner.ingest.rounds import Rounds
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
+from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     InvalidTensorError,
@@ -24,19 +24,18 @@ from rollcast.services.errors import (
     SpacesMismatchError,
     UnknownActorError,
 )
+from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
+from rollcast.services.joining.join import JoinAgreement, JoinOffer, Relay
 from rollcast.services.limits.limits import Limits
-from rollcast.services.rollouts import bundle_link
-from rollcast.services.rollouts.activity import ActingState, ActorActivity
-from rollcast.services.rollouts.join import JoinAgreement, JoinOffer, Relay
-from rollcast.services.rollouts.rollouts import ActorFailure
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.status.status import ActorState
+from rollcast.services.streams import bundle_link
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.integration.learner_fakes import SPACES, offer
 from tests.processes import free_port, wait_until
 from tests.relays import LIMITS, N_ROLLOUT_STEPS, Learner, relaying, send, serve_learner, streaming
 from tests.rollouts import assert_same_rollout, make_rollout
-from tests.unit.services.rollouts.test_service import PIXELS
+from tests.unit.services.streams.test_service import PIXELS
 
 # they wait for relays, which look for what is new once a second
 pytestmark = pytest.mark.slow

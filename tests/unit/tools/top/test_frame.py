@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, PolicyDelays
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorState, LearningFinding
 from rollcast.tools.top.frame import _shown_states, frame
 from rollcast.tools.watching.run_view import RunView

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rollcast.services.history.history import Lane, LearnerActivity
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.lane_history import LaneHistory
 from tests.histories import STARTED_UNIX_S, lane
 

@@ -1,4 +1,4 @@
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.tools.watching.ranking import gone, ranked, silences
 from tests.histories import actor

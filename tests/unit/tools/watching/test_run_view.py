@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 
 from rollcast.services.history.history import EventSeverity, HistoryEvent, LearnerActivity
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.run_view import RunView
 from tests.histories import RUN, STARTED_UNIX_S, actor, busy_run, lane, points, status, update
 

@@ -1,5 +1,5 @@
 from rollcast.services.history.history import LearnerActivity
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.states import ACTING, LEARNING, UNKNOWN, looks
 
 ALL = (*ACTING.values(), *LEARNING.values(), UNKNOWN)

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from rollcast.services.history.history import HistoryUpdate
-from rollcast.services.rollouts.activity import ActingState
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearningFinding, Phase
 from rollcast.tools.watching.relays import RelayActors
 from rollcast.tools.watching.run_view import RunView

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.ingest.queue import RolloutSlice, with_trajectories
+from rollcast.learner.queueing.queue import RolloutSlice, with_trajectories
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
 

@@ -1,0 +1,1 @@
+"""Assembles batches from queued rollouts, one slot of memory after the other."""

@@ -1,0 +1,395 @@
+"""Queues rollouts between the threads that receive them and the thread that batches them."""
+
+import dataclasses
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.learner.queueing.turns import Turn
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.statistics import EventValue
+
+# A blocked producer checks so often that its stream is still open. With hundreds of them, that is what waiting costs.
+_CHECK_S = 0.9
+
+
+def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
+    """Returns `ceil(batch_size * queue_out_of_sync_factor)` trajectories, by exact decimal arithmetic.
+
+    Args:
+        batch_size: B, at least 1.
+        queue_out_of_sync_factor: Read as the decimal number that was written: 1.1 times 100 is 110, not 111.
+
+    Raises:
+        ConfigurationError: The factor is not a number above 0.
+    """
+    if not 0.0 < queue_out_of_sync_factor < math.inf:  # NaN fails both comparisons
+        raise ConfigurationError(
+            f"queue_out_of_sync_factor is {queue_out_of_sync_factor}; expected a number above 0, so that the queue "
+            f"holds at least one of the {batch_size} rollouts of a batch; set it to 1.0 for one batch"
+        )
+    return math.ceil(batch_size * Fraction(repr(float(queue_out_of_sync_factor))))
+
+
+class SliceName(NamedTuple):
+    """The name of some trajectories of a rollout: a `RolloutSlice` without its arrays."""
+
+    actor_id: str
+    incarnation: int
+    sequence: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSlice:
+    """The trajectories `start:stop` of a rollout."""
+
+    rollout: Rollout
+    start: int
+    stop: int
+    # When the rollout came, by `time.monotonic`; None: it did not come from elsewhere, or a killed learner had it.
+    arrived_at: float | None = None
+
+    @property
+    def n_trajectories(self) -> int:
+        """The number of trajectories."""
+        return self.stop - self.start
+
+    @property
+    def name(self) -> SliceName:
+        """The name of these trajectories."""
+        rollout = self.rollout
+        return SliceName(rollout.actor_id, rollout.incarnation, rollout.sequence, self.start, self.stop)
+
+    @property
+    def events(self) -> tuple[EventValue, ...]:
+        """The policy's events of the whole rollout; the slice with the first trajectory has them, so they come once."""
+        return self.rollout.events if self.start == 0 else ()
+
+    def cut(self, max_trajectories: int) -> tuple[Self, Self | None]:
+        """Returns the first `max_trajectories` trajectories, and the rest; None if there is no rest."""
+        cut = self.start + max_trajectories
+        if cut >= self.stop:
+            return self, None
+        return dataclasses.replace(self, stop=cut), dataclasses.replace(self, start=cut)
+
+    def to_rollout(self) -> Rollout:
+        """Returns these trajectories as a rollout of their own, whose arrays are views of the whole."""
+        whole, cut = self.rollout, slice(self.start, self.stop)
+        if self.n_trajectories == whole.n_envs:
+            return whole
+        wanted = (whole.final_index[:, 1] >= self.start) & (whole.final_index[:, 1] < self.stop)
+        return with_trajectories(
+            whole,
+            cut,
+            wanted,
+            whole.final_index[wanted] - np.array([0, self.start], np.int32),
+            episodes=tuple(
+                episode._replace(env_index=episode.env_index - self.start)
+                for episode in whole.episodes
+                if self.start <= episode.env_index < self.stop
+            ),
+            env_seeds=whole.env_seeds[cut],
+            events=self.events,
+        )
+
+
+def with_trajectories(
+    rollout: Rollout,
+    envs: slice | NDArray[np.int64],
+    finals: NDArray[np.bool_],
+    final_index: NDArray[np.int32],
+    **changes: Any,  # noqa: ANN401 - other fields of a rollout
+) -> Rollout:
+    """Returns a rollout with some of its trajectories.
+
+    Args:
+        rollout: The rollout.
+        envs: The environments to keep.
+        finals: `[N]`, True for the final observations to keep.
+        final_index: `[n, 2]`, step and new number of the environment of each final observation that is kept.
+        changes: Other fields that change.
+    """
+    return dataclasses.replace(
+        rollout,
+        substeps={
+            key: SubstepColumns(
+                observation={path: array[:, envs] for path, array in columns.observation.items()},
+                action=columns.action[:, envs],
+                log_prob=columns.log_prob[:, envs],
+                last_observation={path: array[envs] for path, array in columns.last_observation.items()},
+                final_observation={path: array[finals] for path, array in columns.final_observation.items()},
+                initial_state=None if columns.initial_state is None else columns.initial_state[envs],
+                previous_observation=None
+                if columns.previous_observation is None
+                else {path: array[envs] for path, array in columns.previous_observation.items()},
+            )
+            for key, columns in rollout.substeps.items()
+        },
+        reward=rollout.reward[:, envs],
+        terminated=rollout.terminated[:, envs],
+        truncated=rollout.truncated[:, envs],
+        valid=None if rollout.valid is None else rollout.valid[:, envs],
+        final_index=final_index,
+        **changes,
+    )
+
+
+class RolloutQueue:
+    """A bounded queue of rollouts, first in, first out, counted in trajectories.
+
+    Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
+    capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
+    reservation for which the consumer waits, or that is larger than the queue, may exceed it by less than its own size.
+    Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
+    room to promises; what it still waits for is promised to nobody, because other rollouts may fill it first.
+
+    Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
+    and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
+    which they came, so that no actor overtakes another of the same speed twice. Whoever makes room lets the next
+    rollouts in, and wakes only their threads:
+    the cost of a rollout does not depend on how many threads wait.
+
+    Args:
+        capacity: The capacity in trajectories, at least 1.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._lock = threading.Lock()  # guards everything below
+        self._arrived = threading.Condition(self._lock)
+        # each with the time at which it came
+        self._rollouts: deque[tuple[Rollout, float]] = deque()
+        self._head_offset = 0
+        self._size = 0
+        self._reserved = 0
+        # The trajectories that were taken, and keep their room.
+        self._kept = 0
+        self._closed = False
+        # The rollouts that wait for room, in the order in which they came.
+        self._turns: deque[Turn] = deque()
+        # The trajectories that the consumer waits for; 0 while it does not wait.
+        self._n_awaited = 0
+        # True once the consumer has found the queue empty: it takes whatever comes next.
+        self._is_wanted = False
+        # The thread that assembles ahead waits for so many trajectories; 0 while it does not wait.
+        self._n_awaited_ahead = 0
+        self._arrived_ahead = threading.Condition(self._lock)
+
+    @property
+    def size(self) -> int:
+        """The trajectories in the queue, with those that were taken and keep their room."""
+        with self._lock:
+            return self._size + self._kept
+
+    @property
+    def n_waiting(self) -> int:
+        """The rollouts that wait for room."""
+        with self._lock:
+            return len(self._turns)
+
+    def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
+        """Appends a rollout, waiting while it does not fit.
+
+        Args:
+            rollout: The rollout.
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+            n_reserved: The trajectories that `reserve` set aside for this rollout, at least its own; 0 if none.
+
+        Returns:
+            False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
+        """
+        is_over = threading.Lock()
+        is_over.acquire()
+        turn = self.offer(rollout, decided=is_over.release, n_reserved=n_reserved)
+        if turn.is_in is None:
+            self._wait_for_turn(turn, is_over, is_active)
+        return bool(turn.is_in)
+
+    def offer(self, rollout: Rollout, *, decided: Callable[[], None], n_reserved: int = 0) -> Turn:
+        """Appends a rollout, or lets it wait for its turn; returns at once.
+
+        Args:
+            rollout: The rollout.
+            decided: Called when its wait has ended, if it waits: by the thread that ends it, with the lock held. It
+                must not call the queue.
+            n_reserved: See `put`.
+
+        Returns:
+            Its turn, with `is_in` for a rollout that does not wait.
+        """
+        turn = Turn(rollout, time.monotonic(), decided)
+        with self._lock:
+            self._reserved -= n_reserved
+            if self._closed:
+                turn.is_in = False
+            elif n_reserved or (not self._turns and self._fits(rollout.n_envs)):
+                self._append(rollout, turn.arrived_at)
+                self._let_in()
+                turn.is_in = True
+            else:
+                self._turns.append(turn)
+                self._arrived.notify()
+        return turn
+
+    def withdraw(self, turn: Turn) -> None:
+        """Ends the wait of a rollout, without a call of `decided`; changes nothing if it has ended.
+
+        Args:
+            turn: Its turn, from `offer`; afterwards `is_in` says where it is.
+        """
+        with self._lock:
+            if turn.is_in is None:
+                self._turns.remove(turn)
+                turn.is_in = False
+                self._let_in()
+
+    def _wait_for_turn(self, turn: Turn, is_over: threading.Lock, is_active: Callable[[], bool]) -> None:
+        """Waits until a rollout is in the queue, or will not be. Called without the lock."""
+        try:
+            while is_active():
+                if is_over.acquire(timeout=_CHECK_S):
+                    return
+        finally:
+            if turn.is_in is None:
+                self.withdraw(turn)
+
+    def _append(self, rollout: Rollout, arrived_at: float) -> None:
+        """Appends a rollout, and wakes the consumer if that is what it waits for. Called with the lock held."""
+        self._rollouts.append((rollout, arrived_at))
+        self._size += rollout.n_envs
+        if self._n_awaited and self._size >= self._n_awaited:
+            self._arrived.notify()
+        if self._n_awaited_ahead and self._size >= self._n_awaited_ahead:
+            self._arrived_ahead.notify()
+
+    def _let_in(self) -> None:
+        """Lets in the rollouts that wait, as far as there is room. Called with the lock held."""
+        while self._turns and self._fits(self._turns[0].rollout.n_envs):
+            turn = self._turns.popleft()
+            self._append(turn.rollout, turn.arrived_at)
+            turn.decide(is_in=True)
+
+    def _fits(self, n_trajectories: int) -> bool:
+        # The consumer will take at once the trajectories that it waits for.
+        n_queued = self._size + self._kept
+        if n_queued + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
+            return True
+        return not n_queued and (self._is_wanted or not self._reserved)
+
+    def reserve(self, n_trajectories: int) -> bool:
+        """Sets room aside for a coming rollout; returns False if there is none. Never waits.
+
+        At most `capacity` trajectories are promised room or queued for a later batch than the one that the consumer
+        waits for, so a rollout with a reservation always fits.
+        """
+        with self._lock:
+            n_left_queued = max(0, self._size - self._n_awaited) + self._kept
+            if n_left_queued + self._reserved + n_trajectories > self.capacity:
+                return False
+            self._reserved += n_trajectories
+            return True
+
+    def release(self, n_trajectories: int) -> None:
+        """Gives a reservation back."""
+        with self._lock:
+            self._reserved -= n_trajectories
+            self._let_in()
+
+    def wait_ahead(self, n_trajectories: int, *, is_wanted: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits for trajectories that will be taken with `keep_room`. For one thread, beside the one that gets others.
+
+        Args:
+            n_trajectories: So many have to be queued.
+            is_wanted: Called at the beginning, and after every wake-up; the wait ends once it returns False.
+            timeout_s: The seconds to wait.
+
+        Returns:
+            True if they are queued.
+        """
+        with self._lock:
+            self._n_awaited_ahead = n_trajectories
+            self._arrived_ahead.wait_for(lambda: self._size >= n_trajectories or not is_wanted(), timeout_s)
+            self._n_awaited_ahead = 0
+            return self._size >= n_trajectories
+
+    def end_wait_ahead(self) -> None:
+        """Lets `wait_ahead` ask again whether its wait is wanted."""
+        with self._lock:
+            self._arrived_ahead.notify()
+
+    def give_room(self) -> None:
+        """Gives up the room of the trajectories that were taken with `keep_room`."""
+        with self._lock:
+            self._kept = 0
+            self._let_in()
+
+    def get(
+        self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
+    ) -> RolloutSlice | None:
+        """Takes up to `max_trajectories` of the oldest rollout.
+
+        Args:
+            max_trajectories: The most trajectories to take.
+            timeout_s: The seconds to wait.
+            enough: The wait goes on until so many trajectories are queued, or a producer waits for room: one wake-up
+                for a whole batch.
+            keep_room: True: the trajectories count as queued until `give_room`, so that no others come in their place.
+                Only without a wait.
+
+        Returns:
+            A slice; None if the queue was still empty after `timeout_s`.
+        """
+        with self._lock:
+            if not self._is_enough(enough) and timeout_s:
+                self._n_awaited, self._is_wanted = enough, True
+                self._let_in()
+                self._await_arrival(lambda: self._is_enough(enough), timeout_s)
+                self._n_awaited = 0
+            if keep_room and not self._rollouts:
+                return None
+            if not self._rollouts:
+                self._is_wanted = True
+                self._let_in()
+                if not self._rollouts:
+                    return None
+            self._is_wanted = False
+            head, arrived_at = self._rollouts[0]
+            start = self._head_offset
+            stop = min(head.n_envs, start + max_trajectories)
+            if stop == head.n_envs:
+                self._rollouts.popleft()
+                self._head_offset = 0
+            else:
+                self._head_offset = stop
+            self._size -= stop - start
+            if keep_room:
+                self._kept += stop - start
+            self._let_in()
+            return RolloutSlice(head, start, stop, arrived_at)
+
+    def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
+        """Waits, with the lock held, until there is enough. A method, so that a test can let others act meanwhile."""
+        self._arrived.wait_for(is_enough, timeout_s)
+
+    def _is_enough(self, n_trajectories: int) -> bool:
+        return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)
+
+    def close(self) -> None:
+        """Refuses every further rollout, and ends all waits. The rollouts in the queue can still be taken."""
+        with self._lock:
+            self._closed = True
+            self._arrived.notify()
+            for turn in self._turns:
+                turn.decide(is_in=False)
+            self._turns.clear()

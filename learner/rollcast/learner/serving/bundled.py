@@ -1,0 +1,281 @@
+"""Streams of actors behind a relay: those that share its threads, and those that need one of their own."""
+
+import contextlib
+import functools
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rollcast.learner.queueing.destination import QueueingDestination
+from rollcast.learner.queueing.turns import Turn
+from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.errors import RollcastError
+from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+from rollcast.services.streams.bundled_stream import Answer
+
+logger = logging.getLogger(__name__)
+
+
+class _BundledIntakeStream:
+    """An actor's stream behind a relay, see `rollcast.services.streams.bundled_stream.BundledStream`.
+
+    `close` may come from any thread, once; all else from the relay's.
+
+    Args:
+        stream: The actor's stream.
+        answer: Takes what the learner has for it.
+    """
+
+    def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
+        self._stream = stream
+        self._answer = answer
+        self.actor_id = stream.actor_id
+        self.incarnation = stream.incarnation
+        self.spaces = stream.spaces
+        self.n_rollout_steps = stream.n_rollout_steps
+        self.n_envs = stream.n_envs
+        self.state_size = stream.state_size
+        self.frame_stack = stream.frame_stack
+        self.activity_interval_s = stream.activity_interval_s
+        self._lock = threading.Lock()  # guards the two below, and what else may change in a subclass
+        # A thread passes a rollout on. It goes on with the next, or closes the stream, when it has done so.
+        self._is_busy = False
+        # how the stream was closed; None: it is open
+        self._closed: bool | None = None
+        answer(stream.progress())
+
+    def received(self, serialized: bytes) -> None:
+        """Does nothing: a learner passes no message on."""
+
+    def progress(self) -> StreamProgress:
+        """Returns what the actor has to know; see `IntakeStream.progress`."""
+        return self._stream.progress()
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Passes a rollout on; see `IntakeStream.accept`."""
+        return self._stream.accept(rollout, is_active=is_active)
+
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the actor may play on; see `IntakeStream.await_credit`."""
+        return self._stream.await_credit(is_active=is_active)
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether the stream has nothing to do but to wait; see `IntakeStream.awaits_message`."""
+        self._stream.awaits_message(awaits)
+
+    def take_policy(self, *, holds_version: int | None = None) -> None:
+        """Returns none: its actor gets them from its relay."""
+        del holds_version
+
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
+        """Notes how the actor says that it spends its time."""
+        self._stream.acted(activity, is_alone=is_alone)
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Notes why the actor has failed."""
+        self._stream.fail(failure)
+
+    def rejected(self, error: RollcastError) -> None:
+        """Counts and logs a rollout that did not fit."""
+        self._stream.rejected(error)
+
+    def _give_answer(self, make: Callable[[], StreamProgress | None]) -> Answer | None:
+        """Gives the answer to a rollout, or the error in making it, and returns it; None: there is no answer yet."""
+        answer: Answer | None
+        try:
+            answer = make()
+        except RollcastError as error:
+            answer = error
+        except Exception as error:  # the relay's other actors go on
+            logger.exception("a rollout of actor %s could not be passed on", self.actor_id)
+            answer = RollcastError(f"the learner failed on a rollout: {error!r}; expected no error; see its log")
+        # Before the stream may be closed: a stream that has ended takes no answer.
+        if answer is not None:
+            self._answer(answer)
+        return answer
+
+
+class QueuedIntakeStream(_BundledIntakeStream):
+    """A stream whose rollouts wait for nothing but room in a queue, and hold no thread meanwhile.
+
+    Each has a turn of its own, as the rollout of an actor that is connected directly has. The thread that answers the
+    relay goes on with those whose turn has come, many at a time. The actor's next rollout waits for the one before.
+
+    Args:
+        stream: The actor's stream.
+        answer: Takes what the learner has for it.
+        later: Has the thread that answers the relay do something.
+        destination: The queue.
+    """
+
+    def __init__(
+        self,
+        stream: IntakeStream,
+        answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
+        destination: QueueingDestination,
+    ) -> None:
+        self._later = later
+        self._destination = destination
+        # Guarded by the lock: the turn of the rollout that waits, while no thread is busy; the rollouts behind it.
+        self._turn: Turn | None = None
+        self._next: deque[Rollout] = deque()
+        super().__init__(stream, answer)
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Passes a rollout on, or lets it wait; the answer is given in either case. Returns at once.
+
+        Args:
+            rollout: The rollout.
+            is_active: Not needed: nobody waits.
+        """
+        del is_active
+        with self._lock:
+            if self._closed is not None:
+                return
+            if self._is_busy or self._turn is not None:
+                self._next.append(rollout)
+                return
+            self._is_busy = True
+        self._pass_on(rollout)
+
+    def close(self, *, clean: bool) -> None:
+        """Closes the actor's stream, once no rollout of it is being passed on. Called once.
+
+        Args:
+            clean: True if the actor said goodbye, False if it or its relay was lost.
+        """
+        with self._lock:
+            self._closed = clean
+            self._next.clear()
+            turn, self._turn = self._turn, None
+            is_busy = self._is_busy
+        if turn is not None:
+            self._end_turn(turn)
+        if not is_busy:
+            self._stream.close(clean=clean)
+
+    def _pass_on(self, rollout: Rollout | None) -> None:
+        """Passes rollouts on until one has to wait. Called by the thread that has made the stream busy."""
+        while rollout is not None:
+            turn: Turn | None = None
+
+            def offer(rollout: Rollout = rollout) -> StreamProgress | None:
+                nonlocal turn
+                turn = self._stream.offer(rollout, self._destination, self._decided)
+                return self._stream.progress() if turn is None else None
+
+            self._give_answer(offer)
+            rollout = self._rest(turn)
+
+    def _decided(self) -> None:
+        self._later(self._go_on)
+
+    def _go_on(self) -> None:
+        """Goes on when a turn is over."""
+        with self._lock:
+            turn = self._turn
+            if turn is None or turn.is_in is None:
+                return
+            self._turn, self._is_busy = None, True
+        is_in = turn.is_in
+
+        def finish() -> StreamProgress:
+            self._stream.finish(turn.rollout, is_in=is_in)
+            return self._stream.progress()
+
+        self._give_answer(finish)
+        self._pass_on(self._rest(None))
+
+    def _rest(self, turn: Turn | None) -> Rollout | None:
+        """Ends being busy, with a rollout that waits or without; returns the next rollout if there is one already."""
+        with self._lock:
+            closed = self._closed
+            if closed is None:
+                if turn is None and self._next:
+                    return self._next.popleft()
+                self._turn, self._is_busy = turn, False
+        if closed is not None:
+            if turn is not None:
+                self._end_turn(turn)
+            self._stream.close(clean=closed)
+        elif turn is not None and turn.is_in is not None:
+            # It may have been decided before `_go_on` could see it.
+            self._later(self._go_on)
+        return None
+
+    def _end_turn(self, turn: Turn) -> None:
+        """Ends a wait because the stream is closed."""
+        self._destination.withdraw(turn)
+        with contextlib.suppress(RollcastError):  # there is nobody to tell
+            self._stream.finish(turn.rollout, is_in=bool(turn.is_in))
+
+
+class _Submitted(NamedTuple):
+    """A rollout that waits for the stream's own thread."""
+
+    rollout: Rollout
+    is_active: Callable[[], bool]
+
+
+class ThreadedIntakeStream(_BundledIntakeStream):
+    """A stream with a thread of its own, which waits with its rollouts.
+
+    For rollouts that may have to wait for other actors' rollouts, of which the next one behind it may be one; or for
+    the disk, which writes those of many at once; or for a replay buffer.
+
+    Args:
+        stream: The actor's stream.
+        answer: Takes what the learner has for it.
+    """
+
+    def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
+        super().__init__(stream, answer)
+        self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"rollcast-relayed-{self.actor_id}", daemon=True).start()
+
+    def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
+        """Hands a rollout to the stream's own thread, which gives the answer.
+
+        Args:
+            rollout: The rollout.
+            is_active: Called now and then during waits; a wait ends once it returns False.
+        """
+        self._submitted.put(_Submitted(rollout, is_active))
+
+    def close(self, *, clean: bool) -> None:
+        """Closes the actor's stream, once no rollout of it is being passed on. Called once.
+
+        Args:
+            clean: True if the actor said goodbye, False if it or its relay was lost.
+        """
+        with self._lock:
+            self._closed = clean
+            is_busy = self._is_busy
+        if not is_busy:
+            self._stream.close(clean=clean)
+        self._submitted.put(None)
+
+    def _run(self) -> None:
+        while (item := self._submitted.get()) is not None:
+            with self._lock:
+                if self._closed is not None:
+                    return
+                self._is_busy = True
+            rollout, is_active = item
+            answer = self._give_answer(functools.partial(self._stream.accept, rollout, is_active=is_active))
+            del item, rollout
+            # The rollout is acknowledged by now, so that nothing holds its bytes on their way while its actor waits.
+            lacks_credit = isinstance(answer, StreamProgress) and answer.credit_sequence <= answer.acknowledged_sequence
+            if lacks_credit:
+                self._give_answer(functools.partial(self._stream.await_credit, is_active=is_active))
+            with self._lock:
+                self._is_busy = False
+                closed = self._closed
+            if closed is not None:
+                self._stream.close(clean=closed)
+                return

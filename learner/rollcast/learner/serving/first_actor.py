@@ -1,0 +1,149 @@
+"""Gets the spaces from the first actor, for a learner on a machine without the environment."""
+
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.services.errors import CollectTimeoutError, NotReadyError, RefusedError
+from rollcast.services.joining.join import ActorRole, JoinOffer
+from rollcast.services.limits.limits import Limits
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.rendezvous import Announcement, announced
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.server.server import make_server
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.status.description import LearnerDescription
+from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
+from rollcast.services.version import software_version
+
+# The time in which running calls may end once an actor has joined.
+_GRACE_S = 0.2
+
+
+def spaces_of_first_actor(
+    address: str,
+    *,
+    limits: Limits,
+    timeout_s: float,
+    security: ServerSecurity = PLAIN_SERVER,
+    announcement: Announcement | None = None,
+) -> EnvironmentSpaces:
+    """Serves at an address until an actor joins, and returns the spaces that it offers.
+
+    The actor is told to come back in a moment; by then the learner itself serves there.
+
+    Args:
+        address: The address at which the learner will listen.
+        limits: The learner's limits.
+        timeout_s: The seconds to wait for an actor.
+        security: The learner's security.
+        announcement: The file that says other machines where it serves; None: none.
+
+    Raises:
+        AddressInUseError: Another process serves the address.
+        CollectTimeoutError: No actor came in time.
+    """
+    reception = _Reception()
+    server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
+    server.start()
+    try:
+        with announced(server.address, announcement):
+            offer = reception.wait_for_offer(timeout_s)
+    finally:
+        server.stop(_GRACE_S)
+    if offer is None:
+        raise CollectTimeoutError(
+            f"no actor came to {server.address} for {timeout_s:.0f} s to say what its environments look like; start "
+            "one with `rollcast actor`, or give the learner the environment with --spaces-from environment"
+        )
+    return offer.spaces
+
+
+class _Reception:
+    """A stand-in for a learner that cannot be made yet: notes the first offer, and asks every client to come back."""
+
+    def __init__(self) -> None:
+        self.spaces: EnvironmentSpaces = {}
+        self.state_size = 0
+        self.frame_stack = 1
+        self.ended = False
+        self._offered = threading.Event()
+        self._offer: JoinOffer | None = None
+
+    def wait_for_offer(self, timeout_s: float) -> JoinOffer | None:
+        """Waits for the first actor's offer, and returns it; None if none came in time."""
+        self._offered.wait(timeout_s)
+        return self._offer
+
+    def join(self, offer: JoinOffer) -> NoReturn:
+        """Notes the offer, and asks the actor to come back. An evaluator does not say what is learnt from."""
+        if self._offer is None and offer.role is ActorRole.ACT:
+            self._offer = offer
+            self._offered.set()
+        self._not_ready()
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> NoReturn:
+        """Asks the client to come back."""
+        del actor_id, incarnation, peer, cancel
+        self._not_ready()
+
+    def newest(self) -> EncodedPolicy:
+        """Asks the client to come back."""
+        self._not_ready()
+
+    def subscription(self, *, after_version: int, actor_id: str = "") -> NoReturn:
+        """Asks the client to come back."""
+        del after_version, actor_id
+        self._not_ready()
+
+    def act(
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: NDArray[np.float32] | None = None,
+        previous: Observation | None = None,
+    ) -> NoReturn:
+        """Asks the client to come back."""
+        del observation, substep_key, deterministic, state, previous
+        self._not_ready()
+
+    def describe(self) -> LearnerDescription:
+        """Asks the client to come back."""
+        self._not_ready()
+
+    def status(self) -> LearnerStatus:
+        """Returns the status of a learner that is starting and waits for an actor."""
+        return LearnerStatus(
+            phase=Phase.STARTING,
+            waiting_for="the first actor, to say what its environments look like: start one with `rollcast actor`",
+            software_version=software_version(),
+        )
+
+    def actors(self) -> list[ActorInfo]:
+        """Returns no actors: none has really joined yet."""
+        return []
+
+    def pause(self) -> None:
+        """Asks the client to come back."""
+        self._not_ready()
+
+    def resume(self) -> None:
+        """Asks the client to come back."""
+        self._not_ready()
+
+    def save_checkpoint(self) -> tuple[str, int]:
+        """Asks the client to come back."""
+        self._not_ready()
+
+    def request_stop(self) -> None:
+        """Refuses: there is no run to stop yet."""
+        raise RefusedError("training has not started, so there is nothing to stop: end the learner's process instead")
+
+    @staticmethod
+    def _not_ready() -> NoReturn:
+        raise NotReadyError("the learner is starting; try again with backoff")

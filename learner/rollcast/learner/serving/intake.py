@@ -1,0 +1,338 @@
+"""Lets actors join, and opens their streams: the learner's side of `RolloutService`."""
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+from rollcast.learner.history.run_history import RunHistory
+from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.serving.bundled import QueuedIntakeStream, ThreadedIntakeStream
+from rollcast.learner.serving.credits import CreditRule
+from rollcast.learner.serving.evaluations import Evaluations
+from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.stream import IntakeStream, SharedParts, WriteAheadLog
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RefusedError, TrainingEndedError
+from rollcast.services.joining.evaluation import EvaluationPlan
+from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
+from rollcast.services.policies.evaluated import NO_EVALUATIONS
+from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
+from rollcast.services.rollouts.size import check_rollout_size
+from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match, leaf_order
+from rollcast.services.status.description import LearnerDescription
+from rollcast.services.status.status import ActorState
+from rollcast.services.streams.bundled_stream import Answer
+from rollcast.services.version import software_version
+
+logger = logging.getLogger(__name__)
+
+# The time that a new stream waits for the actor's old one, which checks at least once a second whether it is replaced.
+_TAKE_OVER_S = 10.0
+
+
+class RolloutIntake:
+    """The learner's side of `RolloutService`: a `rollcast.services.streams.service.RolloutSink`.
+
+    At most a queue's `capacity` trajectories are promised room, those that are queued included, and at most one
+    rollout per actor beyond that; see `credits.StreamCredits`.
+
+    Args:
+        registry: The actors that have joined.
+        destination: Takes accepted rollouts.
+        seeds: The seeds that actors are given.
+        spaces: The spaces that every actor's environments must have.
+        policy: The policy that every actor builds.
+        n_rollout_steps: T.
+        envs_per_actor: The environments of an actor that leaves their number to the learner.
+        rule: Says how credits are given.
+        durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        evaluations: Takes evaluators in; None: none may join.
+        max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
+        memory: Remembers what the actors do; None: nobody does.
+        homes: Says which actors another learner of the run takes.
+    """
+
+    def __init__(
+        self,
+        registry: ActorRegistry,
+        destination: RolloutDestination,
+        *,
+        seeds: ActorSeeds,
+        spaces: EnvironmentSpaces,
+        policy: PolicySpec,
+        n_rollout_steps: int,
+        envs_per_actor: int,
+        rule: CreditRule | None = None,
+        durable: WriteAheadLog | None = None,
+        evaluations: Evaluations | None = None,
+        max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
+        memory: RunHistory | None = None,
+        homes: ActorHomes = ONE_HOME,
+    ) -> None:
+        self._homes = homes
+        self._parts = SharedParts(
+            registry=registry,
+            destination=destination,
+            durable=durable,
+            rule=rule or CreditRule(),
+            spaces=spaces,
+            n_rollout_steps=n_rollout_steps,
+            state_size=policy.state_size,
+            frame_stack=policy.frame_stack,
+            memory=memory,
+        )
+        self._seeds = seeds
+        self._policy = policy
+        self._envs_per_actor = envs_per_actor
+        self._max_rollout_bytes = max_rollout_bytes
+        # By this number, actors that come back tell whether the learner is still the same; 0 would say nothing.
+        self._nonce = secrets.randbelow(2**64 - 1) + 1
+        self._evaluations = evaluations
+        if evaluations is not None:
+            evaluations.begin(self._nonce)
+
+    @property
+    def learner_nonce(self) -> int:
+        """The number of this learner's process, from which actors know it."""
+        return self._nonce
+
+    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+        """Admits any relay; see `BundleSink`."""
+        del relay, waiting
+        return self._nonce
+
+    @property
+    def duplicate_rollouts(self) -> int:
+        """The rollouts that came again after a reconnect, and were dropped."""
+        return self._parts.counts.duplicates
+
+    @property
+    def rejected_rollouts(self) -> int:
+        """The rollouts that were refused because they did not fit."""
+        return self._parts.counts.rejected
+
+    def end_training(self) -> None:
+        """Tells every actor from now on that training has ended."""
+        self._parts.ended.set()
+
+    def join(self, offer: JoinOffer) -> JoinAgreement:
+        """Agrees with an actor, or an evaluator, on its work.
+
+        Raises:
+            TrainingEndedError: Training has ended.
+            ProtocolMismatchError: The actor was started with another policy network; or with another number of
+                environments, and all actors play in step.
+            SpacesMismatchError: Its spaces are not the learner's.
+            LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
+            RefusedError: It is an evaluator, and this run evaluates no policies.
+            NotReadyError: Another rank takes it, and does not serve yet.
+        """
+        parts = self._parts
+        if parts.ended.is_set():
+            parts.registry.told_end(offer.actor_id)
+            raise TrainingEndedError(
+                "training has ended; expected a run that goes on; start a learner that trains, or begin another run"
+            )
+        self._check_network(offer)
+        check_spaces_match(parts.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer))
+        has_own_order = leaf_order(offer.spaces) != leaf_order(parts.spaces)
+        # A rollout that comes by a relay stays on its way.
+        if (
+            offer.follows_redirect
+            and not offer.via
+            and (elsewhere := self._homes.elsewhere(offer, parts.registry.n_taken()))
+        ):
+            logger.info("%s is sent to the learner at %s", _actor(offer), elsewhere)
+            return self._redirect(offer, elsewhere)
+        if offer.role is ActorRole.EVALUATE:
+            return self._join_evaluator(offer, parts.spaces if has_own_order else None)
+        offer = dataclasses.replace(
+            offer,
+            n_envs=offer.n_envs or self._envs_per_actor,
+            # equal to the learner's, which are kept once for all actors
+            spaces=parts.spaces,
+        )
+        self._check_n_envs(offer)
+        record = parts.registry.join(offer)
+        env_seed, agent_seed = self._seeds.of(record.slot, record.incarnation)
+        # An actor that has a stream joins again only to ask for its progress.
+        level = logging.DEBUG if record.state is ActorState.STREAMING else logging.INFO
+        logger.log(level, "actor %s joined: slot %d, incarnation %d", record.actor_id, record.slot, record.incarnation)
+        return JoinAgreement(
+            actor_id=record.actor_id,
+            slot=record.slot,
+            incarnation=record.incarnation,
+            acknowledged_sequence=record.acknowledged_sequence,
+            n_rollout_steps=parts.n_rollout_steps,
+            env_seed=env_seed,
+            agent_seed=agent_seed,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs,
+            learner_nonce=self._nonce,
+            awaiting_s=record.awaiting_s(),
+            # Behind a relay it is sent none: the relay gets every version, and hears here which is the newest.
+            policy_version=parts.rule.policy_version() if offer.via else parts.rule.sent_version(record.actor_id),
+            activity_interval_s=parts.activity_interval_s(record),
+            report_with_rollout=True,
+            spaces=parts.spaces if has_own_order else None,
+        )
+
+    def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:
+        """Returns the answer to an actor that another learner of this run wants; nothing is agreed."""
+        return JoinAgreement(
+            actor_id=offer.actor_id or "elsewhere",
+            slot=0,
+            incarnation=1,
+            acknowledged_sequence=0,
+            n_rollout_steps=self._parts.n_rollout_steps,
+            env_seed=0,
+            agent_seed=0,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs or self._envs_per_actor,
+            evaluation=EvaluationPlan(n_episodes=1, seed=0) if offer.role is ActorRole.EVALUATE else None,
+            learner_address=address,
+        )
+
+    def _join_evaluator(self, offer: JoinOffer, spaces: EnvironmentSpaces | None) -> JoinAgreement:
+        """Agrees with an evaluator; `spaces` are the learner's, if its own have another order."""
+        if self._evaluations is None:
+            raise RefusedError(NO_EVALUATIONS)
+        name, incarnation = self._evaluations.join(offer)
+        plan = self._evaluations.plan
+        return JoinAgreement(
+            actor_id=name,
+            slot=0,
+            incarnation=incarnation,
+            acknowledged_sequence=0,
+            n_rollout_steps=self._parts.n_rollout_steps,
+            env_seed=plan.seed,
+            agent_seed=plan.seed,
+            policy=self._policy,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            n_envs=offer.n_envs or 1,
+            learner_nonce=self._nonce,
+            policy_version=self._evaluations.given_version(name),
+            spaces=spaces,
+            evaluation=plan,
+        )
+
+    def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
+        """Describes what is learnt, and from what. The server adds its limits.
+
+        Args:
+            algorithm: The algorithm's name; empty if unknown.
+            batch_size: The size of a batch; 0 if this process does not learn.
+        """
+        return LearnerDescription(
+            spaces=self._parts.spaces,
+            policy=self._policy,
+            n_rollout_steps=self._parts.n_rollout_steps,
+            batch_size=batch_size,
+            n_envs=self._envs_per_actor,
+            algorithm=algorithm,
+            software_version=software_version(),
+        )
+
+    def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> IntakeStream:
+        """Opens the stream of an actor that has joined.
+
+        Args:
+            actor_id: The actor's name.
+            incarnation: The incarnation that it was given when it joined.
+            peer: Its address; known since the join.
+            cancel: Ends the stream; called when a newer stream replaces it.
+
+        Raises:
+            UnknownActorError: The actor has not joined.
+            ActorReplacedError: Another process has joined under its name.
+            NotReadyError: The actor's old stream does not end.
+        """
+        del peer
+        return self._open(actor_id, incarnation, cancel, None)
+
+    def open_bundled(
+        self,
+        actor_id: str,
+        incarnation: int,
+        *,
+        relay: Relay,
+        peer: str,
+        answer: Callable[[Answer], None],
+        later: Callable[[Callable[[], None]], None],
+        cancel: Callable[[], None],
+    ) -> QueuedIntakeStream | ThreadedIntakeStream:
+        """Opens the stream of an actor that has joined through a relay.
+
+        Args:
+            actor_id: The actor's name.
+            incarnation: The incarnation that it was given when it joined.
+            relay: The relay that speaks for it.
+            peer: The relay's address; known since the join.
+            answer: Takes what the learner has for the stream.
+            later: Has the relay's other thread do something.
+            cancel: Ends the stream; called when a newer stream replaces it.
+
+        Raises:
+            UnknownActorError: The actor has not joined, or not through this relay.
+            ActorReplacedError: Another process has joined under its name.
+            NotReadyError: The actor's old stream does not end.
+        """
+        del peer
+        stream = self._open(actor_id, incarnation, cancel, relay)
+        queue = self._parts.queue
+        if queue is None:
+            return ThreadedIntakeStream(stream, answer)
+        return QueuedIntakeStream(stream, answer, later, queue)
+
+    def _open(self, actor_id: str, incarnation: int, cancel: Callable[[], None], relay: Relay | None) -> IntakeStream:
+        registry = self._parts.registry
+        record = registry.open_stream(actor_id, incarnation, cancel, relay=relay)
+        if not record.accepting.acquire(timeout=_TAKE_OVER_S):
+            registry.close_stream(record, cancel, clean=False)
+            raise NotReadyError(
+                f"actor {actor_id!r} has a stream that still passes a rollout on, {_TAKE_OVER_S:.0f} s after another "
+                "took over; expected it to give up; join again with backoff"
+            )
+        try:
+            if not registry.is_current(record, cancel):
+                raise NotReadyError(
+                    f"actor {actor_id!r} has opened another stream meanwhile; expected one at a time; go on with that"
+                )
+            return IntakeStream(self._parts, record, cancel)
+        finally:
+            record.accepting.release()
+
+    def _check_network(self, offer: JoinOffer) -> None:
+        own = self._policy.network
+        fits = own in BUILT_IN_NETWORKS if offer.network == AUTO_NETWORK else own == offer.network
+        if not fits:
+            raise ProtocolMismatchError(
+                f"{_actor(offer)} was started with --network {offer.network!r}, the learner trains "
+                f"{own!r}: start both with the same"
+            )
+
+    def _check_n_envs(self, offer: JoinOffer) -> None:
+        if self._parts.rule.in_step and offer.n_envs != self._envs_per_actor:
+            raise ProtocolMismatchError(
+                f"{_actor(offer)} steps {offer.n_envs} environments, and this learner collects deterministically from "
+                f"actors of {self._envs_per_actor}; expected as many: start it without --envs-per-actor"
+            )
+        check_rollout_size(
+            self._parts.spaces,
+            self._parts.n_rollout_steps,
+            offer.n_envs,
+            state_size=self._parts.state_size,
+            frame_stack=self._parts.frame_stack,
+            max_rollout_bytes=self._max_rollout_bytes,
+            advice="lower n_rollout_steps, or the environments of the actor (--envs-per-actor), or raise "
+            "--limits.max-rollout-bytes of the learner",
+        )
+
+
+def _actor(offer: JoinOffer) -> str:
+    return f"actor {offer.actor_id or '(unnamed)'!r}"

@@ -1,0 +1,245 @@
+"""Casts policies: takes each version from the trainer, encodes it in a thread of its own, and serves the newest."""
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.executed_actions import ExecutedActions
+from rollcast.actor.policies.base import Policy, RecurrentState
+from rollcast.actor.policies.frame_stacks import stacks_of
+from rollcast.actor.policies.make import make_policy
+from rollcast.services.errors import InvalidInputError, NotReadyError
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
+from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.subscribers import Subscribers
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+
+# The longest that a version takes from the trainer's hands to its bytes: 1 GiB takes a few seconds.
+_ENCODE_TIMEOUT_S: Final = 60.0
+
+
+class PolicyPublisher:
+    """The newest policy, encoded: a `rollcast.services.policies.service.PolicySource`.
+
+    `publish` hands a version over and returns; the encoder's thread reads its arrays, which may still be on their way
+    from a device, and encodes it. Versions that are handed over faster than they are encoded are left out, unless every
+    version counts. Readers get at least the version that was handed over when they asked.
+
+    Invariant: versions count up by one with each hand-over, and each is encoded at most once. If one cannot be encoded,
+    because training has diverged, none is cast any more, and the trainer's next call raises the error.
+
+    The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any
+    thread the rest.
+
+    Attributes:
+        spaces: See Args.
+        state_size: S, the size of a recurrent policy's state; 0 if it is not recurrent.
+        frame_stack: K, the frames that the policy sees at once.
+        want: Notes that an actor waits for a version; see `Subscribers.want`.
+        pause: Notes that an actor can use none before its next credit; see `Subscribers.pause`.
+
+    Args:
+        spaces: The spaces of the policy's observations and actions.
+        spec: The policy's architecture.
+        seed: The seed of the sampling in `act`.
+        first_version: The version of the first policy that is published.
+        every_version: True: each version is encoded, and `publish` waits for the one before.
+    """
+
+    def __init__(
+        self,
+        spaces: EnvironmentSpaces,
+        spec: PolicySpec,
+        *,
+        seed: int,
+        first_version: int = 1,
+        every_version: bool = False,
+    ) -> None:
+        self.spaces = spaces
+        self.state_size, self.frame_stack = spec.state_size, spec.frame_stack
+        self._spec = spec
+        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
+        self._seed = seed
+        self._every_version = every_version
+        self._next_version = first_version
+        # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder and nobody else.
+        self._changed = threading.Condition()
+        self._handed: tuple[int, PolicyState, float] | None = None  # not yet taken by the encoder
+        self._version = 0
+        self._newest: tuple[EncodedPolicy, PolicyState] | None = None
+        self._error: BaseException | None = None
+        self._is_closing = False
+        self._encoder: threading.Thread | None = None
+        self._subscribers = Subscribers()
+        self.want, self.take, self.pause = self._subscribers.want, self._subscribers.take, self._subscribers.pause
+        self.sent_version = self._subscribers.sent_version
+        self._acting = threading.Lock()  # guards the policy that serves `act`
+        self._policy: Policy | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest version that was handed over; 0 before the first."""
+        return self._version
+
+    @property
+    def ended(self) -> bool:
+        """True once no further version will come."""
+        return self._subscribers.ended
+
+    def publish(self, state: PolicyState, progress: float = 0.0) -> int:
+        """Hands a new version over to the encoder, and returns its number.
+
+        Args:
+            state: Its arrays. They are read later, in another thread, and must not change.
+            progress: The progress of training, in [0, 1].
+
+        Raises:
+            RollcastError: The version before could not be encoded: training has diverged, or an array has a dtype that
+                cannot be sent.
+            NotReadyError: Every version counts, and the one before is not encoded in time.
+        """
+        if self._every_version:
+            self.settle()
+        with self._changed:
+            self._raise_error()
+            self._version = self._next_version
+            self._next_version += 1
+            self._handed = self._version, state, progress
+            if self._encoder is None:
+                self._encoder = threading.Thread(target=self._encode_all, name="rollcast-encoder", daemon=True)
+                self._encoder.start()
+            self._changed.notify_all()
+            return self._version
+
+    def check(self) -> None:
+        """Raises the error of the encoder, if it has failed."""
+        with self._changed:
+            self._raise_error()
+
+    def settle(self) -> None:
+        """Waits until the version that was handed over last is encoded.
+
+        Raises:
+            RollcastError: It cannot be encoded.
+            NotReadyError: It is not encoded in time.
+        """
+        with self._changed:
+            self._await_version(self._version)
+            self._raise_error()
+
+    def newest_with_state(self) -> tuple[EncodedPolicy, PolicyState]:
+        """Returns the version that was handed over last, and its arrays.
+
+        Raises:
+            RollcastError: It cannot be encoded.
+            NotReadyError: There is no version yet, or it is not encoded in time.
+        """
+        self.settle()
+        return self._require_newest()
+
+    def end(self) -> None:
+        """Encodes what was handed over, notes that no further version will come, and wakes every subscriber."""
+        self.close()
+        self._subscribers.end()
+
+    def close(self) -> None:
+        """Encodes what was handed over, and ends the encoder's thread. Does nothing if it has ended."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.join(_ENCODE_TIMEOUT_S)
+
+    def newest(self) -> EncodedPolicy:
+        """Returns the newest version.
+
+        Raises:
+            NotReadyError: There is no version yet, or it is not encoded in time.
+        """
+        return self._require_newest()[0]
+
+    def subscription(self, *, after_version: int, actor_id: str = "") -> AbstractContextManager[WaitForVersion]:
+        """See `rollcast.services.policies.service.PolicySource.subscription`."""
+        return self._subscribers.subscription(after_version, actor_id)
+
+    def act(
+        self,
+        observation: Observation,
+        *,
+        substep_key: str,
+        deterministic: bool,
+        state: RecurrentState | None = None,
+        previous: Observation | None = None,
+    ) -> tuple[NDArray[np.generic], int]:
+        """Chooses actions `[N, ...]` for observations `[N, ...]` with the newest policy; returns them and its version.
+
+        The actions are as an environment gets them: inside the space. The state `[N, S]` of a recurrent policy is
+        changed in place to the one for the next observations. `previous` are the frames `[N, K - 1, ...]` before the
+        observations, if the policy sees K at once; None: episodes begin.
+
+        Raises:
+            NotReadyError: There is no policy yet.
+            InvalidInputError: There is no such substep, or the state has another shape.
+        """
+        if substep_key not in self.spaces:
+            raise InvalidInputError(
+                f"substep_key {substep_key!r} does not exist; expected one of {sorted(self.spaces)}"
+            )
+        if self.frame_stack > 1:
+            observation = stacks_of(observation, previous, self.frame_stack)
+        with self._acting:
+            encoded, weights = self._require_newest()
+            if self._policy is None:
+                self._policy = make_policy(self.spaces, self._spec, seed=self._seed, allowed_network=self._spec.network)
+            if self._policy.version != encoded.version:
+                self._policy.load(encoded.version, weights)
+            action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key, state=state)
+            return np.array(self._executed[substep_key](action)), encoded.version
+
+    def _encode_all(self) -> None:
+        """Thread: encodes the version that was handed over last, again and again."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._handed is not None or self._is_closing)
+                if self._handed is None:
+                    return
+                (version, state, progress), self._handed = self._handed, None
+            try:
+                encoded = encode_policy(version, state, progress)
+            except BaseException as error:  # noqa: BLE001  # the trainer raises it, whatever it is
+                with self._changed:
+                    self._error, self._handed = error, None
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._newest = encoded, state
+                self._changed.notify_all()
+            self._subscribers.offer(encoded)
+
+    def _await_version(self, version: int) -> None:
+        """Waits until a version, or a newer one, is encoded, or nothing is encoded any more. With the lock held."""
+
+        def is_there() -> bool:
+            return self._error is not None or version <= (self._newest[0].version if self._newest else 0)
+
+        if not self._changed.wait_for(is_there, _ENCODE_TIMEOUT_S):
+            raise NotReadyError(
+                f"version {version} of the policy is not encoded after {_ENCODE_TIMEOUT_S:.0f} s; expected that it is "
+                "by now; check whether its device hangs, and try again with backoff"
+            )
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _require_newest(self) -> tuple[EncodedPolicy, PolicyState]:
+        with self._changed:
+            self._await_version(self._version)
+            if self._newest is None:
+                raise NotReadyError("there is no policy yet: the learner is starting; try again with backoff")
+            return self._newest

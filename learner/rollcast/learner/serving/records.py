@@ -1,0 +1,112 @@
+"""Records of one actor: the learner's own while it runs, and the one in its checkpoints."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rollcast.learner.serving.recent_rate import RecentRate
+from rollcast.services.joining.activity import ActorActivity
+from rollcast.services.joining.join import JoinOffer
+from rollcast.services.status.status import ActorInfo, ActorState
+from rollcast.services.wire.same_fields import same_fields
+
+_OF_RECORD: Final = same_fields(
+    ActorInfo,
+    but=(
+        *("peer", "n_envs", "idle_s", "software_version"),
+        *("acting_state", "applied_policy_version", "env_steps_per_second", "via"),
+    ),
+)
+
+
+def _awaits_nothing() -> float:
+    return 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorRecord:
+    """The learner's record of one actor. Guarded by the registry's lock, except `accepting` and `awaiting_s`.
+
+    A stream holds `accepting` while it passes a rollout on, until the record says that the rollout was accepted. The
+    stream that replaces it takes the same lock before it reads the record.
+    """
+
+    actor_id: str
+    slot: int
+    incarnation: int
+    process_nonce: int
+    offer: JoinOffer
+    state: ActorState = ActorState.JOINED
+    state_since: float = field(default_factory=time.monotonic)
+    # the actors with an open stream before this one was lost, it included
+    n_streaming_before: int = 0
+    acknowledged_sequence: int = 0
+    # the last rollout that a checkpoint taken now would have
+    taken_sequence: int = 0
+    rollouts: int = 0
+    env_steps: int = 0
+    policy_version: int = 0
+    last_error: str = ""
+    last_seen: float = field(default_factory=time.monotonic)
+    # the time at which it lost its connection last, by `time.monotonic`
+    lost_at: float = -math.inf
+    cancel_stream: Callable[[], None] | None = None
+    # the processes that had this name before, the latest last
+    replaced_nonces: tuple[int, ...] = ()
+    accepting: threading.Lock = field(default_factory=threading.Lock)
+    # returns for how many seconds its stream has been waiting for the next message; any thread may call it
+    awaiting_s: Callable[[], float] = _awaits_nothing
+    # the name is new and has never opened a stream: the record is dropped when its lease ends
+    is_provisional: bool = False
+    # the streams that it has opened
+    n_streams: int = 0
+    # its rollouts that others played again, because it was late; only its stream counts them
+    n_late: int = 0
+    # the last that it said of its time; None: it has not said
+    activity: ActorActivity | None = None
+    rate: RecentRate = field(default_factory=RecentRate)
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the actor streams, or is about to."""
+        return self.state in (ActorState.JOINED, ActorState.STREAMING)
+
+    def drop_stream(self) -> None:
+        """Forgets the stream, which has ended: whoever holds anything of it holds its call, too."""
+        self.cancel_stream, self.awaiting_s = None, _awaits_nothing
+
+    def info(self) -> ActorInfo:
+        """Returns the record as an immutable value, for the status."""
+        return ActorInfo(
+            **_OF_RECORD(self),
+            peer=self.offer.peer,
+            n_envs=self.offer.n_envs,
+            idle_s=time.monotonic() - self.last_seen,
+            software_version=self.offer.software_version,
+            acting_state=None if self.activity is None else self.activity.state,
+            applied_policy_version=0 if self.activity is None else self.activity.policy_version,
+            env_steps_per_second=self.rate.per_second(),
+            via=tuple(relay.relay_id for relay in self.offer.via),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierActor:
+    """An actor, as a checkpoint keeps it.
+
+    Attributes:
+        slot: The actor's slot.
+        incarnation: The number of processes that had joined under its name.
+        process_nonce: The nonce of the last of these processes.
+        taken_sequence: The last of its rollouts that the checkpoint has, in its batches or its replay buffer.
+        replaced_nonces: The nonces of the processes before, the latest last; at most 64.
+    """
+
+    slot: int
+    incarnation: int
+    process_nonce: int
+    taken_sequence: int
+    replaced_nonces: tuple[int, ...]

@@ -1,0 +1,420 @@
+"""Takes the rollouts of one stream: checks their order, passes them on, acknowledges them."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from rollcast.learner.history.run_history import RunHistory
+from rollcast.learner.queueing.destination import QueueingDestination, RolloutDestination
+from rollcast.learner.queueing.turns import Turn
+from rollcast.learner.serving.credits import CreditRule, StreamCredits
+from rollcast.learner.serving.records import ActorRecord
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.rounds import Place
+from rollcast.services.errors import (
+    DuplicateSequenceError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+)
+from rollcast.services.history.history import EventSeverity
+from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVITY_INTERVAL_S
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+logger = logging.getLogger(__name__)
+
+# So many actors report their time every `ACTIVITY_INTERVAL_S`, those after them less often.
+_OFTEN_REPORTING: Final = 32
+
+
+class WriteAheadLog(Protocol):
+    """A log on the disk, which keeps rollouts before they are acknowledged."""
+
+    def write(
+        self, rollout: Rollout, record: ActorRecord, encoder: RolloutEncoder, *, is_active: Callable[[], bool]
+    ) -> bool:
+        """Writes a rollout, and waits until it is on the disk.
+
+        Args:
+            rollout: The rollout.
+            record: Its actor.
+            encoder: The encoder of its stream.
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+
+        Returns:
+            False if the rollout must not be acknowledged, because the log was closed or `is_active` returned False.
+
+        Raises:
+            NotReadyError: The disk is full, or has failed.
+        """
+
+    def discard(self, rollout: Rollout) -> None:
+        """Takes back a rollout that was written and will not be acknowledged."""
+
+
+class IntakeCounts:
+    """Counts over all streams of a learner. Any thread may call.
+
+    Attributes:
+        duplicates: Rollouts that came again after a reconnect, and were dropped.
+        rejected: Rollouts that were refused because they did not fit.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards both counts
+        self.duplicates = 0
+        self.rejected = 0
+
+    def add_duplicate(self) -> None:
+        """Counts a rollout that was dropped as a duplicate."""
+        with self._lock:
+            self.duplicates += 1
+
+    def add_rejected(self) -> None:
+        """Counts a rollout that was refused."""
+        with self._lock:
+            self.rejected += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """The parts that all streams of a learner share.
+
+    Attributes:
+        registry: The actors that have joined.
+        destination: Takes accepted rollouts.
+        durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
+        rule: Says how credits are given.
+        spaces: The environment's spaces.
+        n_rollout_steps: T.
+        state_size: S of the recurrent state in rollouts; 0 if the policy is not recurrent.
+        frame_stack: K, the frames that the policy sees at once.
+        memory: Remembers what the actors do; None: nobody does.
+        counts: Duplicates and rejections.
+        ended: Set once training has ended.
+    """
+
+    registry: ActorRegistry
+    destination: RolloutDestination
+    durable: WriteAheadLog | None
+    rule: CreditRule
+    spaces: EnvironmentSpaces
+    n_rollout_steps: int
+    state_size: int
+    frame_stack: int
+    memory: RunHistory | None = None
+    counts: IntakeCounts = field(default_factory=IntakeCounts)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def queue(self) -> QueueingDestination | None:
+        """The destination, if passing a rollout on never waits for anything but room in it; None: it may."""
+        waits_for_others = self.durable is not None or self.rule.rounds is not None
+        return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
+
+    def activity_interval_s(self, record: ActorRecord) -> float:
+        """Returns the seconds between two reports of an actor's time; 0: nobody wants them.
+
+        Args:
+            record: The actor. The first report most often; where there are hundreds, and behind relays, half as often.
+        """
+        if self.memory is None:
+            return 0.0
+        if record.offer.via:
+            return LONGEST_ACTIVITY_INTERVAL_S
+        return min(max(ACTIVITY_INTERVAL_S, record.slot / _OFTEN_REPORTING), LONGEST_ACTIVITY_INTERVAL_S)
+
+
+class IntakeStream:
+    """One open stream: a `rollcast.services.streams.service.RolloutStream`. Used by the stream's own thread.
+
+    Invariant: of an actor's streams only the newest passes rollouts on. A rollout that the stream before was passing
+    on when it was replaced has either arrived, and the new stream acknowledges it from the start, or never arrives.
+
+    Args:
+        parts: The parts that it shares with the other streams.
+        record: The actor.
+        cancel: Ends the stream; identifies it in the registry.
+    """
+
+    def __init__(self, parts: SharedParts, record: ActorRecord, cancel: Callable[[], None]) -> None:
+        self._parts = parts
+        self._record = record
+        self._cancel = cancel
+        self._encoder = RolloutEncoder()  # for the log
+        self.actor_id = record.actor_id
+        self.incarnation = record.incarnation
+        self.spaces = parts.spaces
+        self.n_rollout_steps = parts.n_rollout_steps
+        self.state_size = parts.state_size
+        self.frame_stack = parts.frame_stack
+        self.n_envs = record.offer.n_envs
+        self.activity_interval_s = parts.activity_interval_s(record)
+        self._last_on_stream = 0
+        # The actor chooses which substep it sends next, so room is reserved for the largest.
+        self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
+        self._credits = StreamCredits(
+            parts.destination,
+            self._n_trajectories,
+            acknowledged=record.acknowledged_sequence,
+            plays_ahead=parts.rule.plays_ahead,
+        )
+        # The actor's places for its next rollout.
+        self._place: Place | None = None
+        if parts.rule.rounds is not None:
+            self._place = parts.rule.rounds.book(self._n_trajectories, recall=cancel)
+        # The oldest policy for the credit that it told its actor of.
+        self._min_policy_version = 0
+        # The policy for the credit that it tells its actor of; None once its subscription knows.
+        self._wanted_version: int | None = None
+        self._awaiting_since: float | None = None
+        # since when it passes a rollout on, and reads nothing; None: it reads
+        self.held_since: float | None = None
+        record.awaiting_s = self._awaiting_s
+        # ends the actor's lane; None: nobody remembers what it does
+        self._disconnect: Callable[[], None] | None = None
+        if parts.memory is not None:
+            self._disconnect = parts.memory.connected(self.actor_id, lambda: self.held_since)
+
+    def received(self, serialized: bytes) -> None:
+        """Does nothing: a learner passes no message on."""
+
+    def progress(self) -> StreamProgress:
+        """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
+        credits_now, rule = self._credits, self._parts.rule
+        place = self._place
+        in_round = 0 if place is None or not place.is_held else place.version
+        # A place that was asked for is in no round before it is there.
+        may_play = place is None or not place.is_held or in_round
+        self._min_policy_version = in_round or rule.min_policy_version(credits_now.credit)
+        # The newest policy, whatever it must at least have.
+        self._wanted_version = max(self._min_policy_version, rule.policy_version())
+        return StreamProgress(
+            acknowledged_sequence=credits_now.acknowledged,
+            credit_sequence=credits_now.credit if may_play else credits_now.acknowledged,
+            end_of_training=self._parts.ended.is_set(),
+            min_policy_version=self._min_policy_version,
+        )
+
+    def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
+        """Returns the newest policy, for the answer that is sent now, if the actor lacks it and it is small."""
+        policy = self._parts.rule.take_policy(
+            self.actor_id, at_least=self._min_policy_version, holds_version=holds_version
+        )
+        if policy is not None:
+            # A newer one may be on its way already: it would be sent besides.
+            self._wanted_version = policy.version
+        return policy
+
+    def awaits_message(self, awaits: bool) -> None:
+        """Notes whether the stream has nothing to do but to wait for the actor's next message.
+
+        If it has, the actor is sent the policy for the credit that it was told of, unless that went with the answer.
+        Not before: the thread that sends the policy would take turns with the one that still sends the answer.
+        """
+        now = time.monotonic()
+        self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
+        wanted, self._wanted_version = self._wanted_version, None
+        if wanted is not None:
+            self._parts.rule.want_policy(self.actor_id, wanted)
+
+    def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
+
+        With rounds, there is no credit until the actor has places for another rollout; see `await_credit`.
+
+        Args:
+            rollout: The rollout.
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+
+        Raises:
+            DuplicateSequenceError: This stream has sent the rollout before.
+            MissingMessageError: Rollouts before this one have not come.
+            LimitExceededError: The actor had no credit for it.
+            NotReadyError: The learner is stopping, or the disk takes nothing more for its log.
+        """
+        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+            return self.progress()
+        self._parts.rule.pause_policies(self.actor_id)
+        if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
+            self._ask_for_places()
+        return self.progress()
+
+    def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
+        """Waits until the actor has places for its next rollout: the progress then says which policy is to play that.
+
+        Args:
+            is_active: Called now and then during the wait; the wait ends once it returns False.
+        """
+        rounds, place, ended = self._parts.rule.rounds, self._place, self._parts.ended
+        if rounds is not None and place is not None and not place.version:
+            rounds.wait(place, is_active=lambda: is_active() and not ended.is_set())
+        return self.progress()
+
+    def offer(self, rollout: Rollout, queue: QueueingDestination, decided: Callable[[], None]) -> Turn | None:
+        """Passes a rollout on like `accept`, but does not wait for room.
+
+        Args:
+            rollout: The rollout.
+            queue: The destination.
+            decided: See `RolloutQueue.offer`.
+
+        Returns:
+            The rollout's turn, if it waits; `finish` must be called when that is over, before the stream is closed.
+            None if it was taken or dropped.
+
+        Raises:
+            RollcastError: See `accept`.
+        """
+        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+            return None
+        self._parts.rule.pause_policies(self.actor_id)
+        # Held for a moment at most: this stream was not opened before that of the same actor had let go of it.
+        self._record.accepting.acquire()
+        turn = None
+        if self._parts.registry.is_current(self._record, self._cancel):
+            turn = queue.offer(rollout, decided=decided, n_reserved=self._credits.spend())
+        if turn is None or turn.is_in is not None:
+            self.finish(rollout, is_in=turn is not None and bool(turn.is_in))
+            return None
+        return turn
+
+    def finish(self, rollout: Rollout, *, is_in: bool) -> None:
+        """Notes that the turn of a rollout is over.
+
+        Args:
+            rollout: The rollout.
+            is_in: Whether it is in the queue.
+
+        Raises:
+            NotReadyError: It is not.
+        """
+        if is_in:
+            self._parts.registry.accepted(self._record, rollout)
+        self._record.accepting.release()
+        self._acknowledge(rollout, is_in=is_in)
+
+    def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
+        """Notes how the actor says that it spends its time. That is no progress."""
+        del is_alone
+        self._parts.registry.acted(self._record, activity)
+        if self._parts.memory is not None:
+            self._parts.memory.acted(self.actor_id, activity)
+
+    def fail(self, failure: ActorFailure) -> None:
+        """Notes why the actor has failed, and logs it, unless it fails again and again."""
+        told = self._parts.registry.failed(self._record, failure)
+        if told is not None:
+            logger.error("actor %s failed:%s", self.actor_id, told)
+
+    def rejected(self, error: RollcastError) -> None:
+        """Counts a rollout that did not fit, and logs it, unless that happens again and again."""
+        if self._parts.registry.rejected(self._record, self._cancel, error):
+            logger.warning("refused a rollout: %s", error)
+        self._parts.counts.add_rejected()
+
+    def close(self, *, clean: bool) -> None:
+        """Gives the reservation back, and notes that the actor is gone.
+
+        Args:
+            clean: True if the actor said goodbye, False if its connection broke.
+        """
+        self._credits.close()
+        if self._parts.rule.rounds is not None and self._place is not None:
+            self._parts.rule.rounds.give_back(self._place)
+        is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
+        if self._disconnect is not None:
+            self._disconnect()
+        if is_gone and not clean and not self._parts.ended.is_set():
+            logger.warning("actor %s was lost: its connection broke", self.actor_id)
+        elif is_gone:
+            logger.info("actor %s left", self.actor_id)
+
+    def _awaiting_s(self) -> float:
+        since = self._awaiting_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _ask_for_places(self) -> None:
+        """Asks for places for the next rollout, if the actor has used those that it had."""
+        rounds = self._parts.rule.rounds
+        if rounds is not None and self._place is not None and not self._place.is_held:
+            self._place = rounds.ask(self._n_trajectories)
+
+    def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:
+        """Gives the credit for a rollout that was taken; returns False for one that came after the end of training."""
+        if is_in:
+            self._last_on_stream = rollout.sequence
+            self._credits.acknowledge(rollout.sequence)
+        elif not self._parts.ended.is_set():
+            raise NotReadyError(
+                f"rollout {rollout.sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or "
+                "the stream broke while it waited for room; join again with backoff and send it again"
+            )
+        return is_in
+
+    def _is_next(self, sequence: int) -> bool:
+        """Returns True for the next rollout, False for a duplicate, which it counts; raises for any other."""
+        acknowledged, credit = self._credits.acknowledged, self._credits.credit
+        if sequence <= self._last_on_stream:
+            raise DuplicateSequenceError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; "
+                "expected each rollout once on a stream, in order; join again"
+            )
+        if sequence <= acknowledged:
+            self._last_on_stream = sequence
+            self._parts.counts.add_duplicate()
+            return False
+        if sequence > credit:
+            raise LimitExceededError(
+                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {credit}: wait for credit"
+            )
+        if sequence != acknowledged + 1:
+            raise MissingMessageError(
+                f"actor {self.actor_id!r} sent rollout {sequence} after {acknowledged}: those between are missing; "
+                "join again and send every rollout that is not acknowledged, in order"
+            )
+        return True
+
+    def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> bool:
+        registry, durable = self._parts.registry, self._parts.durable
+        with self._record.accepting:
+            if not registry.is_current(self._record, self._cancel):
+                return False
+            if durable is not None and not durable.write(rollout, self._record, self._encoder, is_active=is_active):
+                return False
+            if not self._parts.destination.put(rollout, is_active=is_active, n_reserved=self._credits.spend()):
+                if durable is not None:
+                    durable.discard(rollout)
+                return False
+            registry.accepted(self._record, rollout)
+            place, rounds = self._place, self._parts.rule.rounds
+            if rounds is not None and place is not None:
+                rounds.played(place, rollout.policy_version)
+                if place.is_late:
+                    self._note_late(place)
+            return True
+
+    def _note_late(self, place: Place) -> None:
+        """Tells people that others have played in the actor's place: the first time, the tenth, the hundredth."""
+        record = self._record
+        record.n_late += 1
+        if not math.log10(record.n_late).is_integer():
+            return
+        text = (
+            f"actor {self.actor_id} holds up the others: a rollout took it {time.monotonic() - place.since:.1f} s, and "
+            f"others have played in its place; of such rollouts it has sent {record.n_late}, and those that came after "
+            "the round are dropped. Give it a faster machine or fewer environments, stop it, or train with appo, which "
+            "waits for nobody"
+        )
+        logger.warning(text)
+        if self._parts.memory is not None:
+            self._parts.memory.note(EventSeverity.WARNING, text, who=self.actor_id)

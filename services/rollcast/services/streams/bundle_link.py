@@ -1,0 +1,299 @@
+"""Sends the rollouts of many actors to a learner: a relay's end of StreamBundles."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RollcastError
+from rollcast.services.joining.join import Relay
+from rollcast.services.joining.join_codec import relay_to_proto
+from rollcast.services.limits.limits import MAX_BUNDLE_PARTS
+from rollcast.services.rollouts.rollouts import StreamProgress, progress_fields
+from rollcast.services.streams.bundled_stream import Answer
+from rollcast.services.wire.error_status import (
+    error_from_rpc,
+    error_from_status,
+    error_to_status,
+    errors_of_calls,
+    parse_response,
+)
+from rollcast.services.wire.seal import damaged, seal
+from rollcast.v1 import relay_pb2, rollout_pb2
+
+_METHOD: Final = "/rollcast.v1.RelayService/StreamBundles"
+# A bundle is closed above this size: what waits longer travels in the next.
+BUNDLE_BYTES: Final = 1 << 20
+# A message that need not hurry waits so long for one that does.
+_UNHURRIED_S: Final = 0.5
+# Seconds after which gRPC's sending thread, with nothing to send, checks that its call is still open.
+_LOOK_S: Final = 1.0
+# Time for the learner to answer the opening, in seconds: it does so at once, unless one of the two messages was lost.
+_OPEN_TIMEOUT_S: Final = 15.0
+
+
+class _Waiting(NamedTuple):
+    """A part that waits for the next bundle."""
+
+    part: relay_pb2.UpwardPart
+    n_bytes: int = 0
+    is_rollout: bool = False
+
+
+class BundleLink:
+    """An open stream of bundles. One thread calls `run`; any thread may call the rest.
+
+    Invariant: the parts of one actor's stream travel in the order of the calls, and all messages of one `send` one
+    after the other. A stream that has got an error, or the end of training, is forgotten: it gets no further answer.
+
+    Args:
+        channel: The channel to the learner.
+        target: The learner's address, for messages.
+        relay: This relay.
+        waiting: The relays that wait for this one to have a learner.
+        wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
+            seconds. Others may join it meanwhile: the busier the learner, the larger the bundles.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, target: str, relay: Relay, *, waiting: Iterable[Relay] = (), wait_s: float = 0.0
+    ) -> None:
+        self._target = target
+        self._wait_s = wait_s
+        self._changed = threading.Condition()  # guards all below
+        self._parts: deque[_Waiting] = deque()
+        # when the last bundle left, and the stream of its last rollout; None: the learner has answered that
+        self._left_at = 0.0
+        self._awaited: int | None = None
+        # when the first of them came, as long as none hurries
+        self._unhurried_since: float | None = None
+        self._n_bytes = 0
+        self._answers: dict[int, Callable[[Answer], None]] = {}
+        self._last_number = 0
+        self._closed = False
+        self._is_open = False
+        self._opens_by = time.monotonic() + _OPEN_TIMEOUT_S
+        self._is_unanswered = False
+        self._cancelled = False
+        self.n_bundles = 0
+        # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
+        stream_bundles = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
+        opening = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting))
+        with errors_of_calls(target):
+            self._call: Any = stream_bundles(self._requests(opening))
+        self._call.add_callback(self.close)
+
+    @property
+    def is_open(self) -> bool:
+        """True once the learner has answered, until the stream ends."""
+        with self._changed:
+            return self._is_open and not self._closed
+
+    def open_stream(self, actor_id: str, incarnation: int, answer: Callable[[Answer], None]) -> int:
+        """Opens an actor's stream.
+
+        Args:
+            actor_id: The actor, which has joined.
+            incarnation: The number of its process.
+            answer: Called with the stream's progress, and at last perhaps with an error, by the thread in `run`.
+
+        Returns:
+            The stream's number.
+
+        Raises:
+            NotReadyError: The link has ended.
+        """
+        opening = rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation)
+        with self._changed:
+            self._check_open()
+            self._last_number += 1
+            number = self._last_number
+            self._answers[number] = answer
+            self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, open=opening)))
+        return number
+
+    def send(self, number: int, messages: Sequence[bytes], *, is_rollout: bool = True) -> None:
+        """Queues messages of an actor, all of a rollout or one other, and returns at once.
+
+        Args:
+            number: The actor's stream; nothing is sent on one that has ended.
+            messages: The messages as the actor sent them.
+            is_rollout: False: they need not hurry, and the learner does not answer.
+
+        Raises:
+            NotReadyError: The link has ended.
+        """
+        with self._changed:
+            self._check_open()
+            if number not in self._answers:
+                return
+            for message in messages:
+                part = relay_pb2.UpwardPart(stream=number, message=message)
+                self._queue(_Waiting(part, len(message), is_rollout), hurries=is_rollout)
+
+    def end_stream(self, number: int, *, clean: bool, refusal: RollcastError | None = None) -> None:
+        """Says that an actor's stream has ended. Does nothing if the learner has ended it.
+
+        Args:
+            number: The stream.
+            clean: Whether the actor has said that it was done.
+            refusal: The error with which a message of the actor was refused here; None: none was.
+        """
+        end = relay_pb2.StreamEnd(clean=clean)
+        if refusal is not None:
+            end.status = error_to_status(refusal).SerializeToString()
+        with self._changed:
+            if self._answers.pop(number, None) is not None and not self._closed:
+                self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, ended=end)))
+
+    def run(self, on_open: Callable[[int], None]) -> None:
+        """Reads the learner's answers until the stream ends, and hands them on.
+
+        Args:
+            on_open: Called with the number of the learner's process when it has answered first.
+
+        Raises:
+            LearnerUnreachableError: The connection broke: reconnect with backoff.
+            NotReadyError: The learner is stopping, or a message was damaged or lost: reconnect with backoff.
+            ProtocolMismatchError: The learner is older than relays.
+            RollcastError: The learner refused a message, or the relay.
+        """
+        try:
+            sealed = False
+            for serialized in self._call:
+                response = parse_response(relay_pb2.StreamBundlesResponse, serialized)
+                if sealed and not response.digest:
+                    raise damaged("it has no digest, and the first of its stream had one")
+                sealed = bool(response.digest)
+                if not self._is_open:
+                    with self._changed:
+                        self._is_open = True
+                    on_open(response.learner_nonce)
+                self.take(response)
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ProtocolMismatchError(
+                    f"the learner at {self._target} is older than relays, or takes none; expected one that serves "
+                    f"{_METHOD}; install the same rollcast on both sides"
+                ) from error
+            if self._is_unanswered:
+                raise NotReadyError(
+                    f"the learner at {self._target} has not answered a relay within {_OPEN_TIMEOUT_S:.0f} s; expected "
+                    "an answer at once; a message was lost on its way: reconnect with backoff"
+                ) from error
+            if not self._cancelled:
+                raise error_from_rpc(error, self._target) from error
+        finally:
+            self.close()
+            self._call.cancel()
+            self._end_all(NotReadyError(f"the stream to {self._target} has ended; join again with backoff"))
+
+    def take(self, response: relay_pb2.StreamBundlesResponse) -> None:
+        """Hands the learner's answers on. Called by the thread in `run`."""
+        for part in response.parts:
+            self._hand_on(part)
+
+    def close(self) -> None:
+        """Says that no more comes once what is queued is sent; `run` goes on until the learner has ended the stream."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """Ends the stream at once; `run` ends without an error."""
+        self._cancelled = True
+        self.close()
+        self._call.cancel()
+
+    def _check_open(self) -> None:
+        """Raises if the link has ended. Called with the lock held."""
+        if self._closed:
+            raise NotReadyError(
+                f"the relay has no stream to its learner at {self._target} at this moment; expected one; join again "
+                "with backoff"
+            )
+
+    def _hand_on(self, part: relay_pb2.DownwardPart) -> None:
+        answer: Answer
+        if part.HasField("progress"):
+            answer = StreamProgress(**progress_fields(part.progress))
+            is_last = answer.end_of_training
+        else:
+            answer, is_last = error_from_status(part.status, self._target), True
+        with self._changed:
+            if part.stream == self._awaited:
+                self._awaited = None
+                if self._parts:
+                    self._changed.notify_all()
+            on_answer = self._answers.pop(part.stream, None) if is_last else self._answers.get(part.stream)
+        if on_answer is not None:
+            on_answer(answer)
+
+    def _end_all(self, error: RollcastError) -> None:
+        with self._changed:
+            answers = tuple(self._answers.values())
+            self._answers.clear()
+            self._parts.clear()
+        for on_answer in answers:
+            on_answer(error)
+
+    def _requests(self, opening: relay_pb2.StreamBundlesRequest) -> Iterator[bytes]:
+        """Yields the serialised bundles; gRPC's own thread iterates over it."""
+        yield seal(opening.SerializeToString())
+        while parts := self._next():
+            yield seal(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
+        if self._is_unanswered:
+            self._call.cancel()
+
+    def _next(self) -> list[relay_pb2.UpwardPart]:
+        """Waits for parts, and returns those of the next bundle; none at the end, or if the learner does not answer."""
+        with self._changed:
+            while not self._parts:
+                if self._closed:
+                    return []
+                if not self._is_open and time.monotonic() >= self._opens_by:
+                    self._is_unanswered = True
+                    return []
+                self._changed.wait(_LOOK_S)
+            while not self._closed and (left_s := self._leaves_at() - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            parts: list[relay_pb2.UpwardPart] = []
+            n_bytes = 0
+            while self._parts and len(parts) < MAX_BUNDLE_PARTS and n_bytes < BUNDLE_BYTES:
+                part, n_next, is_rollout = self._parts[0]
+                # One message of an actor may be nearly as large as a message of gRPC may be.
+                if parts and n_bytes + n_next > BUNDLE_BYTES:
+                    break
+                parts.append(part)
+                self._parts.popleft()
+                n_bytes += n_next
+                self._awaited = part.stream if is_rollout else self._awaited
+            self._n_bytes -= n_bytes
+            self._left_at = time.monotonic()
+            self._unhurried_since = None
+            self.n_bundles += 1
+            return parts
+
+    def _queue(self, waiting: "_Waiting", *, hurries: bool = True) -> None:
+        """Queues a part, and wakes the thread that sends if it has to go earlier now. Called with the lock held."""
+        before = self._leaves_at() if self._parts else math.inf
+        if hurries:
+            self._unhurried_since = None
+        elif not self._parts:
+            self._unhurried_since = time.monotonic()
+        self._parts.append(waiting)
+        self._n_bytes += waiting.n_bytes
+        if self._leaves_at() < before:
+            self._changed.notify_all()
+
+    def _leaves_at(self) -> float:
+        """Returns the time at which the parts that wait have to leave. Called with the lock held."""
+        if self._n_bytes >= BUNDLE_BYTES:
+            return 0.0
+        if self._unhurried_since is not None:
+            return self._unhurried_since + (_UNHURRIED_S if self._wait_s else 0.0)
+        return 0.0 if self._awaited is None else self._left_at + self._wait_s

@@ -1,0 +1,218 @@
+import dataclasses
+import math
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.learner.queueing import queue as queue_module
+from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, queue_capacity
+from rollcast.services.errors import ConfigurationError
+from tests.processes import wait_until
+from tests.rollouts import make_rollout
+
+
+def always() -> bool:
+    return True
+
+
+def test_first_in_first_out_in_slices():
+    queue = RolloutQueue(10)
+    queue.put(make_rollout(sequence=1, n_envs=3), is_active=always)
+    queue.put(make_rollout(sequence=2, n_envs=2), is_active=always)
+    taken = [queue.get(2, 0), queue.get(2, 0), queue.get(2, 0)]
+    assert [(s.rollout.sequence, s.start, s.stop) for s in taken if s] == [(1, 0, 2), (1, 2, 3), (2, 0, 2)]
+    assert queue.size == 0
+    assert queue.get(1, 0) is None
+
+
+def test_slice_as_a_rollout_has_the_states_and_frames_of_its_trajectories():
+    state, frames = np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(12, dtype=np.float32).reshape(3, 1, 4)
+    rollout = make_rollout(n_envs=3, initial_state=state)
+    columns = dataclasses.replace(rollout.substeps["0"], previous_observation={"": frames})
+    rollout = dataclasses.replace(rollout, substeps={"0": columns})
+    cut = RolloutSlice(rollout, 1, 3).to_rollout().substeps["0"]
+    np.testing.assert_array_equal(cut.initial_state, state[1:])
+    np.testing.assert_array_equal(cut.previous_observation[""], frames[1:])
+
+
+def test_put_waits_for_room_and_goes_on_when_there_is():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    put = threading.Thread(target=queue.put, args=(make_rollout(sequence=2),), kwargs={"is_active": always})
+    put.start()
+    put.join(0.1)
+    assert put.is_alive()
+    assert queue.size == 2
+    assert queue.get(2, 0).rollout.sequence == 1
+    assert queue.get(2, 5).rollout.sequence == 2
+    put.join(5)
+    assert not put.is_alive()
+
+
+def test_put_gives_up_when_its_stream_has_gone():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    assert not queue.put(make_rollout(sequence=2), is_active=lambda: False)
+    assert queue.size == 2
+
+
+def test_an_offer_waits_without_a_thread_and_is_told_when_its_turn_has_come():
+    queue, told = RolloutQueue(2), []
+    turns = [queue.offer(make_rollout(sequence=i), decided=lambda i=i: told.append(i)) for i in range(1, 5)]
+    assert [turn.is_in for turn in turns] == [True, None, None, None]
+    queue.withdraw(turns[1])
+    assert turns[1].is_in is False
+    assert queue.get(2, 0).rollout.sequence == 1
+    assert ([turn.is_in for turn in turns], told) == ([True, False, True, None], [3])
+    queue.withdraw(turns[2])
+    assert turns[2].is_in is True, "it is too late"
+    queue.close()
+    assert (turns[3].is_in, told) == (False, [3, 4])
+    assert queue.offer(make_rollout(sequence=5), decided=lambda: None).is_in is False
+
+
+def test_a_rollout_larger_than_the_queue_enters_an_empty_one():
+    queue = RolloutQueue(2)
+    assert queue.put(make_rollout(n_envs=5), is_active=always)
+    assert queue.size == 5
+
+
+def test_close_refuses_and_wakes():
+    queue = RolloutQueue(2)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    accepted = []
+    thread = threading.Thread(target=lambda: accepted.append(queue.put(make_rollout(sequence=2), is_active=always)))
+    thread.start()
+    queue.close()
+    thread.join(5)
+    assert accepted == [False]
+    assert queue.get(2, 0) is not None, "what was accepted can still be taken"
+    assert not queue.put(make_rollout(sequence=3), is_active=always)
+
+
+def wait_in_thread(queue: RolloutQueue, enough: int) -> tuple[threading.Thread, list[RolloutSlice | None]]:
+    """A consumer that has begun to wait."""
+    taken: list[RolloutSlice | None] = []
+    thread = threading.Thread(target=lambda: taken.append(queue.get(9, 20, enough=enough)))
+    thread.start()
+    wait_until(lambda: queue._n_awaited == enough, "the consumer to wait")
+    return thread, taken
+
+
+def test_a_consumer_is_woken_once_there_is_enough():
+    queue = RolloutQueue(4)
+    consumer, taken = wait_in_thread(queue, 3)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    consumer.join(0.1)
+    assert consumer.is_alive(), "two of three"
+    queue.put(make_rollout(sequence=2), is_active=always)
+    consumer.join(5)
+    assert [piece.rollout.sequence for piece in taken if piece] == [1]
+
+
+def test_a_consumer_takes_less_than_enough_from_a_queue_where_somebody_waits_for_room():
+    queue = RolloutQueue(2)
+    consumer, taken = wait_in_thread(queue, 9)
+    for sequence in range(1, 6):
+        queue.put(make_rollout(sequence=sequence), is_active=always)
+    assert consumer.is_alive()
+    assert queue.size == 10, "what the consumer waits for is no burden"
+    producer = threading.Thread(target=queue.put, args=(make_rollout(sequence=6),), kwargs={"is_active": always})
+    producer.start()
+    consumer.join(5)
+    assert [piece.rollout.sequence for piece in taken if piece] == [1]
+    while queue.get(9, 0):
+        pass
+    producer.join(5)
+    assert not producer.is_alive()
+
+
+def test_a_consumer_gets_what_is_there_when_its_time_is_over():
+    queue = RolloutQueue(4)
+    queue.put(make_rollout(sequence=1), is_active=always)
+    assert queue.get(9, 0.01, enough=3).rollout.sequence == 1
+    assert queue.get(9, 0.01, enough=3) is None
+
+
+@given(
+    st.lists(st.sampled_from(["put", "reserve", "release", "get"]), max_size=60), st.integers(1, 9), st.integers(0, 3)
+)
+def test_what_is_queued_or_promised_never_exceeds_the_capacity(steps: list[str], n_envs: int, n_spare: int):
+    """A rollout may be smaller than what was set aside for it: its actor has substeps of several sizes."""
+    n_set_aside = n_envs + n_spare
+    queue = RolloutQueue(9)
+    reserved = 0
+    sequence = 0
+    for step in steps:
+        if step == "reserve":
+            reserved += queue.reserve(n_set_aside)
+        elif step == "release" and reserved:
+            reserved -= 1
+            queue.release(n_set_aside)
+        elif step == "put":
+            sequence += 1
+            from_reserve = reserved > 0
+            accepted = queue.put(
+                make_rollout(sequence=sequence, n_envs=n_envs),
+                is_active=lambda: False,
+                n_reserved=n_set_aside if from_reserve else 0,
+            )
+            reserved -= from_reserve
+            assert accepted or not from_reserve, "a reservation always finds its place"
+        else:
+            queue.get(4, 0)
+        assert queue.size + reserved * n_set_aside <= 9
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "factor", "capacity"),
+    [(100, 1.1, 110), (64, 1.0, 64), (3, 0.5, 2), (10, 0.3, 3), (1, 0.01, 1), (100, np.float32(1.5), 150), (7, 2, 14)],
+)
+def test_capacity_is_the_factor_times_the_batch_rounded_up(batch_size: int, factor: float, capacity: int):
+    assert queue_capacity(batch_size, factor) == capacity
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_factor_that_is_no_number_above_zero_is_refused(factor: float):
+    with pytest.raises(ConfigurationError, match=f"queue_out_of_sync_factor is {factor}; expected a number above 0"):
+        queue_capacity(64, factor)
+
+
+def test_rollout_that_nothing_was_set_aside_for_enters_when_the_consumer_has_looked_in_vain():
+    queue = RolloutQueue(1)
+    assert queue.reserve(1)
+    assert not queue.put(make_rollout(n_envs=1), is_active=lambda: False), "the consumer is busy"
+    assert queue.get(1, 0) is None
+    assert queue.put(make_rollout(n_envs=1), is_active=always)
+    assert not queue.reserve(1)
+
+
+def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.MonkeyPatch):
+    """A thread asks whether its stream is open each time before it waits, so once if it is never woken for nothing."""
+    monkeypatch.setattr(queue_module, "_CHECK_S", 60.0)
+    queue, n_waiting = RolloutQueue(2), 30
+    n_waits = [0] * n_waiting
+    queue.put(make_rollout(sequence=1), is_active=always)
+
+    def put(i: int) -> None:
+        def is_active() -> bool:
+            n_waits[i] += 1
+            return True
+
+        assert queue.put(make_rollout(sequence=2 + i), is_active=is_active)
+
+    threads = [threading.Thread(target=put, args=(i,)) for i in range(n_waiting)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda i=i: queue.n_waiting == i + 1, "the thread to wait for its turn")
+    for left in reversed(range(n_waiting)):
+        assert queue.get(1, 0) is not None
+        assert queue.n_waiting == left + 1, "half a rollout is no room"
+        assert queue.get(1, 0) is not None
+        wait_until(lambda left=left: (queue.n_waiting, queue.size) == (left, 2), "the next thread to get in")
+    for thread in threads:
+        thread.join(5)
+    assert n_waits == [1] * n_waiting

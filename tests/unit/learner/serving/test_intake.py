@@ -1,0 +1,138 @@
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.intake import RolloutIntake
+from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.errors import (
+    LimitExceededError,
+    NotReadyError,
+    ProtocolMismatchError,
+    SpacesMismatchError,
+)
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.services.status.status import ActorState
+from tests.processes import wait_until
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.unit.learner.serving.intakes import Intake, always, offer
+
+DEADLINE_S = 10.0
+
+
+def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():
+    intake = RolloutIntake(
+        ActorRegistry(max_actors=2, join_lease_s=60.0),
+        RolloutQueue(4),
+        seeds=ActorSeeds(0),
+        spaces=CARTPOLE_LIKE,
+        policy=PolicySpec(),
+        n_rollout_steps=3,
+        envs_per_actor=4,
+        max_rollout_bytes=1000,
+    )
+    intake.join(offer(n_envs=2))
+    with pytest.raises(LimitExceededError, match=r"3 steps of 100 environments has \d+ bytes; expected at most 1000"):
+        intake.join(offer(actor_id="b", n_envs=100))
+
+
+def test_join_agrees_on_the_work():
+    agreement = Intake().intake.join(offer())
+    assert (agreement.slot, agreement.incarnation, agreement.n_rollout_steps) == (0, 1, 3)
+    assert (agreement.env_seed, agreement.agent_seed) == (11, ActorSeeds(0).of(0, 1)[1])
+
+
+def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
+    intake = Intake()
+    assert intake.intake.join(offer(n_envs=3)).n_envs == 3
+    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).n_envs == 4
+    assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
+
+
+def test_every_learner_is_another():
+    intake = Intake()
+    nonces = [intake.intake.join(offer(actor_id=name)).learner_nonce for name in "ab"]
+    assert nonces[0] == nonces[1] != 0
+    assert Intake().intake.join(offer()).learner_nonce != nonces[0]
+
+
+def test_who_asks_is_told_for_how_long_the_newest_stream_has_been_awaiting_what_comes_next():
+    intake = Intake()
+    old = intake.join_and_open()
+    assert intake.intake.join(offer()).awaiting_s == 0
+    old.awaits_message(True)
+    wait_until(lambda: intake.intake.join(offer()).awaiting_s > 0.05, "some time")
+    new = intake.join_and_open()
+    assert intake.intake.join(offer()).awaiting_s == 0, "the old stream does not count"
+    new.awaits_message(True)
+    old.close(clean=False)
+    wait_until(lambda: intake.intake.join(offer()).awaiting_s > 0.05, "some time")
+    new.awaits_message(False)
+    assert intake.intake.join(offer()).awaiting_s == 0
+
+
+def test_join_refuses_other_spaces_and_names_the_place():
+    spaces = {
+        FLAT_SUBSTEP: SubstepSpaces(
+            observation=gymnasium.spaces.Box(-10, 10, (5,), np.float32), action=gymnasium.spaces.Discrete(2)
+        )
+    }
+    with pytest.raises(SpacesMismatchError, match=r"observation.*learner.*actor 'a'"):
+        Intake().intake.join(offer(spaces=spaces))
+
+
+@pytest.mark.parametrize(
+    ("trained", "started_with", "fits"),
+    [
+        *((network, "auto", True) for network in BUILT_IN_NETWORKS),
+        ("mlp", "mlp", True),
+        ("mlp", "nature_cnn", False),
+        ("mine:net", "mine:net", True),
+        ("mine:net", "auto", False),
+        ("auto", "mine:net", False),
+    ],
+)
+def test_an_actor_of_auto_plays_every_network_that_needs_no_import(trained: str, started_with: str, fits: bool):
+    intake = Intake(network=trained).intake
+    if fits:
+        assert intake.join(offer(network=started_with)).incarnation == 1
+    else:
+        with pytest.raises(ProtocolMismatchError, match=f"--network '{started_with}', the learner trains '{trained}'"):
+            intake.join(offer(network=started_with))
+
+
+def test_join_refuses_a_network_the_actor_was_not_started_with():
+    with pytest.raises(ProtocolMismatchError, match="--network 'mine:net', the learner trains 'auto'"):
+        Intake().intake.join(offer(network="mine:net"))
+
+
+def passes_on(stream: IntakeStream) -> None:
+    with pytest.raises(NotReadyError):
+        stream.accept(make_rollout(sequence=1), is_active=always)
+
+
+def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rollcast.learner.serving.intake._TAKE_OVER_S", 0.05)
+    intake = Intake()
+    old, entered, goes_on = intake.join_and_open(), threading.Event(), threading.Event()
+
+    def put_late(*_rollout: object, **_options: object) -> bool:
+        entered.set()
+        return not goes_on.wait(20)
+
+    intake.queue.put = put_late
+    passing_on = threading.Thread(target=passes_on, args=(old,))
+    passing_on.start()
+    assert entered.wait(20)
+    with pytest.raises(NotReadyError, match="still passes a rollout on"):
+        intake.join_and_open()
+    goes_on.set()
+    passing_on.join(20)
+    del intake.queue.put
+    assert intake.registry.infos()[0].state is ActorState.LOST
+    assert intake.join_and_open().accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1

@@ -1,0 +1,193 @@
+"""Join as protobuf."""
+
+import dataclasses
+
+import pytest
+from gymnasium import spaces
+
+from rollcast.services.errors import InvalidInputError, InvalidSpaceError, ProtocolMismatchError, SpacesMismatchError
+from rollcast.services.joining.evaluation import EvaluationPlan
+from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer
+from rollcast.services.joining.join_codec import (
+    join_agreement_from_proto,
+    join_agreement_to_proto,
+    join_offer_from_proto,
+    join_offer_to_proto,
+)
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import SubstepSpaces, leaf_order
+from rollcast.v1 import rollout_pb2
+from tests.rollouts import NESTED
+
+OFFER = JoinOffer(
+    actor_id="a-1.x_Y",
+    process_nonce=2**64 - 1,
+    spaces=NESTED,
+    n_envs=3,
+    network="auto",
+    software_version="1",
+    incarnation=2,
+    acknowledged_sequence=9,
+)
+
+
+AGREEMENT = JoinAgreement(
+    actor_id=OFFER.actor_id,
+    slot=1,
+    incarnation=2,
+    acknowledged_sequence=3,
+    n_rollout_steps=4,
+    env_seed=2**64 - 1,
+    agent_seed=6,
+    policy=PolicySpec(network="m:f", hidden_sizes=(8, 9), activation="relu", head="q_values"),
+    max_message_bytes=7,
+    n_envs=3,
+    learner_nonce=2**64 - 1,
+)
+
+
+def test_offer_and_agreement_come_back():
+    assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
+    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
+
+
+def test_evaluators_offer_and_its_plan_come_back():
+    offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
+    agreement = dataclasses.replace(AGREEMENT, evaluation=EvaluationPlan(n_episodes=3, seed=4))
+    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
+    assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement
+
+
+def test_evaluator_refuses_learner_that_takes_it_for_an_actor():
+    offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
+    with pytest.raises(ProtocolMismatchError, match=r"takes evaluator 'a-1.x_Y' for an actor; expected a learner that"):
+        join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), offer)
+
+
+def test_rejects_role_that_is_unknown_here():
+    proto = join_offer_to_proto(OFFER)
+    proto.role = 7
+    with pytest.raises(ProtocolMismatchError, match=r"actor 'a-1.x_Y' has role 7; expected one of \[0, 1\]; install"):
+        join_offer_from_proto(proto)
+
+
+def test_agreement_carries_the_learners_order_of_spaces():
+    box = spaces.Box(0, 1, (2,))
+    mine = {"0": SubstepSpaces(observation=spaces.Dict([("b", box), ("a", box)]), action=spaces.Discrete(2))}
+    theirs = {"0": SubstepSpaces(observation=spaces.Dict([("a", box), ("b", box)]), action=spaces.Discrete(2))}
+    offer = dataclasses.replace(OFFER, spaces=mine)
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, spaces=theirs))
+    agreement = join_agreement_from_proto(proto, offer)
+    assert leaf_order(agreement.spaces) == [("0", "a"), ("0", "b")]
+    with pytest.raises(SpacesMismatchError, match=r"actor 'a-1\.x_Y' has .*, the learner has"):
+        join_agreement_from_proto(proto, OFFER)
+
+
+def test_actor_accepts_the_learners_number_of_environments():
+    any_number = dataclasses.replace(OFFER, n_envs=0)
+    assert join_offer_from_proto(join_offer_to_proto(any_number)) == any_number
+    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), any_number).n_envs == 3
+
+
+def test_offered_number_of_environments_holds_for_old_learners():
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=0, learner_nonce=0))
+    agreement = join_agreement_from_proto(proto, OFFER)
+    assert (agreement.n_envs, agreement.learner_nonce) == (OFFER.n_envs, 0)
+
+
+@pytest.mark.parametrize(
+    ("offered", "agreed", "message"),
+    [
+        (3, 4, "agreed to 4 environments for actor 'a-1.x_Y', which offered 3; expected what was offered"),
+        (0, 0, "agreed to 0 environments for actor 'a-1.x_Y', which offered as many as it wants"),
+        (0, 65537, "agreed to 65537 .* or 1 to 65536"),
+    ],
+)
+def test_rejects_number_of_environments_that_was_not_offered(offered: int, agreed: int, message: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, n_envs=agreed))
+    with pytest.raises(InvalidInputError, match=message):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, n_envs=offered))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"actor_id": "a b"}, InvalidInputError, "'a b'"),
+        ({"actor_id": "a\n"}, InvalidInputError, "actor_id"),
+        ({"actor_id": "a" * 129}, InvalidInputError, "128 characters"),
+        ({"network": ""}, InvalidInputError, "network"),
+        ({"protocol_version": 2}, ProtocolMismatchError, "version 2; expected 1"),
+        ({"substeps": []}, InvalidSpaceError, "no substep"),
+    ],
+)
+def test_rejects_malformed_offer(changes, error, message):
+    proto = join_offer_to_proto(OFFER)
+    for name, value in changes.items():
+        if value == []:
+            proto.ClearField(name)
+        else:
+            setattr(proto, name, value)
+    with pytest.raises(error, match=message):
+        join_offer_from_proto(proto)
+
+
+def test_rejects_malformed_agreement():
+    proto = join_agreement_to_proto(AGREEMENT)
+    proto.policy.head = "gaussian"
+    with pytest.raises(InvalidInputError, match="head 'gaussian'; expected one of \\['default', "):
+        join_agreement_from_proto(proto, OFFER)
+    proto.policy.activation = "gelu"
+    with pytest.raises(InvalidInputError, match="'gelu'"):
+        join_agreement_from_proto(proto, OFFER)
+    with pytest.raises(InvalidInputError, match="incarnation 0"):
+        join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"), OFFER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actor_id": "b"}, "calls this actor 'b', which offered 'a-1.x_Y'"),
+        ({"incarnation": 2**62 + 1}, "continues from incarnation 4611686018427387905"),
+        ({"acknowledged_sequence": 2**64 - 1}, "continues from rollout 18446744073709551615; expected at most"),
+        ({"awaiting_s": float("nan")}, "has waited for nan s; expected a finite number"),
+        ({"awaiting_s": float("inf")}, "has waited for inf s"),
+        ({"awaiting_s": -1.0}, r"has waited for -1\.0 s"),
+        ({"activity_interval_s": 0.01}, r"report of the time every 0\.01 s; expected 0\.1 to 3600"),
+        ({"activity_interval_s": float("nan")}, "every nan s"),
+        ({"policy": PolicySpec(hidden_sizes=(1,) * 1000)}, "1000 hidden layers"),
+        ({"policy": PolicySpec(hidden_sizes=(8, 0))}, r"the first of \[8, 0\]; expected .* each of at least 1"),
+        ({"policy": PolicySpec(network="n" * 513)}, "a name of 513 characters; expected at most 512"),
+    ],
+)
+def test_rejects_agreement_that_no_learner_sends(changes: dict[str, object], message: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, **changes))
+    with pytest.raises(InvalidInputError, match=message):
+        join_agreement_from_proto(proto, OFFER)
+
+
+def test_redirect_of_an_actor_that_follows_comes_back():
+    offer = dataclasses.replace(OFFER, follows_redirect=True)
+    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
+    for address in ("host:1", "[::1]:1", "unix:/tmp/learner.sock"):
+        agreement = dataclasses.replace(AGREEMENT, learner_address=address)
+        assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement
+
+
+@pytest.mark.parametrize("address", ["host", "file:/etc/passwd", "host:1" + "0" * 300, "\x1b[2J:1"])
+def test_rejects_redirect_to_what_is_no_address(address: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, learner_address=address))
+    with pytest.raises(InvalidInputError, match=r"sends this actor to .*; expected host:port or unix:/path"):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, follows_redirect=True))
+
+
+def test_rejects_redirect_of_an_actor_that_does_not_follow():
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, learner_address="host:1"))
+    with pytest.raises(InvalidInputError, match="it follows nobody any more; expected to be taken"):
+        join_agreement_from_proto(proto, OFFER)
+
+
+@pytest.mark.parametrize("name", ["a b", "\x1b[2J", "a" * 129])
+def test_unnamed_actor_rejects_malformed_name(name: str):
+    proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, actor_id=name))
+    with pytest.raises(InvalidInputError, match="which offered ''; expected"):
+        join_agreement_from_proto(proto, dataclasses.replace(OFFER, actor_id=""))

@@ -1,0 +1,412 @@
+"""RelayService over a real connection, before a real intake, with messages that a relay would and would not send."""
+
+import contextlib
+import dataclasses
+import gc
+import itertools
+import queue
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.client.channel import make_channel
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.client.relay import RelayClient
+from rollcast.services.errors import (
+    DamagedMessageError,
+    DuplicateSequenceError,
+    InvalidInputError,
+    InvalidRolloutError,
+    InvalidTensorError,
+    LearnerUnreachableError,
+    LimitExceededError,
+    MissingMessageError,
+    NotReadyError,
+    RollcastError,
+    ThrottledError,
+    UnknownActorError,
+    UnreadableMessageError,
+)
+from rollcast.services.joining.join import Relay
+from rollcast.services.joining.join_codec import relay_to_proto
+from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.rollouts.codec import RolloutEncoder
+from rollcast.services.status.status import ActorState
+from rollcast.services.wire.error_status import error_from_rpc, error_from_status
+from rollcast.services.wire.seal import seal
+from rollcast.v1 import relay_pb2, rollout_pb2
+from tests.chaos.proxy import Proxy
+from tests.integration.learner_fakes import DEADLINE_S, offer
+from tests.processes import wait_until
+from tests.relays import LIMITS, Learner, relaying, serve_learner
+from tests.rollouts import make_rollout
+
+RELAY = Relay("rack", 77)
+OPEN = relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY))
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    with serve_learner() as served:
+        yield served
+
+
+class RawRelay:
+    """A relay that says what a test wants."""
+
+    def __init__(self, address: str, *first: bytes) -> None:
+        self._address = address
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        for message in first:
+            self._requests.put(message)
+        self._channel = make_channel(address)
+        call = self._channel.stream_stream(
+            "/rollcast.v1.RelayService/StreamBundles", response_deserializer=relay_pb2.StreamBundlesResponse.FromString
+        )
+        self.call = call(iter(self._requests.get, None), timeout=DEADLINE_S)
+        self._parts: list[relay_pb2.DownwardPart] = []
+
+    def __enter__(self) -> "RawRelay":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._requests.put(None)
+        self.call.cancel()
+        self._channel.close()
+
+    def send(self, *parts: relay_pb2.UpwardPart) -> None:
+        self._requests.put(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
+
+    def part(self) -> relay_pb2.DownwardPart:
+        """Waits for the next answer of the learner."""
+        while not self._parts:
+            self._parts.extend(next(self.call).parts)
+        return self._parts.pop(0)
+
+    def error(self) -> RollcastError:
+        """Waits for the error of the next part."""
+        part = self.part()
+        assert part.HasField("status"), part
+        return error_from_status(part.status, self._address)
+
+    def end(self) -> RollcastError:
+        """Waits for the error that ends the call."""
+        with pytest.raises(Exception) as ended:  # noqa: PT011  # gRPC's, from which ours is made
+            list(self.call)
+        return error_from_rpc(ended.value, self._address)
+
+
+@contextlib.contextmanager
+def connected(learner: Learner, *actors: str) -> Iterator[RawRelay]:
+    """Lets actors join through the relay, and opens their streams 1, 2, ..."""
+    with RelayClient(learner.address) as client, RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+        for number, name in enumerate(actors, 1):
+            client.join(offer(name, via=(RELAY,)))
+            raw.send(opening(number, name))
+            assert raw.part().progress.credit_sequence >= 1
+        yield raw
+
+
+def opening(number: int, actor_id: str, incarnation: int = 1) -> relay_pb2.UpwardPart:
+    return relay_pb2.UpwardPart(stream=number, open=rollout_pb2.OpenStream(actor_id=actor_id, incarnation=incarnation))
+
+
+def rollout_parts(number: int, actor_id: str, sequence: int, **fields: object) -> list[relay_pb2.UpwardPart]:
+    rollout = make_rollout(sequence, actor_id=actor_id, **fields)
+    return [relay_pb2.UpwardPart(stream=number, message=message) for message in RolloutEncoder().encode(rollout)]
+
+
+def test_rollouts_of_several_actors_in_one_message_are_answered_in_one(learner: Learner):
+    with connected(learner, "a", "b", "c") as raw:
+        raw.send(*(part for n, name in enumerate("abc", 1) for part in rollout_parts(n, name, 1)))
+        answers = [raw.part() for _ in range(3)]
+    assert [(answer.stream, answer.progress.acknowledged_sequence) for answer in answers] == [(1, 1), (2, 1), (3, 1)]
+    assert [rollout.actor_id for rollout in learner.take(3)] == ["a", "b", "c"]
+
+
+def test_one_bad_rollout_ends_its_own_stream_alone(learner: Learner):
+    with connected(learner, "a", "b") as raw:
+        bad = rollout_parts(1, "a", 1, reward=np.full((3, 2), np.inf, np.float32))
+        # the second of the bad actor comes too late for it, and is ignored
+        raw.send(*bad, *rollout_parts(1, "a", 2), *rollout_parts(2, "b", 1))
+        assert isinstance(raw.error(), InvalidTensorError)
+        assert raw.part().progress.acknowledged_sequence == 1
+        wait_until(lambda: learner.info("a").state is ActorState.REFUSED, "the registry to know")
+    assert [rollout.actor_id for rollout in learner.take(1)] == ["b"]
+
+
+def test_a_stream_that_has_ended_is_freed_at_once(learner: Learner):
+    """Without the garbage collector, which comes late if there is much else in memory."""
+
+    def n_streams() -> int:
+        return sum(type(one) is IntakeStream for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        with connected(learner, "a", "b", "c") as raw:
+            raw.send(*rollout_parts(1, "a", 1))
+            assert raw.part().progress.acknowledged_sequence == 1
+            for number in (1, 2):
+                raw.send(relay_pb2.UpwardPart(stream=number, ended=relay_pb2.StreamEnd(clean=number == 1)))
+            wait_until(lambda: learner.info("b").state is ActorState.LOST, "the registry to know")
+            wait_until(lambda: n_streams() == 1, "the streams to be freed")
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff", b"", rollout_parts(1, "b", 1)[0].message])
+def test_what_is_no_message_of_the_actor_ends_its_stream_alone(learner: Learner, message: bytes):
+    with connected(learner, "a", "b") as raw:
+        raw.send(relay_pb2.UpwardPart(stream=1, message=message), *rollout_parts(2, "b", 1))
+        assert isinstance(raw.error(), UnreadableMessageError | InvalidRolloutError)
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+def test_a_rollout_of_an_actor_that_was_damaged_is_asked_for_again(learner: Learner):
+    with connected(learner, "a") as raw:
+        (part,) = rollout_parts(1, "a", 1)
+        damaged = bytearray(part.message)
+        damaged[-1] ^= 1
+        raw.send(relay_pb2.UpwardPart(stream=1, message=bytes(damaged)))
+        assert isinstance(raw.error(), DamagedMessageError)
+
+
+def test_messages_of_one_rollout_may_not_be_parted_by_anothers(learner: Learner):
+    with RelayClient(learner.address) as client, RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+        client.join(offer("large", via=(RELAY,), n_envs=60_000))
+        client.join(offer("small", via=(RELAY,)))
+        raw.send(opening(1, "large"), opening(2, "small"))
+        assert {raw.part().stream, raw.part().stream} == {1, 2}
+        header, *frames = rollout_parts(1, "large", 1, n_envs=60_000)
+        assert frames
+        raw.send(header)
+        raw.send(*rollout_parts(2, "small", 1))
+        assert isinstance(raw.error(), MissingMessageError)
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+@pytest.mark.parametrize(
+    ("relay", "actor_id", "incarnation"),
+    [
+        (Relay("rack", 78), "a", 1),
+        (Relay("shelf", 77), "a", 1),
+        (RELAY, "a", 2),
+        (RELAY, "direct", 1),
+        (RELAY, "nobody", 1),
+    ],
+)
+def test_a_relay_speaks_only_for_actors_that_have_joined_through_it(learner, relay: Relay, actor_id, incarnation: int):
+    with RelayClient(learner.address) as client, connected(learner, "a") as raw:
+        client.join(offer("direct"))
+        opened = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay)).SerializeToString()
+        with RawRelay(learner.address, opened) as other:
+            other.send(opening(1, actor_id, incarnation))
+            assert isinstance(other.error(), UnknownActorError)
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1, "the actor's own stream goes on"
+
+
+def test_an_actor_that_has_joined_through_a_relay_opens_no_stream_itself(learner: Learner):
+    with RelayClient(learner.address) as client:
+        client.join(offer("a", via=(RELAY,)))
+        with pytest.raises(UnknownActorError, match="itself last"):
+            list(client.open_rollout_stream("a", 1).responses())
+
+
+def test_a_stream_that_another_replaces_ends_with_words(learner: Learner):
+    with connected(learner, "a") as raw, RelayClient(learner.address) as client:
+        client.join(offer("a", incarnation=1))
+        uplink = client.open_rollout_stream("a", 1)
+        next(answers := uplink.responses())
+        assert isinstance(raw.error(), NotReadyError)
+        uplink.cancel()
+        del answers
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ([relay_pb2.UpwardPart(stream=1)], InvalidRolloutError),
+        ([opening(0, "a")], InvalidRolloutError),
+        ([opening(2, "a"), opening(2, "a")], InvalidRolloutError),
+        ([relay_pb2.UpwardPart(stream=9, message=b"?")] * (MAX_BUNDLE_PARTS + 1), LimitExceededError),
+    ],
+)
+def test_what_no_relay_sends_ends_the_call(learner: Learner, parts: list[relay_pb2.UpwardPart], error: type):
+    with connected(learner) as raw:
+        raw.send(*parts)
+        assert isinstance(raw.end(), error)
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        (relay_pb2.StreamBundlesRequest(parts=[opening(1, "a")]), InvalidRolloutError),
+        (relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY), parts=[opening(1, "a")]), InvalidRolloutError),
+        (
+            relay_pb2.StreamBundlesRequest(open=relay_to_proto(RELAY), waiting=[relay_to_proto(RELAY)] * 65),
+            InvalidRolloutError,
+        ),
+        (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="a b", nonce=1)), InvalidInputError),
+        (relay_pb2.StreamBundlesRequest(open=rollout_pb2.Relay(relay_id="rack")), InvalidInputError),
+    ],
+)
+def test_a_call_begins_with_the_relays_name(learner: Learner, first: relay_pb2.StreamBundlesRequest, error: type):
+    with RawRelay(learner.address, first.SerializeToString()) as raw:
+        assert isinstance(raw.end(), error)
+
+
+def test_parts_of_streams_that_are_not_open_are_ignored(learner: Learner):
+    with connected(learner, "a") as raw:
+        raw.send(
+            relay_pb2.UpwardPart(stream=5, message=b"?"), relay_pb2.UpwardPart(stream=6, ended=relay_pb2.StreamEnd())
+        )
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+
+
+def test_a_damaged_bundle_ends_the_call_and_may_be_tried_again(learner: Learner):
+    message = bytearray(seal(relay_pb2.StreamBundlesRequest(parts=[opening(1, "abc")]).SerializeToString()))
+    message[6] ^= 1
+    with RawRelay(learner.address, seal(OPEN.SerializeToString()), bytes(message)) as raw:
+        assert isinstance(raw.end(), DamagedMessageError)
+    unsealed = relay_pb2.StreamBundlesRequest(parts=[opening(1, "abc")]).SerializeToString()
+    with RawRelay(learner.address, seal(OPEN.SerializeToString()), unsealed) as raw:
+        assert isinstance(raw.end(), DamagedMessageError)
+
+
+def test_relays_beyond_the_limit_are_turned_away(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_RELAYS):
+            raw = stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString()))
+            next(raw.call)  # the learner has answered
+        with RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+            error = raw.end()
+        assert isinstance(error, ThrottledError)
+        assert error.limit == "max_relays"
+
+
+def test_an_address_without_a_relay_gets_a_place_of_one_that_has_all(learner: Learner):
+    with contextlib.ExitStack() as stack:
+        relays = []
+        for _ in range(MAX_RELAYS):
+            relays.append(stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString())))
+            next(relays[-1].call)
+        proxy = Proxy(learner.server.port, seed=1, own_host="127.0.0.2")
+        stack.callback(proxy.close)
+        newcomer = stack.enter_context(RawRelay(proxy.address, OPEN.SerializeToString()))
+        assert next(newcomer.call).learner_nonce
+        assert isinstance(relays[-1].end(), LearnerUnreachableError)
+        with RelayClient(learner.address) as client:
+            client.join(offer("a", via=(RELAY,)))
+        relays[0].send(opening(1, "a"))
+        assert relays[0].part().progress.credit_sequence >= 1, "the others keep theirs"
+
+
+def strangers() -> Iterator[relay_pb2.UpwardPart]:
+    return (opening(number, f"stranger-{number}") for number in itertools.count(2))
+
+
+def openings_of_one() -> Iterator[relay_pb2.UpwardPart]:
+    return (opening(number, "a") for number in itertools.count(2))
+
+
+def unreadable() -> Iterator[relay_pb2.UpwardPart]:
+    for number, part in enumerate(openings_of_one(), 2):
+        yield part
+        yield relay_pb2.UpwardPart(stream=number, message=b"\xff\xff")
+
+
+def parts_of_no_stream() -> Iterator[relay_pb2.UpwardPart]:
+    return itertools.repeat(relay_pb2.UpwardPart(stream=1 << 40, message=b"?"))
+
+
+@pytest.mark.parametrize("flood", [strangers, openings_of_one, unreadable, parts_of_no_stream])
+def test_one_call_opens_and_errs_no_faster_than_an_address_may_call(flood):
+    limits = dataclasses.replace(LIMITS, calls_per_second_per_host=20.0)
+    with serve_learner(limits=limits) as learner, connected(learner, "a") as raw:
+        raw.send(*itertools.islice(flood(), MAX_BUNDLE_PARTS))
+        met = ("ipv4:127.0.0.1", "calls_per_second_per_host")
+        refusals = learner.server.refusals
+        wait_until(lambda: met in {(one.who, one.limit) for one in refusals.lately()}, "it is held back", DEADLINE_S)
+        with LearnerClient(learner.address) as client:
+            client.join(offer("direct"))
+            uplink = client.open_rollout_stream("direct", 1)
+            responses = uplink.responses()
+            next(responses)
+            for sequence in range(1, 21):
+                uplink.send(make_rollout(sequence, actor_id="direct"))
+                assert next(responses).acknowledged_sequence == sequence
+                assert learner.take(1)
+            uplink.cancel()
+
+
+def test_an_actor_behind_a_relay_opens_no_more_than_ten_streams_a_second(learner: Learner):
+    with connected(learner, "a", "b") as raw:
+        raw.send(*(opening(number, "a") for number in range(3, 203)), opening(203, "b"))
+        answers = {}
+        while 203 not in answers:
+            part = raw.part()
+            if part.HasField("status"):
+                answers[part.stream] = error_from_status(part.status, learner.address)
+            else:
+                answers[part.stream] = None
+        limits = [error.limit for error in answers.values() if error is not None]
+        assert limits.count("max_openings_per_s") > 100
+        assert answers[203] is None, "another actor of the same relay is served"
+
+
+def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
+    with connected(learner, "a", "b"):
+        assert learner.registry.n_alive() == 2
+    wait_until(lambda: learner.registry.n_alive() == 0, "both to be lost")
+    assert {info.state for info in learner.registry.infos()} == {ActorState.LOST}
+
+
+def test_rollouts_without_credit_are_refused_before_they_are_kept():
+    with serve_learner(queue=RolloutQueue(2)) as learner, connected(learner, "a", "b") as raw:
+        raw.send(*(part for sequence in range(1, 50) for part in rollout_parts(1, "a", sequence)))
+        raw.send(*rollout_parts(2, "b", 1))
+        answers = [raw.part() for _ in range(2)]
+        assert answers[0].progress.acknowledged_sequence == 1
+        error = error_from_status(answers[1].status, learner.address)
+        assert isinstance(error, LimitExceededError)
+        assert "was credited up to" in str(error)
+        assert learner.info("a").state is ActorState.REFUSED
+        assert learner.take(1)
+        assert learner.take(1)[0].actor_id == "b", "its own stream alone has ended"
+
+
+def test_a_rollout_that_comes_again_and_again_is_refused_before_it_is_kept():
+    with serve_learner(queue=RolloutQueue(2)) as learner, connected(learner, "a") as raw:
+        raw.send(*rollout_parts(1, "a", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+        raw.send(*rollout_parts(1, "a", 2) * 50)
+        assert isinstance(raw.error(), DuplicateSequenceError)
+
+
+def test_a_relay_passes_on_no_rollout_without_credit():
+    with serve_learner(queue=RolloutQueue(2)) as learner, relaying(learner.address) as relay:
+        with RelayClient(relay.address) as client, RawRelay(relay.address, OPEN.SerializeToString()) as raw:
+            client.join(offer("a", via=(RELAY,)))
+            raw.send(opening(1, "a"))
+            credit = raw.part().progress.credit_sequence
+            raw.send(*(part for sequence in range(1, 50) for part in rollout_parts(1, "a", sequence)))
+            while not (part := raw.part()).HasField("status"):
+                assert part.progress.acknowledged_sequence == 1
+            assert isinstance(error_from_status(part.status, relay.address), LimitExceededError)
+            assert relay.intake.n_rollouts <= credit + 1
+
+
+def test_a_failure_ends_its_stream_alone(learner: Learner, caplog: pytest.LogCaptureFixture):
+    failed = rollout_pb2.ActorFailure(exception_type="ValueError", message="m", traceback="t")
+    message = rollout_pb2.StreamRolloutsRequest(failure=failed).SerializeToString()
+    with connected(learner, "a", "b") as raw:
+        raw.send(*[relay_pb2.UpwardPart(stream=1, message=message)] * 9, *rollout_parts(2, "b", 1))
+        assert raw.part().progress.acknowledged_sequence == 1
+        assert learner.info("a").state is ActorState.FAILED
+    assert sum("actor a failed" in record.getMessage() for record in caplog.records) == 1
