@@ -170,7 +170,7 @@ proto-check: env ## lint and format of the .proto files, and whether the committ
 .PHONY: docs
 docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are errors, and nothing is fetched
 	$(BIN)/python docs/site.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input

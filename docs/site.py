@@ -105,8 +105,8 @@ def page_of_package(package: str) -> str:
 def page_of_modules() -> str:
     """Returns the page of all modules, each with the first line of its docstring."""
     page = "# Modules\n"
-    for package in PACKAGES:
-        folder = ROOT / package / "rollcast" / package
+    for package in (*PACKAGES, "tools"):
+        folder = ROOT / ("learner" if package == "tools" else package) / "rollcast" / package
         page += f"\n## {package}\n\n| module | what it holds or does |\n|---|---|\n"
         for path in sorted(folder.rglob("*.py")):
             if path.name == "__init__.py":

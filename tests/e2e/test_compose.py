@@ -346,7 +346,7 @@ def test_evaluator_is_a_profile_of_the_same_stack(compose):
 
 @pytest.mark.parametrize(
     "compose",
-    [{**ENDLESS, "OVERRIDE": "docker-compose.tls.yml"}],
+    [{**ENDLESS, "OVERRIDE": "deploy/compose/tls.yml"}],
     indirect=True,
 )
 def test_mutual_tls_by_one_override_file(compose, tmp_path):
@@ -387,11 +387,11 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which needs root")
 def test_certificates_belong_to_whoever_has_the_checkout(compose_command, images, tmp_path):
-    for name in ("docker-compose.yml", "docker-compose.tls.yml"):
+    for name in ("docker-compose.yml", "deploy/compose/tls.yml"):
         shutil.copy(ROOT / name, tmp_path)
         os.chown(tmp_path / name, 12345, 12346)
     command = [*compose_command, "-p", own_name()]
-    for file in ("docker-compose.yml", "docker-compose.tls.yml"):
+    for file in ("docker-compose.yml", "deploy/compose/tls.yml"):
         command += ["-f", tmp_path / file]
     options = {
         "cwd": tmp_path,

@@ -27,7 +27,7 @@ def test_its_page_shows_the_run_and_what_the_learner_says(compose):
 
 @pytest.mark.parametrize(
     "compose",
-    [ENDLESS | {"ROLLCAST_DASHBOARD_PORT": "0", "OVERRIDE": "docker-compose.tls.yml"}],
+    [ENDLESS | {"ROLLCAST_DASHBOARD_PORT": "0", "OVERRIDE": "deploy/compose/tls.yml"}],
     indirect=True,
 )
 def test_with_tls_its_page_is_a_viewers(compose):

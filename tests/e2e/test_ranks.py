@@ -1,4 +1,4 @@
-"""Two learner ranks in containers, with the actors of both: docker-compose.ddp.yml on top of docker-compose.yml."""
+"""Two learner ranks in containers, with the actors of both: deploy/compose/ddp.yml on top of docker-compose.yml."""
 
 import contextlib
 import re
@@ -33,12 +33,12 @@ def wait_for_both(ranks):
     return [rank.incarnations() for rank in ranks]
 
 
-@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "docker-compose.ddp.yml"}], indirect=True)
+@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/ddp.yml"}], indirect=True)
 def test_two_ranks_share_the_actors_and_come_back_with_them_when_one_is_killed(compose):
     section = (ROOT / "docs/ranks.md").read_text().partition("\n## In containers\n")[2]
     lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     files, up, status, down = (shlex.split(line) for line in lines)
-    assert files == ["export", "COMPOSE_FILE=docker-compose.yml:docker-compose.ddp.yml"], "as the project here has them"
+    assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/ddp.yml"], "as the project here has them"
     compose.run(*up[2:], timeout_s=300)
     with both_ranks(compose) as ranks:
         actors = wait_for_both(ranks)

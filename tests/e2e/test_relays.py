@@ -1,4 +1,4 @@
-"""Two relays in containers, with the actors behind them: docker-compose.relay.yml on top of docker-compose.yml."""
+"""Two relays in containers, with the actors behind them: deploy/compose/relay.yml on top of docker-compose.yml."""
 
 import shlex
 
@@ -30,12 +30,12 @@ def wait_for_rollouts(watch, n_actors):
     wait_until(all_go_on, "rollouts of every actor", START_S)
 
 
-@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "docker-compose.relay.yml"}], indirect=True)
+@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/relay.yml"}], indirect=True)
 def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
     section = (ROOT / "docs/relays.md").read_text().partition("\n## In containers\n")[2]
     lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     files, up, status, down = (shlex.split(line) for line in lines)
-    assert files == ["export", "COMPOSE_FILE=docker-compose.yml:docker-compose.relay.yml"], "as the project has them"
+    assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/relay.yml"], "as the project has them"
     compose.run(*up[2:], timeout_s=300)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(4, START_S)

@@ -17,9 +17,9 @@ from tests.processes import SOURCE_ROOTS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-TLS = yaml.safe_load((ROOT / "docker-compose.tls.yml").read_text())
-RANKS = yaml.safe_load((ROOT / "docker-compose.ddp.yml").read_text())
-RELAYS = yaml.safe_load((ROOT / "docker-compose.relay.yml").read_text())
+TLS = yaml.safe_load((ROOT / "deploy/compose/tls.yml").read_text())
+RANKS = yaml.safe_load((ROOT / "deploy/compose/ddp.yml").read_text())
+RELAYS = yaml.safe_load((ROOT / "deploy/compose/relay.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 # The settings of the process in each service, by its name, and the files of the services.
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings, "relay": RelaySettings, "dashboard": DashboardSettings}

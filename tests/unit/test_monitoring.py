@@ -53,7 +53,7 @@ def test_every_panel_has_a_query_and_a_place_of_its_own():
 
 
 def test_prometheus_finds_every_service_that_has_metrics():
-    files = [yaml.safe_load((ROOT / name).read_text()) for name in ("docker-compose.yml", "docker-compose.relay.yml")]
+    files = [yaml.safe_load((ROOT / name).read_text()) for name in ("docker-compose.yml", "deploy/compose/relay.yml")]
     services = [service for file in files for service in file["services"].items()]
     exporting = {name for name, service in services if "ROLLCAST_METRICS_ADDRESS" in service.get("environment", {})}
     jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]

@@ -53,7 +53,7 @@ class TestWheel:
         recipes = {f"rollcast/services/recipes/{path.name}" for path in (ROOT / "recipes").iterdir()}
         assert {name for name in wheel.namelist() if name.endswith(".yaml")} == recipes
 
-    @pytest.mark.parametrize("package", ["v1", "services", "actor", "learner"])
+    @pytest.mark.parametrize("package", ["v1", "services", "actor", "learner", "tools"])
     def test_is_typed(self, wheel, package):
         assert f"rollcast/{package}/py.typed" in wheel.namelist()
 

@@ -37,9 +37,8 @@ def defined_in(tree: ast.Module) -> set[str]:
 
 @functools.cache
 def definitions() -> dict[Path, set[str]]:
-    """Returns the names that each module of the three packages defines."""
-    folders = [ROOT / name / "rollcast" / name for name in ("services", "actor", "learner")]
-    files = [path for folder in folders for path in folder.rglob("*.py")]
+    """Returns the names that each module defines."""
+    files = [path for root in ("services", "actor", "learner") for path in (ROOT / root / "rollcast").rglob("*.py")]
     return {file: defined_in(ast.parse(file.read_text(encoding="utf-8"))) for file in files}
 
 

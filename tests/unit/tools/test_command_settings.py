@@ -59,7 +59,7 @@ def _all_variables() -> set[str]:
         variable_name(option.path) for command in COMMANDS.values() for option in options_of(command.settings())
     }
     files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
-    files += [ROOT / "Makefile", *ROOT.glob("docker-compose*.yml")]
+    files += [ROOT / "Makefile", ROOT / "docker-compose.yml"]
     written = {name for file in files for name in re.findall(r"ROLLCAST_[A-Z0-9_]*[A-Z]", file.read_text("utf-8"))}
     services = ("LEARNER", "RELAY", "DASHBOARD", "SCALER", "ACTOR", "METRICS")
     return settings | written | {f"ROLLCAST_{service}_{name}" for service in services for name in _OF_A_SERVICE}
