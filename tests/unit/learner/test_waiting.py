@@ -1,9 +1,11 @@
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 
-from rollcast.learner.waiting import WaitMonitor
+from rollcast.learner.waiting import QUIET_S, WaitLog, WaitMonitor, explain_wait
+from rollcast.services.status.status import ActorInfo, ActorState
 
 
 def test_a_wait_has_a_reason_only_while_it_lasts():
@@ -52,3 +54,36 @@ def test_an_exception_ends_the_wait():
     with pytest.raises(RuntimeError), waits.waiting_for("rollouts"):
         raise RuntimeError
     assert waits.current() == ("", 0.0)
+
+
+def test_a_wait_is_logged_after_ten_seconds_and_then_each_minute(caplog: pytest.LogCaptureFixture):
+    log = WaitLog()
+    with caplog.at_level(logging.INFO):
+        for seconds in range(200):
+            log.note(f"{seconds} things", float(seconds))
+    assert caplog.messages == [f"waiting {seconds} s for {seconds} things" for seconds in (10, 70, 130, 190)]
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+def test_another_wait_begins_anew(caplog: pytest.LogCaptureFixture):
+    log = WaitLog()
+    with caplog.at_level(logging.INFO):
+        for seconds in (9.9, 10.0, 0.1, 9.9, 12.0):
+            log.note("rollouts", seconds)
+    assert caplog.messages == ["waiting 10 s for rollouts", "waiting 12 s for rollouts"]
+
+
+ACTOR = ActorInfo(actor_id="left", state=ActorState.STREAMING, slot=0, incarnation=1)
+
+
+def test_a_short_silence_is_nobodys_fault():
+    assert explain_wait([replace(ACTOR, idle_s=2.0)], ()) == (
+        "rollouts from 1 connected actor (left has been quiet for 2 s)"
+    )
+
+
+def test_a_long_silence_is_the_environments():
+    quiet = replace(ACTOR, actor_id="right", idle_s=QUIET_S)
+    assert explain_wait([replace(ACTOR, idle_s=1.0), quiet], ()) == (
+        "rollouts from 2 connected actors (right has been quiet for 10 s): their environments are slow or hang"
+    )

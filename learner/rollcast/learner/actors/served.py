@@ -11,7 +11,6 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.unsteered import UnsteeredControl
-from rollcast.learner.actors.waits import explain_wait
 from rollcast.learner.batching.assembly import AssembledBatch
 from rollcast.learner.batching.batcher import N_SLOTS
 from rollcast.learner.batching.taking import LOOK_S, RolloutTaker
@@ -27,6 +26,7 @@ from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInf
 from rollcast.learner.serving.reception import ActorsWork, EarlierLearner, Endpoint, Reception, check_sizes
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.waiting import explain_wait
 from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState

@@ -16,7 +16,7 @@ from rollcast.learner.durable.files import KnownSegment, SegmentFiles
 from rollcast.learner.durable.records import LogEntry, Payload, encode_record, record_bytes
 from rollcast.learner.durable.segments import SegmentWriter, encode_segment_head
 from rollcast.learner.queueing.queue import SliceName
-from rollcast.learner.wait_log import WaitLog
+from rollcast.learner.waiting import WaitLog
 from rollcast.learner.writers import metric_names
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.rollouts.recording_codec import RecordingHeader

@@ -25,7 +25,7 @@ from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import check_replayable
 from rollcast.learner.replay.served import replay_status
 from rollcast.learner.replay.substeps import SubstepBuffers
-from rollcast.learner.wait_log import WaitLog
+from rollcast.learner.waiting import WaitLog
 from rollcast.learner.writers import metric_names
 from rollcast.learner.writers.metric_names import Metric
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError, InvalidInputError, NotReadyError

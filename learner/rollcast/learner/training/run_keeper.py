@@ -21,7 +21,7 @@ from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.schedule import TrainingSchedule
-from rollcast.learner.wait_log import WaitLog
+from rollcast.learner.waiting import WaitLog
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import SavedPolicy
 

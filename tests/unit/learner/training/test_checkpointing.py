@@ -47,7 +47,7 @@ def join_writer() -> None:
 
 def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr("rollcast.learner.wait_log.FIRST_S", 0.01)
+    monkeypatch.setattr("rollcast.learner.waiting.FIRST_S", 0.01)
     disk = HangingDisk(monkeypatch, n_quick=1)
     write = JsonLinesWriter.write
 

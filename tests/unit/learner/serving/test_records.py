@@ -1,6 +1,6 @@
 import pytest
 
-from rollcast.learner.serving.recent_rate import RecentRate
+from rollcast.learner.serving.records import RecentRate
 
 
 class Clock:
