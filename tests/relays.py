@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcast.learner.queueing.destination import RolloutLog
 from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.evaluations import Evaluations
@@ -16,6 +15,7 @@ from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.stream import WriteAheadLog
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
@@ -66,7 +66,7 @@ def serve_learner(
     *,
     queue: RolloutQueue | None = None,
     rule: CreditRule | None = None,
-    durable: RolloutLog | None = None,
+    durable: WriteAheadLog | None = None,
     evaluations: Evaluations | None = None,
     policies: PolicyPublisher | None = None,
     limits: Limits = LIMITS,

@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import rollcast.keda
 import rollcast.v1
 from rollcast.services.client.channel import make_channel
-from rollcast.services.security.authorization import METHOD_ROLES
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.server.rpcs import OTHER_RPC, RPCS
 from tests.attacks.fields import Sizes, spoilt
 from tests.attacks.fleet import OPERATOR, TOKENS, Figures, Fleet
 from tests.attacks.walker import Walker
@@ -149,7 +149,7 @@ def _walk_method(
 
 def _least(method: MethodDescriptor) -> ClientSecurity:
     """The security of the least that may make a call."""
-    role = METHOD_ROLES.get(f"/{method.containing_service.full_name}/{method.name}")
+    role = RPCS.get(f"/{method.containing_service.full_name}/{method.name}", OTHER_RPC).role
     return OPERATOR if role is None else ClientSecurity(token=TOKENS[role.value])
 
 
@@ -211,7 +211,7 @@ def _send(channel: grpc.Channel, method: MethodDescriptor, what: str, requests: 
 def _refused_by_role(address: str, method: MethodDescriptor, sizes: Sizes, walked: Walked) -> None:
     """Calls with the largest request as each role that may not, and as nobody."""
     path = f"/{method.containing_service.full_name}/{method.name}"
-    needed = METHOD_ROLES[path]
+    needed = RPCS[path].role
     if needed is None:
         return
     nobody: list[tuple[str, ClientSecurity]] = [("nobody", PLAIN_CLIENT)]

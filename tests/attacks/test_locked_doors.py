@@ -13,15 +13,15 @@ import rollcast.v1
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
-from rollcast.services.security.authorization import EVERYBODY, METHOD_ROLES
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
+from rollcast.services.server.rpcs import RPCS
 from rollcast.tools.certificates import make_certificates
 from tests.integration.learner_fakes import serve
 
 DEADLINE_S = 20.0
-ALL = sorted(METHOD_ROLES)
-GUARDED = [method for method in ALL if METHOD_ROLES[method] is not EVERYBODY]
+ALL = sorted(RPCS)
+GUARDED = [method for method in ALL if RPCS[method].role is not None]
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -80,7 +80,7 @@ def served_methods(address, security):
 
 def test_the_table_names_every_rpc_that_is_served_and_no_other(learner, keys):
     viewer = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
-    assert served_methods(learner.address, viewer) == set(METHOD_ROLES)
+    assert served_methods(learner.address, viewer) == set(RPCS)
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -132,7 +132,7 @@ def test_a_token_that_is_nobodys(learner, keys, method, token):
 def test_roles(learner, keys, method, role):
     security = client_security(keys / "ours", token_file=keys / f"ours/{role.value}.token")
     code = outcome(learner.address, method, security)
-    if METHOD_ROLES[method] in (role, EVERYBODY) or role is Role.OPERATOR:
+    if RPCS[method].role in (role, None) or role is Role.OPERATOR:
         assert code not in (*REFUSALS, grpc.StatusCode.UNAVAILABLE)
     else:
         assert code is grpc.StatusCode.PERMISSION_DENIED

@@ -17,7 +17,7 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
-from rollcast.services.security.authorization import METHOD_ROLES
+from rollcast.services.server.rpcs import RPCS
 from tests.integration.learner_fakes import offer
 
 # The part of a deadline that a slow machine may have used before the call arrives.
@@ -89,7 +89,7 @@ def nobody() -> Iterator[tuple[Unavailable, str]]:
 
 
 def test_every_rpc_is_tested_and_documented():
-    served = {method.removeprefix("/rollcast.v1.") for method in METHOD_ROLES if method.startswith("/rollcast.v1.")}
+    served = {method.removeprefix("/rollcast.v1.") for method in RPCS if method.startswith("/rollcast.v1.")}
     assert served == set(CALLS)
     assert {name.partition("/")[2] for name, (deadline_s, _) in CALLS.items() if deadline_s is None} == ENDLESS
     table = DOCS.read_text().partition("## Calls and deadlines")[2]

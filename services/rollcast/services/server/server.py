@@ -26,12 +26,10 @@ from rollcast.services.policies.evaluated import EvaluatedPolicies
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
 from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
-from rollcast.services.security.authorization import AuthorizationInterceptor
 from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
-from rollcast.services.server.admission import AdmissionInterceptor
 from rollcast.services.server.binding import check_bindable
-from rollcast.services.server.error_interceptor import ErrorInterceptor
+from rollcast.services.server.interceptor import CallInterceptor
 from rollcast.services.status.service import LearnerControl, LearnerServicer
 from rollcast.services.streams.bundle_service import BundleServicer, add_relay_service
 from rollcast.services.streams.bundled_stream import BundleSink
@@ -260,17 +258,13 @@ def assemble_server(
     limits.check()
     half_open = HalfOpenCalls(limits, refusals)
     gate = StreamGate(limits, refusals, look_after=(*look_after, half_open.end_late), is_fixed=has_fixed_limits)
-    interceptors: list[grpc.ServerInterceptor] = [  # type: ignore[type-arg]  # in the stubs only
-        ErrorInterceptor(refusals),
-        AdmissionInterceptor(gate, half_open, CallRate(limits, is_fixed=has_fixed_limits)),
-    ]
-    if security.tokens is not None and parsed.path is None:
-        interceptors.insert(0, AuthorizationInterceptor(security.tokens))
+    tokens = security.tokens if parsed.path is None else None
+    rate = CallRate(limits, is_fixed=has_fixed_limits)
     n_threads = limits.max_streams + limits.max_calls + limits.max_half_open_calls + _PROBE_THREADS
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
     server = grpc.server(
         executor,
-        interceptors=interceptors,
+        interceptors=[CallInterceptor(tokens, rate, half_open, gate, refusals)],
         options=(
             *_OPTIONS,
             ("grpc.max_allowed_incoming_connections", room_for_connections(limits.max_connections)),

@@ -235,7 +235,7 @@ class RelayCall:
         except grpc.RpcError as error:
             let_go(error)
             _log.debug("the stream of relay %s broke", self._relay.relay_id)
-        except Exception as error:  # noqa: BLE001  # the thread that answers raises it, for ErrorInterceptor
+        except Exception as error:  # noqa: BLE001  # the thread that answers raises it, for CallInterceptor
             with self._changed:
                 self._error = error
         finally:

@@ -8,9 +8,9 @@ from pydantic import SecretStr
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.security.authorization import METHOD_ROLES
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
+from rollcast.services.server.rpcs import RPCS
 from rollcast.tools.certificates import make_certificates
 from rollcast.tools.settings import StatusSettings
 from tests.processes import ROOT
@@ -145,6 +145,6 @@ class TestSettings:
 @pytest.mark.parametrize("role", list(Role))
 def test_the_documentation_names_every_call_of_a_role(role: Role):
     (row,) = re.findall(rf"^\| `{role.value}` \|(.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
-    calls = {method.rpartition("/")[2] for method, needed in METHOD_ROLES.items() if needed is role}
+    calls = {method.rpartition("/")[2] for method, rpc in RPCS.items() if rpc.role is role}
     named = set(re.findall(r"`([A-Z]\w+)`", row.replace("reflection", "`ServerReflectionInfo`")))
     assert named == calls
