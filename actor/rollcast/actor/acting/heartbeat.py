@@ -1,19 +1,17 @@
 """Touches a file while the actor works, for health checks."""
 
 import logging
-import threading
 import time
 from pathlib import Path
 from typing import Self
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two touches.
 _EVERY_S = 1.0
-# Time for the thread to end, in seconds.
-_JOIN_S = 10.0
 
 
 class Heartbeat:
@@ -34,8 +32,8 @@ class Heartbeat:
         self._path = path
         self._patience_s = patience_s
         self._last = time.monotonic()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._failed = False
+        self.touch_if_aliveer = PeriodicThread(self.touch_if_alive, _EVERY_S, name="heartbeat")
 
     def __enter__(self) -> Self:
         """Touches the file for the first time, and starts the thread.
@@ -53,30 +51,23 @@ class Heartbeat:
                 f"heartbeat_file {str(self._path)!r} cannot be touched ({error.strerror}); expected a file in a folder "
                 "that this user may write; correct --heartbeat-file"
             ) from error
-        self._thread = threading.Thread(target=self._keep, args=(self._path,), name="rollcast-heartbeat", daemon=True)
-        self._thread.start()
+        self.touch_if_aliveer.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
+        self.touch_if_aliveer.close()
 
     def beat(self) -> None:
         """Notes that the acting thread works. Called from that thread."""
         self._last = time.monotonic()
 
-    def _keep(self, path: Path) -> None:
-        """Thread: touches the file until the actor ends."""
-        failed = False
-        while not self._closed.wait(_EVERY_S):
-            try:
-                self._touch_if_alive(path)
-            except OSError as error:
-                if not failed:
-                    logger.warning("the heartbeat file %s cannot be touched: %s; trying again", path, error)
-                failed = True
-
-    def _touch_if_alive(self, path: Path) -> None:
-        if time.monotonic() - self._last <= self._patience_s:
-            path.touch()
+    def touch_if_alive(self) -> None:
+        """Touches the file unless the acting thread has been quiet for too long."""
+        if self._path is None or time.monotonic() - self._last > self._patience_s:
+            return
+        try:
+            self._path.touch()
+        except OSError as error:
+            if not self._failed:
+                logger.warning("the heartbeat file %s cannot be touched: %s; trying again", self._path, error)
+            self._failed = True

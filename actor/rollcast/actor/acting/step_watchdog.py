@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Self
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.periodic import PeriodicThread
 
 # Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
 GRACE_S = 5.0
@@ -15,8 +16,6 @@ GRACE_S = 5.0
 # Seconds between two looks; for a short limit, it looks at least four times within it.
 _LOOK_S = 1.0
 _LOOKS_A_LIMIT = 4
-# Time for the thread to end, in seconds.
-_JOIN_S = 10.0
 
 
 class StepWatchdog:
@@ -46,16 +45,14 @@ class StepWatchdog:
         self._on_hang = on_hang
         self._acting_thread = threading.get_ident()
         self._since: float | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="rollcast-step-watchdog", daemon=True)
+        self._watch = PeriodicThread(self._look, min(_LOOK_S, timeout_s / _LOOKS_A_LIMIT), name="step-watchdog")
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._watch.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._closed.set()
-        self._thread.join(_JOIN_S)
+        self._watch.close()
 
     def beat(self) -> None:
         """Notes that a step begins."""
@@ -65,10 +62,9 @@ class StepWatchdog:
         """Notes that no step is running."""
         self._since = None
 
-    def _watch(self) -> None:
-        while not self._closed.wait(min(_LOOK_S, self._timeout_s / _LOOKS_A_LIMIT)):
-            since = self._since
-            if since is not None and (passed := time.monotonic() - since) > self._timeout_s:
-                frame = sys._current_frames().get(self._acting_thread)
-                self._on_hang(passed, "".join(traceback.format_stack(frame)))
-                return
+    def _look(self) -> None:
+        since = self._since
+        if since is not None and (passed := time.monotonic() - since) > self._timeout_s:
+            self._watch.close()
+            frame = sys._current_frames().get(self._acting_thread)
+            self._on_hang(passed, "".join(traceback.format_stack(frame)))

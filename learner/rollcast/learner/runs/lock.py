@@ -5,12 +5,13 @@ import json
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +100,8 @@ class _Owner:
     def __init__(self, folder: Path, number: int) -> None:
         self._folder, self._number = folder, number
         self._path = folder / f"{_FILE}-{number}"
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="rollcast-run-lock", daemon=True)
-        self._thread.start()
+        self._beats = PeriodicThread(self._beat, _BEAT_S, name="run-lock")
+        self._beats.start()
 
     @classmethod
     def take(cls, folder: Path) -> "_Owner | None":
@@ -125,28 +125,26 @@ class _Owner:
 
     def end(self) -> None:
         """Gives the folder up."""
-        self._ended.set()
-        self._thread.join(_BEAT_S)
+        self._beats.close()
         with suppress(OSError), self._path.open("r+") as file:
             file.truncate()
             json.dump(_ENDED, file)
 
     def _beat(self) -> None:
-        """Thread: shows that the process is there. Ends the process if another has the folder by now."""
-        while not self._ended.wait(_BEAT_S):
-            with suppress(OSError):  # the file system may be away for a while
-                if _owners(self._folder)[-1:] == [self._number]:
-                    os.utime(self._path)
-                    continue
-                logger.critical(
-                    "another process has taken %s: this one gave no sign of life for %.0f s; expected one every "
-                    "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",
-                    self._folder,
-                    _ABANDONED_S,
-                    _BEAT_S,
-                )
-                os.kill(os.getpid(), signal.SIGTERM)
+        """Shows that the process is there. Ends the process if another has the folder by now."""
+        with suppress(OSError):  # the file system may be away for a while
+            if _owners(self._folder)[-1:] == [self._number]:
+                os.utime(self._path)
                 return
+            self._beats.close()
+            logger.critical(
+                "another process has taken %s: this one gave no sign of life for %.0f s; expected one every "
+                "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",
+                self._folder,
+                _ABANDONED_S,
+                _BEAT_S,
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _owners(folder: Path) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Self
 
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.services.history.history import EventSeverity
+from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +18,6 @@ logger = logging.getLogger(__name__)
 NOTICE_S = 10.0
 STACKS_S = 60.0
 _LOOK_S = 1.0
-# The time that its thread may take to end.
-_JOIN_S = 10.0
 
 
 class StallWatchdog:
@@ -51,48 +50,43 @@ class StallWatchdog:
         self._waiting = waiting
         self._meant_to_last = meant_to_last
         self._notice_s, self._stacks_s = notice_s, stacks_s
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="rollcast-stall-watchdog", daemon=True)
+        self._last, self._since, self._due_s = -1, time.monotonic(), notice_s
+        self._watch = PeriodicThread(self._look, min(_LOOK_S, notice_s / 4), name="stall-watchdog")
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._watch.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._closed.set()
-        self._thread.join(_JOIN_S)
+        self._watch.close()
 
-    def _watch(self) -> None:
-        last, since = self._progress(), time.monotonic()
-        due_s = self._notice_s
-        while not self._closed.wait(min(_LOOK_S, self._notice_s / 4)):
-            now = self._progress()
-            if now != last or self._meant_to_last():
-                last, since, due_s = now, time.monotonic(), self._notice_s
-                continue
-            stalled_s = time.monotonic() - since
-            if stalled_s < due_s:
-                continue
-            reason, _ = self._waiting()
-            if due_s < self._stacks_s:
-                due_s = self._stacks_s
-                self._note(
-                    EventSeverity.WARNING,
-                    f"training has not gone on for {stalled_s:.0f} s; it waits for {reason or 'nothing'}",
+    def _look(self) -> None:
+        now = self._progress()
+        if now != self._last or self._meant_to_last():
+            self._last, self._since, self._due_s = now, time.monotonic(), self._notice_s
+            return
+        stalled_s = time.monotonic() - self._since
+        if stalled_s < self._due_s:
+            return
+        reason, _ = self._waiting()
+        if self._due_s < self._stacks_s:
+            self._due_s = self._stacks_s
+            self._note(
+                EventSeverity.WARNING,
+                f"training has not gone on for {stalled_s:.0f} s; it waits for {reason or 'nothing'}",
+            )
+            if not reason:
+                logger.warning(
+                    "training has not gone on for %.0f s, and waits for nothing; expected an update by now", stalled_s
                 )
-                if not reason:
-                    logger.warning(
-                        "training has not gone on for %.0f s, and waits for nothing; expected an update by now",
-                        stalled_s,
-                    )
-            else:
-                due_s = float("inf")
-                what = f"waits for {reason}" if reason else "waits for nothing"
-                stacks = all_stacks()
-                logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, stacks)
-                self._note(
-                    EventSeverity.WARNING, f"training has not gone on for {stalled_s:.0f} s, and {what}", detail=stacks
-                )
+        else:
+            self._due_s = float("inf")
+            what = f"waits for {reason}" if reason else "waits for nothing"
+            stacks = all_stacks()
+            logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, stacks)
+            self._note(
+                EventSeverity.WARNING, f"training has not gone on for {stalled_s:.0f} s, and {what}", detail=stacks
+            )
 
 
 def all_stacks() -> str:

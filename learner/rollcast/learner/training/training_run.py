@@ -36,7 +36,6 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
-from rollcast.learner.training.history_sampler import HistorySampler
 from rollcast.learner.training.initial_policy import begin_with_policy
 from rollcast.learner.training.rank_parts import ranked_experience, tell_run, told_run
 from rollcast.learner.training.rank_trainer import TrainerOfRank
@@ -81,6 +80,7 @@ from rollcast.services.history.history import RunFacts
 from rollcast.services.metrics.server import MetricsServer
 from rollcast.services.process.cores import usable_cores
 from rollcast.services.process.installation import require_extra
+from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
@@ -116,7 +116,7 @@ class TrainingRun:
         note = self.control.memory.note
         with (
             StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait, note=note),
-            HistorySampler(self.control.sample),
+            PeriodicThread(self.control.sample, 1.0, name="history"),
         ):
             return self.trainer.run(serve)
 

@@ -1,7 +1,6 @@
 """Shows training in the terminal: a live view, or a plain line every few seconds if there is no terminal."""
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.process.printable import printable
 from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
 
@@ -82,23 +82,20 @@ class ConsoleView:
         # The content of the last line, its time by `time.monotonic`, and the seconds between it and the one before.
         self._told: tuple[object, ...] = ()
         self._told_at = self._told_after_s = 0.0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def __enter__(self) -> "ConsoleView":
         if self._console.is_terminal:
             # Only `show` draws, whole screens at a time, so that nothing flickers.
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="rollcast-console", daemon=True)
+        self._thread = PeriodicThread(self._show_news, self._interval_s, name="console")
         self._thread.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=5.0)
+            self._thread.close()
             self._thread = None
         try:
             self.show(self._status())
@@ -119,13 +116,10 @@ class ConsoleView:
             for line in self._lines(status):
                 self._console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-    def _run(self) -> None:
-        while True:
-            status = self._status()
-            if self._live is not None or self._is_news(status):
-                self.show(status)
-            if self._stop.wait(self._interval_s):
-                return
+    def _show_news(self) -> None:
+        status = self._status()
+        if self._live is not None or self._is_news(status):
+            self.show(status)
 
     def _is_news(self, status: LearnerStatus) -> bool:
         """Returns whether a line tells something new, or that nothing has moved for twice as long."""

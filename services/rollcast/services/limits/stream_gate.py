@@ -10,13 +10,13 @@ from typing import Final
 from rollcast.services.errors import NotReadyError, ThrottledError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals, host_of
+from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.process.switching import set_switch_interval
 
 _log = logging.getLogger(__name__)
 
 # Seconds between two searches for stuck calls.
 _LOOK_S: Final = 0.25
-_JOIN_TIMEOUT_S: Final = 5.0
 
 
 class CallPlace:
@@ -90,7 +90,7 @@ class StreamGate:
         self._places: dict[CallPlace, None] = {}
         self._draining = threading.Event()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._watch = PeriodicThread(self._end_late, _LOOK_S, name="stream-gate")
 
     @property
     def draining(self) -> bool:
@@ -104,8 +104,7 @@ class StreamGate:
 
     def start(self) -> None:
         """Starts the thread that ends stuck calls."""
-        self._thread = threading.Thread(target=self._watch, name="rollcast-stream-gate", daemon=True)
-        self._thread.start()
+        self._watch.start()
 
     def drain(self) -> None:
         """Refuses new streams from now on."""
@@ -115,8 +114,7 @@ class StreamGate:
         """Ends open streams too, the next time they look."""
         self._draining.set()
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_TIMEOUT_S)
+        self._watch.close()
 
     def check_running(self) -> None:
         """Raises if the server is stopping, to end the stream that calls it.
@@ -182,11 +180,10 @@ class StreamGate:
             with self._lock:
                 self._n_calls -= 1
 
-    def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
-            for end_others in self._look_after:
-                end_others()
-            self._end_stuck()
+    def _end_late(self) -> None:
+        for end_others in self._look_after:
+            end_others()
+        self._end_stuck()
 
     def _end_stuck(self) -> None:
         # A method of its own: its names would keep the last call that was looked at until there is another.

@@ -31,9 +31,9 @@ def test_stops_touching_when_the_acting_thread_hangs(tmp_path: Path):
     path.touch()
     make_old(path)
     # the last beat is longer ago than it may be
-    Heartbeat(path, patience_s=-1.0)._touch_if_alive(path)
+    Heartbeat(path, patience_s=-1.0).touch_if_alive()
     assert path.stat().st_mtime == 0
-    Heartbeat(path, patience_s=60.0)._touch_if_alive(path)
+    Heartbeat(path, patience_s=60.0).touch_if_alive()
     assert path.stat().st_mtime > 0
 
 
