@@ -15,10 +15,10 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import RecurrentValueCritic, TorsoValueCritic, ValueCritic
+from rollcast.learner.algorithms.descent import Descent, MakeOptimizer
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
+from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
 from rollcast.learner.algorithms.training_state import StatePart, read_training_state
 from rollcast.learner.algorithms.trajectories import (
@@ -76,8 +76,11 @@ class ActorCritic(OnePolicy[OwnSettings]):
         self._policy.set_std(settings.initial_std)
         critic = TorsoValueCritic if settings.share_torso else RecurrentValueCritic if spec.state_size else ValueCritic
         self._critic = critic(spaces, spec, substep_key=self._substep_key).to(self._device)
-        self._parameters = FlatParameters({"policy": self._policy, "critic": self._critic})
-        self._optimizer = self._make_optimizer(settings, self._parameters.vector)
+        self._descent = Descent(
+            {"policy": self._policy, "critic": self._critic},
+            self._optimizer(settings),
+            max_grad_norm=settings.max_grad_norm,
+        )
         self._scheduled = settings.schedules()
         self._rewards = RewardNormalizer(settings.discount).to(self._device) if settings.normalize_rewards else None
         self._watch = DivergenceWatch(
@@ -87,13 +90,12 @@ class ActorCritic(OnePolicy[OwnSettings]):
             f"({settings.max_grad_norm:g}), or scale rewards and observations down.",
         )
 
-    def _make_optimizer(self, settings: OwnSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
-        return Adam(
-            [vector],
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.optimizer_epsilon,
-            fused=True,  # one kernel instead of ten, on the CPU and on CUDA
+    def _optimizer(self, settings: OwnSettings) -> MakeOptimizer:
+        return adam(
+            settings.learning_rate,
+            beta1=settings.adam_beta1,
+            beta2=settings.adam_beta2,
+            epsilon=settings.optimizer_epsilon,
         )
 
     def _forward(self, batch: Batch, columns: BatchColumns) -> Forward:
@@ -229,16 +231,13 @@ class ActorCritic(OnePolicy[OwnSettings]):
         Raises:
             RollcastError: If training diverged; the parameters are as before.
         """
-        gradient = self._parameters.backward([total])
-        with torch.no_grad():
-            own = (policy.detach(), value.detach(), entropy.detach(), *others)
-            policy, value, entropy, *others = self._reduction.average(gradient, own, count)
-            policy_norm = self._parameters.clip_gradient("policy", self._settings.max_grad_norm)
-            critic_norm = self._parameters.clip_gradient("critic", self._settings.max_grad_norm)
-        terms = LossTerms(policy, value, entropy, policy_norm, critic_norm)
+        own = (policy.detach(), value.detach(), entropy.detach(), *others)
+        (policy, value, entropy, *others), norms = self._descent.backward(
+            [total], own, count=count, reduction=self._reduction
+        )
+        terms = LossTerms(policy, value, entropy, *norms)
         self._watch.observe(*terms)
-        set_learning_rate(self._optimizer, learning_rate)
-        self._optimizer.step()
+        self._descent.step(learning_rate)
         return terms, others
 
     def _moments(self) -> list[RunningMoments]:
@@ -248,7 +247,7 @@ class ActorCritic(OnePolicy[OwnSettings]):
         parts: dict[str, StatePart] = {
             "policy": self._policy,
             "critic": self._critic,
-            "optimizer": FlatOptimizer(self._optimizer, self._parameters),
+            "optimizer": self._descent,
         }
         return parts if self._rewards is None else {**parts, "rewards": self._rewards}
 

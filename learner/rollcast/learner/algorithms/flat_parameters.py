@@ -1,7 +1,7 @@
 """Keeps all parameters in one vector, so that clipping and optimiser steps run once instead of once a parameter."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -140,18 +140,6 @@ class FlatParameters:
         # 1e-6 as in torch.nn.utils.clip_grad_norm_: it keeps a norm of 0 from dividing
         gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
         return norm
-
-
-class FlatOptimizer(NamedTuple):
-    """The optimiser of a flat vector, for a checkpoint, which has its state without the zeros.
-
-    Attributes:
-        optimizer: The optimiser, of `parameters.vector` alone.
-        parameters: The parameters.
-    """
-
-    optimizer: torch.optim.Optimizer
-    parameters: FlatParameters
 
 
 def _aligned(offset: int) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.algorithms.actor_critic import ActorCritic
+from rollcast.learner.algorithms.descent import MakeOptimizer
 from rollcast.learner.algorithms.impala_loss import impala_loss
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.one_substep import columns_of
@@ -38,10 +39,10 @@ class Impala(ActorCritic[ImpalaSettings]):
 
     name = "impala"
 
-    def _make_optimizer(self, settings: ImpalaSettings, vector: torch.nn.Parameter) -> torch.optim.Optimizer:
+    def _optimizer(self, settings: ImpalaSettings) -> MakeOptimizer:
         if settings.optimizer == "adam":
-            return super()._make_optimizer(settings, vector)
-        return RMSprop(
+            return super()._optimizer(settings)
+        return lambda vector: RMSprop(
             [vector],
             lr=settings.learning_rate,
             alpha=settings.rmsprop_decay,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
+from rollcast.learner.algorithms.descent import Descent
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer
 from rollcast.learner.algorithms.one_substep import only_substep
 from rollcast.learner.algorithms.optimizers import make_capturable
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
@@ -109,7 +109,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
     def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
         """Hands the device's part of updates over from here on; see `Algorithm.capture_updates`."""
         parts = self._checkpoint_parts().values()
-        optimizers = (part.optimizer if isinstance(part, FlatOptimizer) else part for part in parts)
+        optimizers = (part.optimizer if isinstance(part, Descent) else part for part in parts)
         for optimizer in optimizers:
             if isinstance(optimizer, torch.optim.Optimizer) and self._device.type != "cpu":
                 make_capturable(optimizer)

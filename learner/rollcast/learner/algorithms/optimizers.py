@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -34,6 +34,13 @@ class RMSprop(_Eager, torch.optim.RMSprop):
     """RMSProp (Hinton 2012), to the bits of torch.optim.RMSprop."""
 
     step = torch.no_grad()(_unwrapped(torch.optim.RMSprop.step))
+
+
+def adam(
+    learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+) -> Callable[[nn.Parameter], Adam]:
+    """Returns what makes Adam for one vector: with one kernel instead of ten, on the CPU and on CUDA."""
+    return lambda vector: Adam([vector], lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 
 def set_learning_rate(optimizer: Optimizer, learning_rate: Tensor | float) -> None:

@@ -14,10 +14,10 @@ from rollcast.actor.policies.torch_action_masks import forbid
 from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.descent import Descent
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
-from rollcast.learner.algorithms.optimizers import Adam, set_learning_rate
+from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
 from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import StatePart
@@ -63,11 +63,12 @@ class QLearning(OnePolicy[OwnSettings]):
         self._n_actions, self._first_action = int(action_space.n), int(action_space.start)
         self._policy = TorchPolicy(spaces, with_head(spec, settings.head)).to(self._device)
         self._network = self._policy.networks[key]
-        self._parameters = FlatParameters({"policy": self._policy})
-        self._target = TargetNetwork(self._network, self._parameters)
-        self._optimizer = Adam(
-            [self._parameters.vector], lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True
+        self._descent = Descent(
+            {"policy": self._policy},
+            adam(settings.learning_rate, epsilon=settings.adam_epsilon),
+            max_grad_norm=settings.max_grad_norm,
         )
+        self._target = TargetNetwork(self._network, self._descent.parameters)
         schedules = settings.schedules()
         self._learning_rate, self._epsilon = schedules["learning_rate"], schedules["epsilon"]
         self._ladder_base = -1.0
@@ -153,22 +154,20 @@ class QLearning(OnePolicy[OwnSettings]):
         Raises:
             RollcastError: If training diverged; the parameters are as before.
         """
-        settings, head = self._settings, self._policy.spec.head
+        delta, head = self._settings.huber_delta, self._policy.spec.head
         with torch.no_grad():
             index = action.to(torch.int64) - self._first_action
             value = action_values(outputs, head, allowed).gather(1, index[:, None]).squeeze(1)
             error = value - target
             # The derivative of Huber's loss is the clipped error; the loss is error * clipped - clipped^2 / 2.
-            clipped = error.clamp(-settings.huber_delta, settings.huber_delta)
+            clipped = error.clamp(-delta, delta)
             gradient = outputs_gradient(index, clipped * weight, self._n_actions, head, allowed)
-        gradient = self._parameters.backward([outputs], [gradient])
-        with torch.no_grad():
             loss = torch.dot(weight, clipped * (error - 0.5 * clipped))
-            (loss,) = self._reduction.average(gradient, [loss], count)
-            norm = self._parameters.clip_gradient("policy", settings.max_grad_norm)
-            self._watch.observe(loss, norm)
-        set_learning_rate(self._optimizer, learning_rate)
-        self._optimizer.step()
+        (loss,), (norm,) = self._descent.backward(
+            [outputs], [loss], output_gradients=[gradient], count=count, reduction=self._reduction
+        )
+        self._watch.observe(loss, norm)
+        self._descent.step(learning_rate)
         return Learnt(value, error, {"loss": loss, "grad_norm": norm})
 
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
@@ -176,7 +175,7 @@ class QLearning(OnePolicy[OwnSettings]):
             "policy": self._policy.networks,
             "normalization": self._policy.normalization,
             "target": self._target.module,
-            "optimizer": FlatOptimizer(self._optimizer, self._parameters),
+            "optimizer": self._descent,
         }
 
     def _checkpoint_values(self) -> Mapping[str, Any]:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import CriticEnsemble
+from rollcast.learner.algorithms.descent import Descent
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
 from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
-from rollcast.learner.algorithms.optimizers import Adam
+from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
@@ -98,16 +98,23 @@ class Sac(OnePolicy[SacSettings]):
         ).to(self._device)
         # set from the start, for both heads, so that every version of the policy has the same arrays
         self._policy.set_uniform_exploration(False)
-        self._policy_parameters = FlatParameters({"policy": self._policy})
-        self._critic_parameters = FlatParameters({"critics": self._critics})
-        self._targets = TargetNetwork(self._critics, self._critic_parameters)
+        of_adam = {"beta1": settings.adam_beta1, "beta2": settings.adam_beta2}
+        self._policy_descent = Descent(
+            {"policy": self._policy},
+            adam(settings.policy_learning_rate, **of_adam),
+            max_grad_norm=settings.max_grad_norm,
+        )
+        self._critic_descent = Descent(
+            {"critics": self._critics},
+            adam(settings.critic_learning_rate, **of_adam),
+            max_grad_norm=settings.max_grad_norm,
+        )
+        self._targets = TargetNetwork(self._critics, self._critic_descent.parameters)
         self._combine = mean if settings.n_target_critics < settings.n_critics else smallest
         self._log_temperature = nn.Parameter(
             torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
         )
-        self._policy_optimizer = self._adam(self._policy_parameters.vector, settings.policy_learning_rate)
-        self._critic_optimizer = self._adam(self._critic_parameters.vector, settings.critic_learning_rate)
-        self._temperature_optimizer = self._adam(self._log_temperature, settings.temperature_learning_rate)
+        self._temperature_optimizer = adam(settings.temperature_learning_rate, **of_adam)(self._log_temperature)
         self._watch = DivergenceWatch(
             _WATCHED,
             device=self._device,
@@ -188,11 +195,14 @@ class Sac(OnePolicy[SacSettings]):
             loss = 0.5 * (gradients * errors).sum()
             priorities = errors.abs().mean(dim=0)
             mean_value = values.detach().mean()
-        gradient = self._critic_parameters.backward([values], [gradients])
-        with torch.no_grad():
-            loss, mean_value = self._reduction.average(gradient, [loss, mean_value], transitions.n_learnt)
-            norm = self._critic_parameters.clip_gradient("critics", self._settings.max_grad_norm)
-        self._critic_optimizer.step()
+        (loss, mean_value), (norm,) = self._critic_descent.backward(
+            [values],
+            [loss, mean_value],
+            output_gradients=[gradients],
+            count=transitions.n_learnt,
+            reduction=self._reduction,
+        )
+        self._critic_descent.step()
         return _CriticTerms(loss, norm, mean_value, priorities)
 
     def _target_members(self) -> list[int] | None:
@@ -211,21 +221,23 @@ class Sac(OnePolicy[SacSettings]):
         """Updates the policy, and the temperature if it is learnt."""
         outputs = self._policy.parameters_of(transitions.observation, self._substep_key, is_normalized=True)
         improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature, self._combine)
-        gradient = self._policy_parameters.backward(
-            [outputs], [improvement.outputs_gradient * transitions.weight[:, None]]
-        )
         with torch.no_grad():
             loss = torch.dot(transitions.weight, improvement.loss)
             entropy = torch.dot(transitions.weight, improvement.entropy)
             # an entropy below the target raises the temperature; with importance weights their sum is not 1
             error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
-            loss, entropy, error = self._reduction.average(gradient, [loss, entropy, error], transitions.n_learnt)
-            norm = self._policy_parameters.clip_gradient("policy", self._settings.max_grad_norm)
-        self._policy_optimizer.step()
-        with torch.no_grad():
-            if self._settings.learn_temperature:
-                self._log_temperature.grad = error
-                self._temperature_optimizer.step()
+            gradient = improvement.outputs_gradient * transitions.weight[:, None]
+        (loss, entropy, error), (norm,) = self._policy_descent.backward(
+            [outputs],
+            [loss, entropy, error],
+            output_gradients=[gradient],
+            count=transitions.n_learnt,
+            reduction=self._reduction,
+        )
+        self._policy_descent.step()
+        if self._settings.learn_temperature:
+            self._log_temperature.grad = error
+            self._temperature_optimizer.step()
         return _PolicyTerms(loss, entropy, norm)
 
     def _target_entropy(self, transitions: Transitions) -> Tensor | float:
@@ -256,8 +268,8 @@ class Sac(OnePolicy[SacSettings]):
             "normalization": self._policy.normalization,
             "critics": self._critics,
             "targets": self._targets.module,
-            "policy_optimizer": FlatOptimizer(self._policy_optimizer, self._policy_parameters),
-            "critic_optimizer": FlatOptimizer(self._critic_optimizer, self._critic_parameters),
+            "policy_optimizer": self._policy_descent,
+            "critic_optimizer": self._critic_descent,
             "temperature_optimizer": self._temperature_optimizer,
             "log_temperature": self._log_temperature,
             "generator": self._generator,
@@ -269,7 +281,3 @@ class Sac(OnePolicy[SacSettings]):
     def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
         # Older checkpoints have none: no critics were drawn then.
         self._seed = int(values.get("seed", self._seed))
-
-    def _adam(self, parameter: nn.Parameter, learning_rate: float) -> Adam:
-        betas = (self._settings.adam_beta1, self._settings.adam_beta2)
-        return Adam([parameter], lr=learning_rate, betas=betas, fused=True)

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
+from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.devices.generators import restore_generator
 from rollcast.services.errors import ConfigurationError
 
@@ -23,7 +24,7 @@ TENSORS_FILE = "algorithm.safetensors"
 VALUES_FILE = "algorithm.json"
 
 # Of whatever an algorithm's next update depends on.
-StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | FlatOptimizer | Tensor | torch.Generator
+StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | Descent | Tensor | torch.Generator
 
 _STATE: Final = "state"
 
@@ -115,7 +116,7 @@ def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.g
     for name, part in parts.items():
         if isinstance(part, nn.Module):
             load_module(part, name, arrays, source=source)
-        elif isinstance(part, torch.optim.Optimizer | FlatOptimizer):
+        elif isinstance(part, torch.optim.Optimizer | Descent):
             _load_optimizer(*_with_layout(part), name, arrays, source)
         elif isinstance(part, Tensor):
             _load_tensor(part, name, arrays, source)
@@ -154,8 +155,8 @@ def load_module(module: nn.Module, prefix: str, arrays: Mapping[str, NDArray[np.
             tensor.copy_(torch.from_numpy(found[name]))
 
 
-def _with_layout(part: torch.optim.Optimizer | FlatOptimizer) -> tuple[torch.optim.Optimizer, FlatParameters | None]:
-    return part if isinstance(part, FlatOptimizer) else (part, None)
+def _with_layout(part: torch.optim.Optimizer | Descent) -> tuple[torch.optim.Optimizer, FlatParameters | None]:
+    return (part.optimizer, part.parameters) if isinstance(part, Descent) else (part, None)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer, flat: FlatParameters | None) -> dict[str, Tensor]:

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from rollcast.learner.algorithms.flat_parameters import FlatOptimizer, FlatParameters
+from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.training_state import (
     load_parts,
     read_training_state,
     write_parts,
     write_training_state,
 )
+from rollcast.learner.ranks.reduction import ALONE
 from rollcast.services.errors import ConfigurationError
 
 
@@ -45,34 +47,34 @@ def test_reads_the_optimiser_of_older_checkpoints_that_named_no_parameter(tmp_pa
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+def descent_of(module: torch.nn.Module) -> Descent:
+    return Descent({"policy": module}, adam(1e-3), max_grad_norm=float("inf"))
+
+
 def test_a_flat_optimisers_state_is_saved_as_if_parameters_followed_one_another(tmp_path: Path):
     # Older versions had no zeros between the parameters: they wrote what is written here, and it is read.
     module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
-    flat = FlatParameters({"policy": module})
-    optimizer = torch.optim.Adam([flat.vector])
-    flat.backward([module(torch.ones(1, 3)).sum()])
-    optimizer.step()
-    write_parts(tmp_path, {"optimizer": FlatOptimizer(optimizer, flat)}, {})
+    descent = descent_of(module)
+    descent.backward([module(torch.ones(1, 3)).sum()], [], count=1, reduction=ALONE)
+    descent.step()
+    write_parts(tmp_path, {"optimizer": descent}, {})
     arrays, _ = read_training_state(tmp_path)
     moments = arrays["optimizer.state.0.exp_avg"]
     assert moments.shape == (6 + 2 + 2 + 1,)
-    assert np.array_equal(moments, flat.packed(optimizer.state[flat.vector]["exp_avg"]).numpy())
-    other = FlatParameters({"policy": torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))})
-    restored = torch.optim.Adam([other.vector])
-    load_parts({"optimizer": FlatOptimizer(restored, other)}, arrays, source=tmp_path)
-    expected, found = optimizer.state_dict()["state"][0], restored.state_dict()["state"][0]
+    flat = descent.parameters
+    assert np.array_equal(moments, flat.packed(descent.optimizer.state[flat.vector]["exp_avg"]).numpy())
+    restored = descent_of(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
+    load_parts({"optimizer": restored}, arrays, source=tmp_path)
+    expected, found = (made.optimizer.state_dict()["state"][0] for made in (descent, restored))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_refuses_the_state_of_another_networks_optimiser(tmp_path: Path):
-    flat = FlatParameters({"policy": torch.nn.Linear(3, 2)})
     arrays = {"optimizer.state.0.exp_avg": np.zeros(7, np.float32)}
     with pytest.raises(
         ConfigurationError, match=r"exp_avg in checkpoint: .*8 parameters has the shape \[7\]; expected \[8\]"
     ):
-        load_parts(
-            {"optimizer": FlatOptimizer(torch.optim.Adam([flat.vector]), flat)}, arrays, source=Path("checkpoint")
-        )
+        load_parts({"optimizer": descent_of(torch.nn.Linear(3, 2))}, arrays, source=Path("checkpoint"))
 
 
 def loaded(state: np.ndarray) -> torch.Generator:
