@@ -70,11 +70,76 @@ class _Word(NamedTuple):
     ended: str = ""
 
 
-class RankGroup:
+class Group:
+    """The ranks of a run, and what they do together; these here are one rank, which is alone and waits for nobody.
+
+    Attributes:
+        rank: The number of this rank.
+        n_ranks: W.
+    """
+
+    rank = 0
+    n_ranks = 1
+
+    def sum(self, values: Tensor, what: str) -> None:
+        """Replaces values, of any shape, by their sum over all ranks.
+
+        Every rank calls this, `gather` and `broadcast` in the same order, one thread at a time: the trainer's.
+
+        Args:
+            values: A tensor on the CPU, or on the device of the backend.
+            what: Names the operation, for the error of a rank that waits for another.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not called in time.
+        """
+
+    def gather(self, values: Tensor, what: str) -> Tensor:
+        """Returns the values of every rank, `[W, ...]`; see `sum`."""
+        del what
+        return values.unsqueeze(0)
+
+    def broadcast(self, values: Tensor, what: str) -> None:
+        """Replaces values by those of rank 0; see `sum`."""
+
+    def note(self, key: str, text: str) -> None:
+        """Notes a text for all ranks, in place of the one before. Any thread may call.
+
+        Trust no noted text: anyone who reaches the store of the ranks can write there.
+
+        Raises:
+            RankLostError: The store is gone, with the process that served it, or has not answered in time.
+        """
+
+    def noted(self, key: str) -> str | None:
+        """Returns the text that a rank has noted; None: none has. Any thread may call; see `note`."""
+        del key
+        return None
+
+    def tell(self, name: str, text: str) -> None:
+        """Leaves a text of this rank for the others; see `note`."""
+        self.note(f"{name}/{self.rank}", text)
+
+    def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
+        """Waits for the text that a rank leaves, and returns it. Any thread may call.
+
+        Args:
+            name: See `tell`.
+            rank: The rank that leaves it.
+            what: Names what is waited for, for errors.
+            timeout_s: The seconds to wait; None for those of the group.
+
+        Raises:
+            RankLostError: It has not come in time, or the store is gone.
+        """
+        raise RankLostError(f"there is no rank {rank}: this learner is alone; expected no wait for {what} ({name})")
+
+
+class RankGroup(Group):
     """The connection of this process to the other ranks of its run.
 
-    Every rank calls the same methods in the same order, one thread at a time: the trainer's. A rank that is gone, or
-    does not call in time, ends the others with a `RankLostError` that names it and says where it was last seen.
+    A rank that is gone, or does not call in time, ends the others with a `RankLostError` that names it and says where
+    it was last seen.
 
     Args:
         place: The place of this process.
@@ -90,6 +155,7 @@ class RankGroup:
 
     def __init__(self, place: RankPlace, *, timeout_s: float) -> None:
         self._place = place
+        self.rank, self.n_ranks = place.rank, place.n_ranks
         self._timeout_s = timeout_s
         self.describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
         self._store = self._connect()
@@ -112,16 +178,6 @@ class RankGroup:
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(error)
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-        return self._place.rank
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-        return self._place.n_ranks
 
     def close(self, error: BaseException | None = None) -> None:
         """Leaves the group. Idempotent.
@@ -186,20 +242,12 @@ class RankGroup:
             )
 
     def sum(self, values: Tensor, what: str) -> None:
-        """Replaces values, of any shape, by their sum over all ranks.
-
-        Args:
-            values: A tensor on the CPU, or on the device of the backend.
-            what: Names the operation in errors.
-
-        Raises:
-            RankLostError: Another rank is gone, or has not called in time.
-        """
+        """Sums them up over all ranks; see `Group.sum`."""
         with self._operation(what):
             distributed.all_reduce(values)
 
     def gather(self, values: Tensor, what: str) -> Tensor:
-        """Returns the values of every rank, `[W, ...]`; see `sum`."""
+        """Returns the values of every rank; see `Group.gather`."""
         # By a sum, in which all others have zeros: gloo has no gathering into one tensor.
         every = torch.zeros((self.n_ranks, *values.shape), dtype=values.dtype, device=values.device)
         every[self.rank] = values
@@ -207,40 +255,22 @@ class RankGroup:
         return every
 
     def broadcast(self, values: Tensor, what: str) -> None:
-        """Replaces values by those of rank 0; see `sum`."""
+        """Replaces values by those of rank 0; see `Group.broadcast`."""
         with self._operation(what):
             distributed.broadcast(values, src=0)
 
     def note(self, key: str, text: str) -> None:
-        """Notes a text for all ranks, in place of the one before. Any thread may call.
-
-        Raises:
-            RankLostError: The store is gone, with the process that served it, or has not answered in time.
-        """
+        """Notes a text in the store; see `Group.note`."""
         with self._store_errors(f"noting {key}"):
             _within(self._timeout_s, lambda: self._store.set(key, text))
 
     def noted(self, key: str) -> str | None:
-        """Returns the text that a rank has noted; None: none has. Any thread may call; see `note`."""
+        """Returns the text in the store; see `Group.noted`."""
         with self._store_errors(f"reading {key}"):
             return _within(self._timeout_s, lambda: self._read(key))
 
-    def tell(self, name: str, text: str) -> None:
-        """Leaves a text of this rank for the others; see `note`."""
-        self.note(f"{name}/{self.rank}", text)
-
     def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
-        """Waits for the text that a rank leaves, and returns it. Any thread may call.
-
-        Args:
-            name: See `tell`.
-            rank: The rank that leaves it.
-            what: Names what is waited for, for errors.
-            timeout_s: The seconds to wait; None for those of the group.
-
-        Raises:
-            RankLostError: It has not come in time, or the store is gone.
-        """
+        """Waits for a text in the store; see `Group.told`."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         began = time.monotonic()
         while True:

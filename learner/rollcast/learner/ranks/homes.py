@@ -5,8 +5,9 @@ import threading
 import time
 import zlib
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from rollcast.learner.ranks.group import Group
 from rollcast.services.errors import NotReadyError, RankLostError
 from rollcast.services.joining.join import ActorRole, JoinOffer
 
@@ -16,27 +17,6 @@ logger = logging.getLogger(__name__)
 # An actor that was sent to a rank, and has not arrived after so long, is not counted there any more.
 _ARRIVAL_S: Final = 30.0
 _AGAIN: Final = "try again with backoff"
-
-
-class Board(Protocol):
-    """A board on which the ranks note their actors, and strangers who reach it what they like; see `group.RankGroup`.
-
-    Any thread may call.
-    """
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-
-    def note(self, key: str, text: str) -> None:
-        """Notes a text for all ranks, in place of the one before."""
-
-    def noted(self, key: str) -> str | None:
-        """Returns the text that was noted; None: there is none."""
 
 
 def part_rank(name: str, n_ranks: int) -> int:
@@ -49,31 +29,22 @@ class RankHomes:
 
     A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
     rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is
-    divided like a new one. Evaluators are rank 0's. Nothing that the board says sends an actor to another address than
-    those of `serve_at`.
+    divided like a new one. Evaluators are rank 0's. Nothing that was noted sends an actor to another address than those
+    of `serve_at`.
 
     Args:
-        board: What the ranks know of each other.
+        group: Notes which rank has which actor.
     """
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.rank, self.n_ranks = group.rank, group.n_ranks
         # The address of each rank for actors; empty: some do not serve yet.
         self._addresses: Sequence[str] = ()
         self._lock = threading.Lock()  # guards the actors of each rank: those it has told, and those sent there since
-        self._told = [0] * board.n_ranks
-        self._sent = [0] * board.n_ranks
+        self._told = [0] * group.n_ranks
+        self._sent = [0] * group.n_ranks
         self._sent_at = 0.0
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-        return self._board.rank
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-        return self._board.n_ranks
 
     def serve_at(self, addresses: Sequence[str]) -> None:
         """Notes where actors reach each rank, once all of them serve."""
@@ -92,7 +63,7 @@ class RankHomes:
     def took(self, name: str) -> None:
         """Notes that an actor is here; see `ActorHomes.took`."""
         try:
-            self._board.note(f"home/{name}", str(self.rank))
+            self._group.note(f"home/{name}", str(self.rank))
         except RankLostError as error:
             # The run ends: the trainer meets the same.
             logger.debug("no rank knows that %s is here: %s", name, error)
@@ -119,7 +90,7 @@ class RankHomes:
     def _home(self, offer: JoinOffer, n_taken: int) -> int:
         if offer.role is ActorRole.EVALUATE:
             return 0
-        known = self._board.noted(f"home/{offer.actor_id}") if offer.actor_id else None
+        known = self._group.noted(f"home/{offer.actor_id}") if offer.actor_id else None
         ranks = [str(rank) for rank in range(self.n_ranks)]
         if known in ranks:
             return ranks.index(known)

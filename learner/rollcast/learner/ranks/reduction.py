@@ -1,41 +1,13 @@
 """Reduces gradients, and the few numbers beside them, over the ranks of a run: the seam that algorithms see."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
-
-
-class Collectives(Protocol):
-    """Operations that every rank calls together, in the same order; see `group.RankGroup`."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-
-    def sum(self, values: Tensor, what: str) -> None:
-        """Replaces values, of any shape, by their sum over all ranks.
-
-        Args:
-            values: A tensor on the learner's device.
-            what: Names the operation, for the message of a rank that waits for another.
-
-        Raises:
-            RankLostError: Another rank is gone, or has not called in time.
-        """
-
-    def gather(self, values: Tensor, what: str) -> Tensor:
-        """Returns the values of every rank, `[W, ...]`; see `sum`."""
-
-    def broadcast(self, values: Tensor, what: str) -> None:
-        """Replaces values by those of rank 0; see `sum`."""
+from rollcast.learner.ranks.group import Group
 
 
 class GradientReduction:
@@ -96,17 +68,17 @@ class RankReduction(GradientReduction):
     """The reduction over the ranks of a run.
 
     Args:
-        ranks: Connects the ranks.
+        group: Connects the ranks.
     """
 
-    def __init__(self, ranks: Collectives) -> None:
-        self._ranks = ranks
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self._buffer = torch.zeros(0)
 
     @property
     def rank(self) -> int:
         """The number of this rank, from 0."""
-        return self._ranks.rank
+        return self._group.rank
 
     @torch.no_grad()
     def average(self, gradient: Tensor, terms: Sequence[Tensor], count: Tensor | float) -> Sequence[Tensor]:
@@ -118,7 +90,7 @@ class RankReduction(GradientReduction):
             buffer[n:-1] = torch.stack(list(terms))
         buffer[-1] = 1.0
         buffer *= count
-        self._ranks.sum(buffer, "the gradient")
+        self._group.sum(buffer, "the gradient")
         total = buffer[-1].clamp(min=1.0)
         torch.div(buffer[:n], total, out=gradient)
         return (buffer[n:-1] / total).unbind()
@@ -129,7 +101,7 @@ class RankReduction(GradientReduction):
         mean, variance = super().mean_and_variance(values, weight, count)
         own = torch.zeros(3, dtype=torch.float64, device=values.device)
         own[0], own[1], own[2] = count, mean, variance
-        n, means, variances = self._ranks.gather(own, "the moments of the advantages").unbind(1)
+        n, means, variances = self._group.gather(own, "the moments of the advantages").unbind(1)
         share = n / n.sum().clamp(min=1.0)
         mean = torch.dot(share, means)
         variance = torch.dot(share, variances + (means - mean).square())
@@ -141,14 +113,14 @@ class RankReduction(GradientReduction):
 
     def share(self, moments: RunningMoments) -> None:
         """Merges the observations of all ranks, in their order; see `GradientReduction.share`."""
-        for part in self._ranks.gather(moments.take_apart(), "the moments of the observations").unbind(0):
+        for part in self._group.gather(moments.take_apart(), "the moments of the observations").unbind(0):
             moments.merge_part(part)
 
     def equal(self, tensors: Iterable[Tensor]) -> None:
         """Replaces tensors by those of rank 0; see `GradientReduction.equal`."""
         for tensor in tensors:
             own = tensor.detach().contiguous()
-            self._ranks.broadcast(own, "the parameters of rank 0")
+            self._group.broadcast(own, "the parameters of rank 0")
             tensor.detach().copy_(own)
 
     def _room(self, n: int, like: Tensor) -> Tensor:

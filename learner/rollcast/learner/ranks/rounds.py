@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
 from rollcast.actor.policies.exploration import without_exploration
+from rollcast.learner.ranks.group import Group
 from rollcast.services.errors import RollcastError
 from rollcast.services.policies.policies import PolicyState
 
@@ -15,21 +16,6 @@ from rollcast.services.policies.policies import PolicyState
 _DIGEST_BYTES: Final = 6
 # A rank tells the others so many returns in a round: as many as the mean return has.
 MAX_RETURNS: Final = 100
-
-
-class Gathering(Protocol):
-    """The part of `group.RankGroup` that rounds use."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-
-    def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
-        """Returns the values of every rank, `[W, ...]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +93,7 @@ class RankRounds:
         group: Connects the ranks.
     """
 
-    def __init__(self, group: Gathering) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
         self._n_rounds = 0
 

@@ -17,13 +17,13 @@ import torch
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_as_vouched_for
 from rollcast.learner.checkpoints.pace import Pace
-from rollcast.learner.checkpoints.parts import part_of
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.devices.generators import global_generators_state, restore_global_generators
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.ranks.homes import part_rank
+from rollcast.learner.ranks.parts import part_of
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import ConfigurationError, NotReadyError, RankLostError, RollcastError
 from rollcast.services.history.history import EventSeverity

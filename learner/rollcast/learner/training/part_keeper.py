@@ -5,9 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.checkpoints.parts import Messages, PartStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.ranks.group import Group
+from rollcast.learner.ranks.parts import PartStore
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.services.errors import NotReadyError
@@ -21,7 +22,7 @@ class PartKeeper:
         algorithm: The algorithm that learns.
         experience: The source of its batches.
         progress: The progress of training.
-        messages: Connects the ranks.
+        group: Connects the ranks.
         timeout_s: The seconds that a checkpoint may take before the next begins.
     """
 
@@ -31,19 +32,19 @@ class PartKeeper:
         algorithm: Algorithm,
         experience: ExperienceSource,
         progress: TrainingProgress,
-        messages: Messages,
+        group: Group,
         *,
         timeout_s: float,
     ) -> None:
         self._actors = experience.actors
         self._timeout_s = timeout_s
         self._checkpoints = TrainingCheckpoints(
-            PartStore(run.checkpoints_path, messages=messages),
+            PartStore(run.checkpoints_path, group=group),
             algorithm,
             experience,
             progress,
-            rank=messages.rank,
-            n_ranks=messages.n_ranks,
+            rank=group.rank,
+            n_ranks=group.n_ranks,
         )
 
     def resume(self, checkpoint: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.checkpoints.parts import FirstStore, Messages
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.ranks.group import Group
+from rollcast.learner.ranks.parts import FirstStore
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
@@ -46,7 +47,7 @@ class RunKeeper:
         schedule: Says when checkpoints are due.
         evaluation: Chooses the best policy; None: the mean return of training does.
         note: Notes the checkpoints that are written.
-        messages: Connects the ranks that write each checkpoint together; None: there is one.
+        group: Connects the ranks that write each checkpoint together; None: there is one.
         ask_ranks: Asks all ranks for the checkpoint that is due; None: there is one.
     """
 
@@ -60,7 +61,7 @@ class RunKeeper:
         evaluation: TrainingEvaluation | None = None,
         note: NoteEvent = forget_event,
         *,
-        messages: Messages | None = None,
+        group: Group | None = None,
         ask_ranks: Callable[[], None] | None = None,
     ) -> None:
         self._ask_ranks = ask_ranks
@@ -71,9 +72,9 @@ class RunKeeper:
         self._progress = progress
         self._schedule = schedule
         path, keep = run.checkpoints_path, schedule.keep_checkpoints
-        store = CheckpointStore(path, keep=keep) if messages is None else FirstStore(path, keep=keep, messages=messages)
+        store = CheckpointStore(path, keep=keep) if group is None else FirstStore(path, keep=keep, group=group)
         store.tidy()
-        n_ranks = 1 if messages is None else messages.n_ranks
+        n_ranks = 1 if group is None else group.n_ranks
         self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note, n_ranks=n_ranks)
         self._evaluation = evaluation
         self._best = BestPolicy(progress, self._policy)

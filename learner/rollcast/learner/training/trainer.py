@@ -137,7 +137,7 @@ class Trainer:
             self._schedule,
             self._evaluation,
             note=self._memory.note,
-            messages=None if ranks is None else ranks.ranks.group,
+            group=None if ranks is None else ranks.ranks.group,
             ask_ranks=None if ranks is None else ranks.ask_for_checkpoint,
         )
 

@@ -21,7 +21,6 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
-from rollcast.learner.checkpoints.parts import part_of
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
@@ -29,6 +28,7 @@ from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.experience.ranked import RankWishes
 from rollcast.learner.health.doctor import LearningDoctor
 from rollcast.learner.health.rules import Record
+from rollcast.learner.ranks.parts import part_of
 from rollcast.learner.ranks.run import RunRanks
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.curves import read_records

@@ -1,7 +1,9 @@
 """The board of several ranks in the memory of one process, for tests."""
 
+from rollcast.learner.ranks.group import Group
 
-class BoardInMemory:
+
+class BoardInMemory(Group):
     """A board of several ranks, as one of them has it; give all ranks the same `texts`."""
 
     def __init__(self, rank: int, n_ranks: int, texts: dict[str, str]) -> None:
@@ -14,9 +16,6 @@ class BoardInMemory:
 
     def noted(self, key: str) -> str | None:
         return self.texts.get(key)
-
-    def tell(self, name: str, text: str) -> None:
-        self.note(f"{name}/{self.rank}", text)
 
     def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
         text = self.noted(f"{name}/{rank}")

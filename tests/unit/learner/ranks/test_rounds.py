@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.learner.ranks.group import Group
 from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round, policy_digest
 from rollcast.services.errors import RollcastError
 
@@ -20,7 +21,7 @@ class Table:
         self.barrier = threading.Barrier(n_ranks)
 
 
-class AtTable:
+class AtTable(Group):
     def __init__(self, table: Table, rank: int) -> None:
         self.table, self.rank, self.n_ranks = table, rank, table.n_ranks
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, verify
-from rollcast.learner.checkpoints.parts import FirstStore, PartStore, part_of
+from rollcast.learner.ranks.parts import FirstStore, PartStore, part_of
 from tests.processes import wait_until
 from tests.unit.learner.ranks.boards import BoardInMemory
 
@@ -25,9 +25,9 @@ INFO = CheckpointInfo(
 @pytest.fixture
 def stores(tmp_path: Path) -> tuple[FirstStore, PartStore]:
     texts: dict[str, str] = {}
-    first = FirstStore(tmp_path / "checkpoints", keep=2, messages=Waiting(0, 2, texts))
+    first = FirstStore(tmp_path / "checkpoints", keep=2, group=Waiting(0, 2, texts))
     first.tidy()
-    return first, PartStore(tmp_path / "checkpoints", messages=Waiting(1, 2, texts))
+    return first, PartStore(tmp_path / "checkpoints", group=Waiting(1, 2, texts))
 
 
 def test_a_checkpoint_is_there_once_every_rank_has_written_its_part(stores):

@@ -5,31 +5,14 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.ranks.group import Group
 
 # As long as the end of training waits for a checkpoint.
 _PART_TIMEOUT_S: Final = 600.0
-
-
-class Messages(Protocol):
-    """Texts that the ranks of a run leave for each other; see `ranks.group.RankGroup`. Any thread may call."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-
-    @property
-    def n_ranks(self) -> int:
-        """W."""
-
-    def tell(self, name: str, text: str) -> None:
-        """Leaves a text."""
-
-    def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
-        """Waits for the text of a rank."""
 
 
 def part_of(checkpoint: Path, rank: int) -> Path:
@@ -43,12 +26,12 @@ class FirstStore(CheckpointStore):
     Args:
         path: See `CheckpointStore`.
         keep: Likewise.
-        messages: Connects the ranks.
+        group: Connects the ranks.
     """
 
-    def __init__(self, path: Path, *, keep: int, messages: Messages) -> None:
+    def __init__(self, path: Path, *, keep: int, group: Group) -> None:
         super().__init__(path, keep=keep)
-        self._messages = messages
+        self._group = group
         self._n_staged = 0
 
     def stage(self, n_updates: int) -> Path:
@@ -58,9 +41,9 @@ class FirstStore(CheckpointStore):
         try:
             staged = super().stage(n_updates)
         except OSError as error:
-            _tell(self._messages, name, error=error)
+            _tell(self._group, name, error=error)
             raise
-        _tell(self._messages, name, path=str(staged))
+        _tell(self._group, name, path=str(staged))
         return staged
 
     def commit(
@@ -78,17 +61,17 @@ class FirstStore(CheckpointStore):
             RankLostError: A part has not come in time.
         """
         every = dict(digests)
-        for rank in range(1, self._messages.n_ranks):
+        for rank in range(1, self._group.n_ranks):
             what = f"rank {rank} to write its part of the checkpoint after {info.n_updates} updates"
-            part = _told(self._messages, f"checkpoint{self._n_staged}/part", rank, what)
+            part = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what)
             every |= {staged / name: digest for name, digest in part["digests"].items()}
         path = super().commit(staged, info, previous=previous, digests=every)
-        _tell(self._messages, f"checkpoint{self._n_staged}/committed", path=str(path))
+        _tell(self._group, f"checkpoint{self._n_staged}/committed", path=str(path))
         return path
 
     def abandon(self, staged: Path, error: BaseException) -> None:
         """Removes a staged folder, and tells the other ranks why; see `CheckpointStore.abandon`."""
-        _tell(self._messages, f"checkpoint{self._n_staged}/committed", error=error)
+        _tell(self._group, f"checkpoint{self._n_staged}/committed", error=error)
         super().abandon(staged, error)
 
 
@@ -97,12 +80,12 @@ class PartStore(CheckpointStore):
 
     Args:
         path: See `CheckpointStore`.
-        messages: Connects the ranks.
+        group: Connects the ranks.
     """
 
-    def __init__(self, path: Path, *, messages: Messages) -> None:
+    def __init__(self, path: Path, *, group: Group) -> None:
         super().__init__(path, keep=1)
-        self._messages = messages
+        self._group = group
         self._n_staged = 0
 
     def tidy(self) -> None:
@@ -119,13 +102,13 @@ class PartStore(CheckpointStore):
         """
         self._n_staged += 1
         what = f"rank 0 to begin the checkpoint after {n_updates} updates"
-        staged = Path(_told(self._messages, f"checkpoint{self._n_staged}/staged", 0, what)["path"])
+        staged = Path(_told(self._group, f"checkpoint{self._n_staged}/staged", 0, what)["path"])
         if not staged.is_dir():
             raise OSError(
-                f"{staged}, which rank 0 has made, is not there for rank {self._messages.rank}; expected the run's "
+                f"{staged}, which rank 0 has made, is not there for rank {self._group.rank}; expected the run's "
                 "folder on a file system that all ranks share; choose such a --run-dir"
             )
-        part = part_of(staged, self._messages.rank)
+        part = part_of(staged, self._group.rank)
         part.mkdir()
         return part
 
@@ -145,29 +128,29 @@ class PartStore(CheckpointStore):
         """
         del previous  # rank 0 compares with its own
         known = {str(path.relative_to(staged.parent)): digest for path, digest in digests.items()}
-        _tell(self._messages, f"checkpoint{self._n_staged}/part", digests=known)
+        _tell(self._group, f"checkpoint{self._n_staged}/part", digests=known)
         what = f"rank 0 to commit the checkpoint after {info.n_updates} updates"
-        committed = _told(self._messages, f"checkpoint{self._n_staged}/committed", 0, what)
-        return part_of(Path(committed["path"]), self._messages.rank)
+        committed = _told(self._group, f"checkpoint{self._n_staged}/committed", 0, what)
+        return part_of(Path(committed["path"]), self._group.rank)
 
     def abandon(self, staged: Path, error: BaseException) -> None:
         """Tells rank 0 why there is no part; rank 0 removes the folder."""
-        _tell(self._messages, f"checkpoint{self._n_staged}/part", error=error)
+        _tell(self._group, f"checkpoint{self._n_staged}/part", error=error)
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _tell(messages: Messages, name: str, *, error: BaseException | None = None, **answer: object) -> None:
-    messages.tell(name, json.dumps(answer if error is None else {"error": str(error) or repr(error)}))
+def _tell(group: Group, name: str, *, error: BaseException | None = None, **answer: object) -> None:
+    group.tell(name, json.dumps(answer if error is None else {"error": str(error) or repr(error)}))
 
 
-def _told(messages: Messages, name: str, rank: int, what: str) -> dict[str, Any]:
+def _told(group: Group, name: str, rank: int, what: str) -> dict[str, Any]:
     """Returns what a rank has told.
 
     Raises:
         OSError: It has told an error.
         RankLostError: It has told nothing in time.
     """
-    answer: dict[str, Any] = json.loads(messages.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S))
+    answer: dict[str, Any] = json.loads(group.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S))
     if "error" in answer:
         raise OSError(f"rank {rank}: {answer['error']}")
     return answer
