@@ -25,6 +25,7 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.policies.policies import PolicySpec
@@ -177,13 +178,12 @@ class Learner:
         reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
         batch_size = ROLLOUTS_PER_BATCH * load.n_envs
         spec = PolicySpec(frame_stack=load.frame_stack)
+        rollout_shape = RolloutShape.played_with(spec, load.spaces, load.n_steps, load.n_envs)
         self._queue = RolloutQueue(batch_size)
         self._batcher = Batcher(
-            load.spaces,
-            n_rollout_steps=load.n_steps,
+            rollout_shape,
             batch_size=batch_size,
             copier=make_copier("cpu"),
-            frame_stack=spec.frame_stack,
         )
         publisher = PolicyPublisher(load.spaces, spec, seed=0)
         publisher.publish({"weight": np.zeros(1, np.float32)})
@@ -196,10 +196,8 @@ class Learner:
             self._registry,
             self._queue,
             seeds=ActorSeeds(0),
-            spaces=load.spaces,
+            rollout_shape=rollout_shape,
             policy=spec,
-            n_rollout_steps=load.n_steps,
-            envs_per_actor=load.n_envs,
             durable=durable,
         )
         # no status is asked for here

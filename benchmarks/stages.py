@@ -32,6 +32,7 @@ from gymnasium.spaces import Box
 
 from benchmarks.ingest import Load, synthetic_actor, synthetic_rollout
 from benchmarks.table import print_table
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import Rollout
 
 if TYPE_CHECKING:
@@ -193,11 +194,9 @@ def _make_batcher(load: Load, batch_size: int, device: "torch.device") -> "Batch
     from rollcast.learner.devices.copier import make_copier
 
     return Batcher(
-        load.spaces,
-        n_rollout_steps=load.n_steps,
+        RolloutShape(load.spaces, load.n_steps, frame_stack=load.frame_stack),
         batch_size=batch_size,
         copier=make_copier(device),
-        frame_stack=load.frame_stack,
     )
 
 

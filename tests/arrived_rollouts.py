@@ -7,6 +7,7 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.batching.batcher import Batcher
 from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -19,9 +20,7 @@ from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, altern
 def through_the_wire(rollout: Rollout, spaces: EnvironmentSpaces, n_envs: int, spec: PolicySpec) -> tuple[Rollout, int]:
     """Returns a rollout as it arrives, and the bytes of its messages."""
     messages = list(RolloutEncoder().encode(rollout))
-    assembler = RolloutAssembler(
-        spaces, rollout.n_steps, n_envs, frame_stack=spec.frame_stack, state_size=spec.state_size
-    )
+    assembler = RolloutAssembler(RolloutShape.played_with(spec, spaces, rollout.n_steps, n_envs))
     for message in messages:
         arrived = assembler.add(*parse_request(message))
     assert arrived is not None
@@ -33,12 +32,9 @@ def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> B
     key = rollout.substep_key
     acting = rollout.n_envs if rollout.valid is None else int(rollout.valid.any(axis=0).sum())
     batcher = Batcher(
-        {key: spaces[key]},
-        n_rollout_steps=rollout.n_steps,
+        RolloutShape.played_with(spec, {key: spaces[key]}, rollout.n_steps),
         batch_size=acting,
         copier=make_copier("cpu"),
-        state_size=spec.state_size,
-        frame_stack=spec.frame_stack,
     )
     batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
     return batcher.finish().ready()

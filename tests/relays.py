@@ -17,6 +17,7 @@ from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import WriteAheadLog
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
@@ -79,10 +80,8 @@ def serve_learner(
         registry,
         queue,
         seeds=ActorSeeds(0),
-        spaces=SPACES,
+        rollout_shape=RolloutShape(SPACES, N_ROLLOUT_STEPS, 2),
         policy=PolicySpec(),
-        n_rollout_steps=N_ROLLOUT_STEPS,
-        envs_per_actor=2,
         rule=rule,
         durable=durable,
         evaluations=evaluations,

@@ -10,6 +10,7 @@ from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
@@ -43,10 +44,8 @@ def serve_intake(limits: Limits, queue: RolloutQueue | None = None) -> Iterator[
         registry,
         queue or RolloutQueue(100),
         seeds=ActorSeeds(0),
-        spaces=SPACES,
+        rollout_shape=RolloutShape(SPACES, 3, 2),
         policy=PolicySpec(),
-        n_rollout_steps=3,
-        envs_per_actor=2,
     )
     server = make_server(
         "127.0.0.1:0",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import rollout_to_proto
@@ -19,7 +20,7 @@ PLAIN = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (3,), np.float32), act
 
 
 def assembler(environment=NESTED, n_steps=T, n_envs=B):
-    return RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1)
+    return RolloutAssembler(RolloutShape(environment, n_steps, n_envs), actor_id="a", incarnation=1)
 
 
 def message(**changes):

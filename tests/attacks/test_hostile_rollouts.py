@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     InvalidInputError,
     InvalidRolloutError,
@@ -64,7 +65,7 @@ def test_recurrent_states_that_do_not_fit(array, match):
     if array is not None:
         request.rollout.substeps[0].initial_state.CopyFrom(tensor_to_proto(array))
     with pytest.raises(InvalidInputError, match=f"actor 'a', rollout 1.*{match}"):
-        RolloutAssembler(NESTED, T, B, state_size=4).add(request)
+        RolloutAssembler(RolloutShape(NESTED, T, B, state_size=4)).add(request)
 
 
 def test_recurrent_state_that_nobody_asked_for():
@@ -100,7 +101,7 @@ def with_previous(request, **changed):
 )
 def test_frames_before_a_rollout_that_do_not_fit(array, match):
     with pytest.raises(InvalidInputError, match=f"actor 'a', rollout 1.*{match}"):
-        RolloutAssembler(NESTED, T, B, frame_stack=3).add(with_previous(message(), vector=array))
+        RolloutAssembler(RolloutShape(NESTED, T, B, frame_stack=3)).add(with_previous(message(), vector=array))
 
 
 def test_frames_before_a_rollout_that_nobody_asked_for():
@@ -110,7 +111,7 @@ def test_frames_before_a_rollout_that_nobody_asked_for():
         "a column previous_observation; expected none: the learner's policy sees single frames",
     )
     request = with_previous(message())
-    assert RolloutAssembler(NESTED, T, B, frame_stack=3).add(request) is not None
+    assert RolloutAssembler(RolloutShape(NESTED, T, B, frame_stack=3)).add(request) is not None
 
 
 def test_columns_that_are_missing():

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.limits.limits import (
     MAX_ENVS_PER_ACTOR,
     MAX_EVENT_STATISTICS,
@@ -80,7 +81,7 @@ def statistics(n_statistics: int, n_epochs: int) -> list[rollout_pb2.EventStatis
 def test_what_a_rollout_costs_is_charged_and_not_only_its_tensors(changes):
     held = []
     assembler = RolloutAssembler(
-        SPACES, 3, 2, actor_id="a", incarnation=1, hold=lambda n_bytes, *, completes: held.append(n_bytes)
+        RolloutShape(SPACES, 3, 2), actor_id="a", incarnation=1, hold=lambda n_bytes, *, completes: held.append(n_bytes)
     )
     header = rollout_to_proto(make_rollout(1, env_seeds=(2**60, 2**60 + 1)))
     header.MergeFrom(rollout_pb2.Rollout(**changes))
@@ -101,7 +102,7 @@ def test_what_a_rollout_costs_is_charged_and_not_only_its_tensors(changes):
 def test_a_stream_remembers_where_columns_lie_and_not_the_episodes_beside_them():
     """Sixty-four headers of 1.5 MB were 100 MB for each stream, and more when they were parsed."""
     n_steps, n_envs = 40, 2
-    assembler = RolloutAssembler(SPACES, n_steps, n_envs, actor_id="a", incarnation=1)
+    assembler = RolloutAssembler(RolloutShape(SPACES, n_steps, n_envs), actor_id="a", incarnation=1)
     before = psutil.Process().memory_info().rss
     for n_final in range(64):
         places = [divmod(number, n_envs) for number in range(n_final)]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.history.codec import updates_from_protos
 from rollcast.services.joining.activity_codec import activity_from_proto
 from rollcast.services.policies.assembler import PolicyAssembler
@@ -40,14 +41,14 @@ def test_there_is_no_golden_file_too_many():
 def test_old_bytes_still_decode():
     assert space_from_proto(space_pb2.Space.FromString(golden("space"))) == SPACE
     request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout")))
-    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout(2, 2))
+    assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(request), rollout(2, 2))
     with_body = parse_request(golden("rollout_with_body"))
-    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_body), rollout(2, 2))
+    assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(*with_body), rollout(2, 2))
     with_report = parse_request(golden("rollout_with_report"))
-    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(*with_report), rollout(2, 2))
+    assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(*with_report), rollout(2, 2))
     assert activity_from_proto(with_report.request.report, actor_id="golden").policy_version == 7
     request = rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(golden("rollout_with_events")))
-    assert_same_rollout(RolloutAssembler({"0": SUBSTEP}, 2, 2).add(request), rollout_with_events())
+    assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(request), rollout_with_events())
     (update,) = updates_from_protos([history_pb2.WatchHistoryResponse.FromString(golden("history"))])
     assert (update.now_s, update.lanes[1].shares.tolist()) == (61.5, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
     activity = rollout_pb2.StreamRolloutsRequest.FromString(golden("actor_activity")).activity

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError, UnknownActorError
 from rollcast.services.joining.join import Relay
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
@@ -47,7 +48,7 @@ class _Learner:
     ) -> _Stream:
         if actor_id not in ("a", "b"):
             raise UnknownActorError("it has not joined")
-        stream = _Stream(FakeSink(), actor_id, incarnation, cancel, SMALL, 2, 2, STATE_SIZE, FRAME_STACK)
+        stream = _Stream(FakeSink(), actor_id, incarnation, cancel, RolloutShape(SMALL, 2, 2, STATE_SIZE, FRAME_STACK))
         stream.answer = answer
         answer(stream.progress())
         return stream

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from gymnasium import spaces
 
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
@@ -108,7 +109,7 @@ def statistics(folder: Path) -> Target:
     seeds = (rollout_to_proto(rollout_with_events()).SerializeToString(),)
 
     def decode(content: bytes) -> Mapping[str, Any]:
-        assembler = RolloutAssembler({"0": SUBSTEP}, 2, 2)
+        assembler = RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2))
         decoded = assembler.add(_Request(rollout=rollout_pb2.Rollout.FromString(content)))
         if decoded is None:
             return {}
@@ -176,7 +177,7 @@ def _rollouts() -> Sequence[Rollout]:
     return (small_rollout(), small_rollout(key="1", sequence=2))
 
 
-_UNUSED = RolloutAssembler(SMALL, _T, _B, state_size=STATE_SIZE, frame_stack=FRAME_STACK)
+_UNUSED = RolloutAssembler(RolloutShape(SMALL, _T, _B, STATE_SIZE, FRAME_STACK))
 
 
 def _assembler() -> RolloutAssembler:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     DuplicateSequenceError,
     MissingMessageError,
@@ -55,11 +56,7 @@ class FakeStream:
     actor_id: str
     incarnation: int
     cancel: Callable[[], None]
-    spaces: EnvironmentSpaces = field(default_factory=lambda: SPACES)
-    n_rollout_steps: int = 3
-    n_envs: int = 2
-    state_size: int = 0
-    frame_stack: int = 1
+    rollout_shape: RolloutShape = field(default_factory=lambda: RolloutShape(SPACES, 3, 2))
     activity_interval_s: float = 0.0
     activities: list[ActorActivity] = field(default_factory=list)
     came_alone: list[bool] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the learner waits for: the reason for the status, in words, and its log."""
+"""Reasons for which the learner waits: in words, for the status and for the log."""
 
 import logging
 import threading

@@ -13,6 +13,7 @@ from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.queueing.arrivals import Arrivals
 from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.queueing.stale_trajectories import StaleTrajectories
+from rollcast.services.columns.shape import RolloutShape
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.learning import Record, record_learning
 from tests.chaos.lineage import Lineage
@@ -42,12 +43,9 @@ def test_a_stale_rollout_keeps_its_place_among_those_of_a_batch(record: Record, 
         note_dropped=lambda piece: None,
     )
     assembly = Assembly(
-        bookkeeping_spaces(),
-        n_rollout_steps=N_STEPS,
+        RolloutShape(bookkeeping_spaces(), N_STEPS, state_size=3, frame_stack=3),
         batch_size=3 * len(SEEDS),
         copier=make_copier("cpu"),
-        state_size=3,
-        frame_stack=3,
     )
     for sequence, version in ((1, newest), (2, of_an_earlier_learner), (3, newest), (4, newest)):
         rollout = dataclasses.replace(played(sequence, N_STEPS), policy_version=version)

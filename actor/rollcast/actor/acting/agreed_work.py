@@ -1,5 +1,6 @@
 """Checks that an actor has the memory for the work it agreed to, before it allocates any."""
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.rollouts.size import check_rollout_size
@@ -21,11 +22,7 @@ def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, ma
     """
     n_envs = agreement.n_envs
     check_rollout_size(
-        spaces,
-        agreement.n_rollout_steps,
-        n_envs,
-        state_size=agreement.policy.state_size,
-        frame_stack=agreement.policy.frame_stack,
+        RolloutShape.played_with(agreement.policy, spaces, agreement.n_rollout_steps, n_envs),
         max_rollout_bytes=max_rollout_bytes,
         advice="that is what the learner asks of this actor: lower n_rollout_steps or envs_per_actor there, or raise "
         "--max-rollout-bytes here",

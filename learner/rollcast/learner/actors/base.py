@@ -20,6 +20,7 @@ from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.queueing.queue import RolloutSlice, SliceName
 from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInfo
 from rollcast.learner.waiting import WaitMonitor
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.status.description import LearnerDescription
@@ -346,12 +347,9 @@ class DistributedActors(ABC):
 
     def _make_assembly(self, copier: Copier, *, n_slots: int = N_SLOTS) -> Assembly:
         return Assembly(
-            self.policy.spaces,
-            n_rollout_steps=self.n_rollout_steps,
+            RolloutShape.played_with(self.policy.spec, self.policy.spaces, self.n_rollout_steps),
             batch_size=self.batch_size,
             copier=copier,
-            state_size=self.policy.spec.state_size,
-            frame_stack=self.policy.spec.frame_stack,
             n_slots=n_slots,
             # An actor that has played its rollout plays no other before the next policy.
             keeps_idle=self._deterministic,

@@ -6,7 +6,7 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.batching.batcher import N_SLOTS, Batcher, FinishedBatch
 from rollcast.learner.devices.copier import Copier
 from rollcast.learner.queueing.queue import RolloutSlice, SliceName
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.columns.shape import RolloutShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,44 +41,35 @@ class Assembly:
     """The batches that are being filled, one for each substep. For one thread at a time.
 
     Args:
-        spaces: The spaces by substep.
-        n_rollout_steps: See `Batcher`, as for those below.
-        batch_size: Likewise.
+        rollout_shape: The shape of the rollouts.
+        batch_size: See `Batcher`, as for those below.
         copier: Likewise.
-        state_size: Likewise.
-        frame_stack: Likewise.
         n_slots: Likewise.
         keeps_idle: Likewise.
     """
 
     def __init__(
         self,
-        spaces: EnvironmentSpaces,
+        rollout_shape: RolloutShape,
         *,
-        n_rollout_steps: int,
         batch_size: int,
         copier: Copier,
-        state_size: int,
-        frame_stack: int,
         n_slots: int = N_SLOTS,
         keeps_idle: bool = False,
     ) -> None:
         self._fillings = {
             key: _Filling(
                 Batcher(
-                    {key: substep},
-                    n_rollout_steps=n_rollout_steps,
+                    rollout_shape.of_substep(key),
                     batch_size=batch_size,
                     copier=copier,
-                    state_size=state_size,
-                    frame_stack=frame_stack,
                     n_slots=n_slots,
                     keeps_idle=keeps_idle,
                 ),
                 [],
                 [],
             )
-            for key, substep in spaces.items()
+            for key in rollout_shape.spaces
         }
 
     @property

@@ -12,10 +12,11 @@ from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.devices.copier import Copier, Fence
 from rollcast.learner.devices.staging import ArrayLayout, Staging, send_together
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.spaces.spaces import space_leaves
 
 # Two would do on the CPU: training uses one while the other is filled. The third leaves time for a copy to a GPU.
 N_SLOTS: Final = 3
@@ -177,31 +178,25 @@ class Batcher:
     one of another trajectory, if there is one in the batch.
 
     Args:
-        spaces: The spaces of the one substep that the rollouts hold.
-        n_rollout_steps: T.
+        rollout_shape: The shape of the rollouts, with the spaces of the one substep that they hold.
         batch_size: B, in trajectories.
         copier: Copies the batches to the device on which they are wanted.
-        state_size: S, the size of the recurrent state in the rollouts; 0: the policy is not recurrent.
-        frame_stack: K, the frames that the policy sees at once; the rollouts have the K - 1 before them.
         n_slots: The slots of the ring, at least 2.
         keeps_idle: True: trajectories without any transition have their places in the batch, and no weight.
     """
 
     def __init__(
         self,
-        spaces: EnvironmentSpaces,
+        rollout_shape: RolloutShape,
         *,
-        n_rollout_steps: int,
         batch_size: int,
         copier: Copier,
-        state_size: int = 0,
-        frame_stack: int = 1,
         n_slots: int = N_SLOTS,
         keeps_idle: bool = False,
     ) -> None:
         self._batch_size = batch_size
         self._keeps_idle = keeps_idle
-        layout = _layout(spaces, n_rollout_steps, batch_size, state_size=state_size, frame_stack=frame_stack)
+        layout = _layout(rollout_shape, batch_size)
         self._slots = [_Slot(layout, copier) for _ in range(n_slots)]
         self._current = 0
         self._filled = 0
@@ -304,17 +299,16 @@ class Batcher:
                 arrays.append(columns.final_observation[path][wanted])
 
 
-def _layout(
-    spaces: EnvironmentSpaces, n_steps: int, batch_size: int, *, state_size: int, frame_stack: int
-) -> _Columns[ArrayLayout]:
+def _layout(rollout_shape: RolloutShape, batch_size: int) -> _Columns[ArrayLayout]:
     """Returns the shapes and dtypes of the columns of a slot."""
 
     def leaves_of(leaves: Mapping[str, LeafSchema], *leading: int) -> dict[str, ArrayLayout]:
         return {path: ((*leading, *leaf.shape), leaf.dtype) for path, leaf in leaves.items()}
 
-    shape = n_steps, batch_size
+    shape = rollout_shape.n_rollout_steps, batch_size
+    state_size, frame_stack = rollout_shape.state_size, rollout_shape.frame_stack
     substeps: dict[str, _SubstepColumns[ArrayLayout]] = {}
-    for key, substep in spaces.items():
+    for key, substep in rollout_shape.spaces.items():
         leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()}
         action = leaf_schema(substep.action)
         substeps[key] = _SubstepColumns(

@@ -209,13 +209,9 @@ class RecoveredRollouts:
         if payload is None:
             raise RecordingError("it does not fit its digest")
         rollout = RolloutAssembler(
-            self._header.spaces,
-            self._header.n_rollout_steps,
-            entry.n_envs,
+            self._header.of_envs(entry.n_envs),
             actor_id=entry.actor_id,
             incarnation=entry.incarnation,
-            state_size=self._header.state_size,
-            frame_stack=self._header.frame_stack,
         ).assemble(*payload)
         written = entry.sequence, entry.n_trajectories, entry.policy_version
         read = rollout.sequence, rollout.n_envs, rollout.policy_version

@@ -30,6 +30,7 @@ from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
 from rollcast.learner.reward_clip import with_clipped_rewards
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidInputError, LimitExceededError, NotReadyError
 from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.rollouts.rollouts import Rollout
@@ -107,11 +108,8 @@ class ReplayBuffer:
         self.frame_stack: Final = frame_stack
         check_sequences(settings, n_rollout_steps, state_size=state_size)
         self._layout = make_layout(
-            spaces,
-            n_rollout_steps=n_rollout_steps,
+            RolloutShape(spaces, n_rollout_steps, state_size=state_size, frame_stack=frame_stack),
             log_prob=settings.keeps_log_prob,
-            state_size=state_size,
-            frame_stack=frame_stack,
         )
         device = device_of_columns(settings, learner_device)
         self._planned = plan_size(settings, self._layout, batch_size=batch_size, device=device)

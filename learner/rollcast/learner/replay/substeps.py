@@ -12,6 +12,7 @@ from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.free_memory import check_memory, describe_available, format_bytes
 from rollcast.learner.replay.parts import device_of_columns, plan_size
 from rollcast.learner.replay.settings import ReplaySettings
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -74,11 +75,8 @@ def make_buffers(
     sizes = {}
     for key, substep in spaces.items():
         layout = make_layout(
-            {key: substep},
-            n_rollout_steps=n_rollout_steps,
+            RolloutShape({key: substep}, n_rollout_steps, state_size=state_size, frame_stack=frame_stack),
             log_prob=settings.keeps_log_prob,
-            state_size=state_size,
-            frame_stack=frame_stack,
         )
         sizes[key] = plan_size(settings, layout, batch_size=batch_size, device=device)
     n_bytes = sum(size.n_bytes for size in sizes.values())

@@ -35,11 +35,7 @@ class _BundledIntakeStream:
         self._answer = answer
         self.actor_id = stream.actor_id
         self.incarnation = stream.incarnation
-        self.spaces = stream.spaces
-        self.n_rollout_steps = stream.n_rollout_steps
-        self.n_envs = stream.n_envs
-        self.state_size = stream.state_size
-        self.frame_stack = stream.frame_stack
+        self.rollout_shape = stream.rollout_shape
         self.activity_interval_s = stream.activity_interval_s
         self._lock = threading.Lock()  # guards the two below, and what else may change in a subclass
         # A thread passes a rollout on. It goes on with the next, or closes the stream, when it has done so.

@@ -14,6 +14,7 @@ from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream, SharedParts, WriteAheadLog
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RefusedError, TrainingEndedError
 from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
@@ -43,10 +44,8 @@ class RolloutIntake:
         registry: The actors that have joined.
         destination: Takes accepted rollouts.
         seeds: The seeds that actors are given.
-        spaces: The spaces that every actor's environments must have.
+        rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
         policy: The policy that every actor builds.
-        n_rollout_steps: T.
-        envs_per_actor: The environments of an actor that leaves their number to the learner.
         rule: Says how credits are given.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: Takes evaluators in; None: none may join.
@@ -61,10 +60,8 @@ class RolloutIntake:
         destination: RolloutDestination,
         *,
         seeds: ActorSeeds,
-        spaces: EnvironmentSpaces,
+        rollout_shape: RolloutShape,
         policy: PolicySpec,
-        n_rollout_steps: int,
-        envs_per_actor: int,
         rule: CreditRule | None = None,
         durable: WriteAheadLog | None = None,
         evaluations: Evaluations | None = None,
@@ -78,15 +75,11 @@ class RolloutIntake:
             destination=destination,
             durable=durable,
             rule=rule or CreditRule(),
-            spaces=spaces,
-            n_rollout_steps=n_rollout_steps,
-            state_size=policy.state_size,
-            frame_stack=policy.frame_stack,
+            rollout_shape=rollout_shape,
             memory=memory,
         )
         self._seeds = seeds
         self._policy = policy
-        self._envs_per_actor = envs_per_actor
         self._max_rollout_bytes = max_rollout_bytes
         # By this number, actors that come back tell whether the learner is still the same; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
@@ -137,8 +130,10 @@ class RolloutIntake:
                 "training has ended; expected a run that goes on; start a learner that trains, or begin another run"
             )
         self._check_network(offer)
-        check_spaces_match(parts.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer))
-        has_own_order = leaf_order(offer.spaces) != leaf_order(parts.spaces)
+        check_spaces_match(
+            parts.rollout_shape.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer)
+        )
+        has_own_order = leaf_order(offer.spaces) != leaf_order(parts.rollout_shape.spaces)
         # A rollout that comes by a relay stays on its way.
         if (
             offer.follows_redirect
@@ -148,12 +143,12 @@ class RolloutIntake:
             logger.info("%s is sent to the learner at %s", _actor(offer), elsewhere)
             return self._redirect(offer, elsewhere)
         if offer.role is ActorRole.EVALUATE:
-            return self._join_evaluator(offer, parts.spaces if has_own_order else None)
+            return self._join_evaluator(offer, parts.rollout_shape.spaces if has_own_order else None)
         offer = dataclasses.replace(
             offer,
-            n_envs=offer.n_envs or self._envs_per_actor,
+            n_envs=offer.n_envs or self._parts.rollout_shape.n_envs,
             # equal to the learner's, which are kept once for all actors
-            spaces=parts.spaces,
+            spaces=parts.rollout_shape.spaces,
         )
         self._check_n_envs(offer)
         record = parts.registry.join(offer)
@@ -166,7 +161,7 @@ class RolloutIntake:
             slot=record.slot,
             incarnation=record.incarnation,
             acknowledged_sequence=record.acknowledged_sequence,
-            n_rollout_steps=parts.n_rollout_steps,
+            n_rollout_steps=parts.rollout_shape.n_rollout_steps,
             env_seed=env_seed,
             agent_seed=agent_seed,
             policy=self._policy,
@@ -178,7 +173,7 @@ class RolloutIntake:
             policy_version=parts.rule.policy_version() if offer.via else parts.rule.sent_version(record.actor_id),
             activity_interval_s=parts.activity_interval_s(record),
             report_with_rollout=True,
-            spaces=parts.spaces if has_own_order else None,
+            spaces=parts.rollout_shape.spaces if has_own_order else None,
         )
 
     def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:
@@ -188,12 +183,12 @@ class RolloutIntake:
             slot=0,
             incarnation=1,
             acknowledged_sequence=0,
-            n_rollout_steps=self._parts.n_rollout_steps,
+            n_rollout_steps=self._parts.rollout_shape.n_rollout_steps,
             env_seed=0,
             agent_seed=0,
             policy=self._policy,
             max_message_bytes=MAX_MESSAGE_BYTES,
-            n_envs=offer.n_envs or self._envs_per_actor,
+            n_envs=offer.n_envs or self._parts.rollout_shape.n_envs,
             evaluation=EvaluationPlan(n_episodes=1, seed=0) if offer.role is ActorRole.EVALUATE else None,
             learner_address=address,
         )
@@ -209,7 +204,7 @@ class RolloutIntake:
             slot=0,
             incarnation=incarnation,
             acknowledged_sequence=0,
-            n_rollout_steps=self._parts.n_rollout_steps,
+            n_rollout_steps=self._parts.rollout_shape.n_rollout_steps,
             env_seed=plan.seed,
             agent_seed=plan.seed,
             policy=self._policy,
@@ -229,11 +224,11 @@ class RolloutIntake:
             batch_size: The size of a batch; 0 if this process does not learn.
         """
         return LearnerDescription(
-            spaces=self._parts.spaces,
+            spaces=self._parts.rollout_shape.spaces,
             policy=self._policy,
-            n_rollout_steps=self._parts.n_rollout_steps,
+            n_rollout_steps=self._parts.rollout_shape.n_rollout_steps,
             batch_size=batch_size,
-            n_envs=self._envs_per_actor,
+            n_envs=self._parts.rollout_shape.n_envs,
             algorithm=algorithm,
             software_version=software_version(),
         )
@@ -317,17 +312,13 @@ class RolloutIntake:
             )
 
     def _check_n_envs(self, offer: JoinOffer) -> None:
-        if self._parts.rule.in_step and offer.n_envs != self._envs_per_actor:
+        if self._parts.rule.in_step and offer.n_envs != self._parts.rollout_shape.n_envs:
             raise ProtocolMismatchError(
                 f"{_actor(offer)} steps {offer.n_envs} environments, and this learner collects deterministically from "
-                f"actors of {self._envs_per_actor}; expected as many: start it without --envs-per-actor"
+                f"actors of {self._parts.rollout_shape.n_envs}; expected as many: start it without --envs-per-actor"
             )
         check_rollout_size(
-            self._parts.spaces,
-            self._parts.n_rollout_steps,
-            offer.n_envs,
-            state_size=self._parts.state_size,
-            frame_stack=self._parts.frame_stack,
+            self._parts.rollout_shape.of_envs(offer.n_envs),
             max_rollout_bytes=self._max_rollout_bytes,
             advice="lower n_rollout_steps, or the environments of the actor (--envs-per-actor), or raise "
             "--limits.max-rollout-bytes of the learner",

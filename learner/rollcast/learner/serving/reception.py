@@ -17,6 +17,7 @@ from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import WriteAheadLog
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import encode_policy
@@ -60,6 +61,10 @@ class ActorsWork(NamedTuple):
     envs_per_actor: int
     seeds: ActorSeeds
     names: tuple[str, ...]
+
+    def rollout_shape(self, policy: TorchPolicy) -> RolloutShape:
+        """Returns the shape of the rollouts of an actor that leaves the number of its environments to the learner."""
+        return RolloutShape.played_with(policy.spec, policy.spaces, self.n_rollout_steps, self.envs_per_actor)
 
 
 class EarlierLearner(NamedTuple):
@@ -147,10 +152,8 @@ class Reception:
             self.registry,
             destination,
             seeds=work.seeds,
-            spaces=policy.spaces,
+            rollout_shape=work.rollout_shape(policy),
             policy=policy.spec,
-            n_rollout_steps=work.n_rollout_steps,
-            envs_per_actor=work.envs_per_actor,
             rule=CreditRule(
                 policy_version=lambda: publisher.version,
                 bounded_staleness=bounded_staleness,
@@ -279,11 +282,7 @@ def check_sizes(policy: TorchPolicy, work: ActorsWork, limits: Limits, *, starts
     if starts_actors:
         # Actors that dial in may step fewer environments, so they are checked when they join.
         check_rollout_size(
-            policy.spaces,
-            work.n_rollout_steps,
-            work.envs_per_actor,
-            state_size=policy.spec.state_size,
-            frame_stack=policy.spec.frame_stack,
+            work.rollout_shape(policy),
             max_rollout_bytes=limits.max_rollout_bytes,
             advice="lower n_rollout_steps or envs_per_actor, or raise --limits.max-rollout-bytes",
         )

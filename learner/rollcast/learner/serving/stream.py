@@ -15,6 +15,7 @@ from rollcast.learner.serving.credits import CreditRule, StreamCredits
 from rollcast.learner.serving.records import ActorRecord
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.rounds import Place
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     DuplicateSequenceError,
     LimitExceededError,
@@ -28,7 +29,6 @@ from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVIT
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
-from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +94,7 @@ class SharedParts:
         destination: Takes accepted rollouts.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         rule: Says how credits are given.
-        spaces: The environment's spaces.
-        n_rollout_steps: T.
-        state_size: S of the recurrent state in rollouts; 0 if the policy is not recurrent.
-        frame_stack: K, the frames that the policy sees at once.
+        rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
         memory: Remembers what the actors do; None: nobody does.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
@@ -107,10 +104,7 @@ class SharedParts:
     destination: RolloutDestination
     durable: WriteAheadLog | None
     rule: CreditRule
-    spaces: EnvironmentSpaces
-    n_rollout_steps: int
-    state_size: int
-    frame_stack: int
+    rollout_shape: RolloutShape
     memory: RunHistory | None = None
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -153,15 +147,11 @@ class IntakeStream:
         self._encoder = RolloutEncoder()  # for the log
         self.actor_id = record.actor_id
         self.incarnation = record.incarnation
-        self.spaces = parts.spaces
-        self.n_rollout_steps = parts.n_rollout_steps
-        self.state_size = parts.state_size
-        self.frame_stack = parts.frame_stack
-        self.n_envs = record.offer.n_envs
+        self.rollout_shape = parts.rollout_shape.of_envs(record.offer.n_envs)
         self.activity_interval_s = parts.activity_interval_s(record)
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
-        self._n_trajectories = self.n_envs * max(substep.n_agents for substep in self.spaces.values())
+        self._n_trajectories = max(self.rollout_shape.step_shape(key)[1] for key in self.rollout_shape.spaces)
         self._credits = StreamCredits(
             parts.destination,
             self._n_trajectories,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinAgreement
@@ -107,11 +108,9 @@ class RelayedStream:
         self._policies = policies
         self.actor_id = agreement.actor_id
         self.incarnation = agreement.incarnation
-        self.spaces = spaces
-        self.n_rollout_steps = agreement.n_rollout_steps
-        self.n_envs = agreement.n_envs
-        self.state_size = agreement.policy.state_size
-        self.frame_stack = agreement.policy.frame_stack
+        self.rollout_shape = RolloutShape.played_with(
+            agreement.policy, spaces, agreement.n_rollout_steps, agreement.n_envs
+        )
         self.activity_interval_s = agreement.activity_interval_s
         self._messages: list[bytes] = []
         # when the next report of the actor's time may go on

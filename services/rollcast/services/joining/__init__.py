@@ -1,1 +1,1 @@
-"""What actors and learner say to each other beside rollouts: joining, what an actor does, evaluations."""
+"""Messages of actors and learner beside rollouts: joining, what an actor does, evaluations."""

@@ -9,17 +9,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from rollcast.services.columns.schema import SubstepSchema
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.limits.texts import quoted
-from rollcast.services.rollouts.column_schema import SubstepSchema
 from rollcast.services.rollouts.header_check import HeaderCheck, SubstepHeaderCheck, describe, refuse
 from rollcast.services.rollouts.layout import RolloutLayout
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics_codec import event_statistics_from_proto, event_values_from_proto
 from rollcast.services.rollouts.value_check import environment_at
 from rollcast.services.spaces.leaf_schema import INT32
-from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.v1 import rollout_pb2
 
 _NO_BODY: Final = memoryview(b"")
@@ -63,41 +63,26 @@ class RolloutAssembler:
     as agreed. After an error the assembler cannot be used again: the stream must end.
 
     Args:
-        spaces: The spaces agreed at Join.
-        n_rollout_steps: T.
-        n_envs: Environments of the actor; B is that times the agents of the rollout's substep.
+        rollout_shape: The shape of the actor's rollouts, as agreed at Join.
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
-        state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
-        frame_stack: K, the frames that the policy sees at once; every rollout has the K - 1 before it.
         hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
     """
 
     def __init__(
         self,
-        spaces: EnvironmentSpaces,
-        n_rollout_steps: int,
-        n_envs: int,
+        rollout_shape: RolloutShape,
         max_rollout_bytes: int | None = None,
         *,
         actor_id: str | None = None,
         incarnation: int | None = None,
-        state_size: int = 0,
-        frame_stack: int = 1,
         hold: Hold = lambda _n_bytes, *, completes: None,
     ) -> None:
         self._hold = hold
         self._max_rollout_bytes = max_rollout_bytes
         self._header_check = HeaderCheck(
-            spaces,
-            n_rollout_steps,
-            n_envs,
-            max_rollout_bytes=max_rollout_bytes,
-            actor_id=actor_id,
-            incarnation=incarnation,
-            state_size=state_size,
-            frame_stack=frame_stack,
+            rollout_shape, max_rollout_bytes=max_rollout_bytes, actor_id=actor_id, incarnation=incarnation
         )
         self._pending: _Pending | None = None
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.schema import column_name
 from rollcast.services.joining.activity import ActorActivity
 from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
-from rollcast.services.rollouts.column_schema import column_name
 from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
 from rollcast.services.rollouts.statistics_codec import fill_statistics
 from rollcast.services.wire.message_body import append_body

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
+from rollcast.services.columns.schema import FINAL_AXES, STEP_AXES, ColumnSchema, SubstepSchema
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
 from rollcast.services.limits.texts import quoted, quoted_names
-from rollcast.services.rollouts.column_schema import FINAL_AXES, STEP_AXES, ColumnSchema, SubstepSchema
 from rollcast.services.rollouts.layout import Column, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem
 from rollcast.services.spaces.leaf_schema import BOOL, FLOAT32, INT32, LeafSchema
-from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.wire.tensors import tensor_header
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
@@ -22,41 +22,25 @@ class HeaderCheck:
     """Finds the check for a rollout's header: one for each agreed substep. Used by one thread.
 
     Args:
-        spaces: The spaces agreed at Join.
-        n_rollout_steps: T.
-        n_envs: Environments of the actor; B is that times the agents of the substep.
+        rollout_shape: The shape of the actor's rollouts, as agreed at Join.
         max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
         actor_id: The actor that every rollout must name; None: any.
         incarnation: The incarnation that every rollout must name; None: any.
-        state_size: S, the size of the recurrent state in every rollout; 0: the policy is not recurrent.
-        frame_stack: K, the frames that the policy sees at once; every rollout has the K - 1 before it.
     """
 
     def __init__(
         self,
-        spaces: EnvironmentSpaces,
-        n_rollout_steps: int,
-        n_envs: int,
+        rollout_shape: RolloutShape,
         *,
         max_rollout_bytes: int | None = None,
         actor_id: str | None = None,
         incarnation: int | None = None,
-        state_size: int = 0,
-        frame_stack: int = 1,
     ) -> None:
         self._actor_id = actor_id
         self._incarnation = incarnation
         self._substeps = {
-            key: SubstepHeaderCheck(
-                key,
-                substep,
-                n_rollout_steps,
-                n_envs * substep.n_agents,
-                max_rollout_bytes=max_rollout_bytes,
-                state_size=state_size,
-                frame_stack=frame_stack,
-            )
-            for key, substep in spaces.items()
+            key: SubstepHeaderCheck(key, rollout_shape, max_rollout_bytes=max_rollout_bytes)
+            for key in rollout_shape.spaces
         }
 
     def check(self, header: rollout_pb2.Rollout) -> tuple["SubstepHeaderCheck", RolloutLayout]:
@@ -95,31 +79,15 @@ class SubstepHeaderCheck:
 
     Args:
         key: The substep's key.
-        spaces: The substep's spaces.
-        n_steps: T.
-        n_trajectories: B.
+        rollout_shape: As for `HeaderCheck`.
         max_rollout_bytes: As for `HeaderCheck`.
-        state_size: As for `HeaderCheck`.
-        frame_stack: As for `HeaderCheck`.
     """
 
-    def __init__(
-        self,
-        key: str,
-        spaces: SubstepSpaces,
-        n_steps: int,
-        n_trajectories: int,
-        *,
-        max_rollout_bytes: int | None,
-        state_size: int = 0,
-        frame_stack: int = 1,
-    ) -> None:
+    def __init__(self, key: str, rollout_shape: RolloutShape, *, max_rollout_bytes: int | None) -> None:
         self.key: Final = key
-        self.step_shape: Final = (n_steps, n_trajectories)
-        self.n_agents: Final = spaces.n_agents
-        self.schema: Final = SubstepSchema.of(
-            key, spaces, n_steps, n_trajectories, state_size=state_size, frame_stack=frame_stack
-        )
+        self.step_shape: Final = rollout_shape.step_shape(key)
+        self.n_agents: Final = rollout_shape.spaces[key].n_agents
+        self.schema: Final = SubstepSchema.of(key, rollout_shape)
         flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
         self._scalars = {
             name: ColumnSchema.of(name, LeafSchema(dtype), STEP_AXES, self.step_shape)

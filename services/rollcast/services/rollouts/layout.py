@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.rollouts.column_schema import ColumnSchema
+from rollcast.services.columns.schema import ColumnSchema
 from rollcast.services.spaces.leaf_schema import LeafSchema
 from rollcast.services.wire.tensors import tensor_content
 from rollcast.v1 import tensor_pb2

@@ -93,7 +93,7 @@ class RolloutWriter:
         """
         message = rollout_to_proto(rollout)
         # A new one each time: after an error an assembler cannot be used again, but the file can.
-        _assembler(self._header, MAX_MESSAGE_BYTES).add(rollout_pb2.StreamRolloutsRequest(rollout=message))
+        RolloutAssembler(self._header, MAX_MESSAGE_BYTES).add(rollout_pb2.StreamRolloutsRequest(rollout=message))
         self._write(message)
         self.n_rollouts += 1
 
@@ -213,7 +213,7 @@ class _Reader:
                 path,
             )
         self._max_rollout_bytes = self.header.max_rollout_bytes
-        self._assembler = _assembler(self.header, self._n_bytes)
+        self._assembler = RolloutAssembler(self.header, self._n_bytes)
 
     def next_rollout(self) -> Rollout | None:
         """Returns the next rollout; None at the end of the file."""
@@ -306,17 +306,6 @@ def _check_seal(payload: bytes) -> None:
         raise RecordingError(
             f"its {len(payload)} bytes do not match its digest; expected what was written; it is damaged: copy it again"
         )
-
-
-def _assembler(header: RecordingHeader, max_rollout_bytes: int) -> RolloutAssembler:
-    return RolloutAssembler(
-        header.spaces,
-        header.n_rollout_steps,
-        header.n_envs,
-        max_rollout_bytes,
-        state_size=header.state_size,
-        frame_stack=header.frame_stack,
-    )
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -5,6 +5,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidInputError, ProtocolMismatchError, RecordingError
 from rollcast.services.joining.join import PROTOCOL_VERSION
 from rollcast.services.limits.limits import (
@@ -16,7 +17,7 @@ from rollcast.services.limits.limits import (
 from rollcast.services.limits.texts import quoted, shortened
 from rollcast.services.rollouts.size import rollout_bytes
 from rollcast.services.spaces.codec import environment_spaces_from_proto, environment_spaces_to_proto
-from rollcast.services.spaces.spaces import EnvironmentSpaces, check_action_space_supported
+from rollcast.services.spaces.spaces import check_action_space_supported
 from rollcast.services.version import software_version
 from rollcast.v1 import recording_pb2
 
@@ -33,30 +34,18 @@ _NAMES_BYTES: Final = 2 * MAX_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingHeader:
+class RecordingHeader(RolloutShape):
     """The header of a file of rollouts; field by field as `rollcast.v1.RecordingHeader` documents it."""
 
-    spaces: EnvironmentSpaces
-    n_rollout_steps: int
     n_envs: int
     env_id: str = ""
     played_by: str = ""
     software_version: str = ""
-    state_size: int = 0
-    frame_stack: int = 1
 
     @property
     def max_rollout_bytes(self) -> int:
         """The largest size of a rollout in the file: every observation could also be a final one."""
-        n_bytes = rollout_bytes(
-            self.spaces,
-            self.n_rollout_steps,
-            self.n_envs,
-            state_size=self.state_size,
-            frame_stack=self.frame_stack,
-            step_bytes=_STEP_BYTES,
-            has_finals=True,
-        )
+        n_bytes = rollout_bytes(self, step_bytes=_STEP_BYTES, has_finals=True)
         return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
 
 

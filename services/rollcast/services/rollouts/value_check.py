@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.rollouts.column_schema import (
+from rollcast.services.columns.schema import (
     FINAL_AXES,
     LAST_AXES,
     PREVIOUS_AXES,

@@ -1,4 +1,4 @@
-"""What every call of a server goes through, step by step, from its token to the status of its error."""
+"""Takes every call of a server through the same steps, from its token to the status of its error."""
 
 import contextlib
 import itertools

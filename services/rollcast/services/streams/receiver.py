@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import DamagedMessageError, RollcastError, UnreadableMessageError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
 from rollcast.services.joining.activity_codec import ActivityRate, activity_from_proto
@@ -13,7 +14,6 @@ from rollcast.services.joining.failure_codec import failure_from_proto
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.assembler import Hold, RolloutAssembler
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
-from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.message_body import split_body
 from rollcast.services.wire.seal import damaged, find_seal, matches_seal
 from rollcast.v1 import rollout_pb2
@@ -80,24 +80,8 @@ class RolloutStream(Protocol):
         """The number of the actor's process."""
 
     @property
-    def spaces(self) -> EnvironmentSpaces:
-        """The spaces agreed at Join."""
-
-    @property
-    def n_rollout_steps(self) -> int:
-        """T of its rollouts."""
-
-    @property
-    def n_envs(self) -> int:
-        """B of its rollouts."""
-
-    @property
-    def state_size(self) -> int:
-        """S of the recurrent state in its rollouts; 0 if the policy is not recurrent."""
-
-    @property
-    def frame_stack(self) -> int:
-        """K, the frames that the policy sees at once."""
+    def rollout_shape(self) -> RolloutShape:
+        """The shape of its rollouts, as agreed at Join."""
 
     @property
     def activity_interval_s(self) -> float:
@@ -211,14 +195,10 @@ class RolloutReceiver:
         self.has_failed = False
         self._rate = ActivityRate(stream.activity_interval_s, actor_id=stream.actor_id)
         self._assembler = RolloutAssembler(
-            stream.spaces,
-            stream.n_rollout_steps,
-            stream.n_envs,
+            stream.rollout_shape,
             max_rollout_bytes,
             actor_id=stream.actor_id,
             incarnation=stream.incarnation,
-            state_size=stream.state_size,
-            frame_stack=stream.frame_stack,
             hold=hold,
         )
 

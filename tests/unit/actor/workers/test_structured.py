@@ -19,6 +19,7 @@ from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.actor.workers.structured import StructuredRolloutWorker
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.assembler import RolloutAssembler
@@ -125,7 +126,7 @@ def test_episodes_are_told_by_agent():
 
 def test_rollouts_travel():
     worker = worker_of(ScriptedEnv([alternating(7)]), ScriptedEnv([alternating(2)]), n_steps=3)
-    assembler = RolloutAssembler(SPACES, 3, 2, actor_id="a", incarnation=2)
+    assembler = RolloutAssembler(RolloutShape(SPACES, 3, 2), actor_id="a", incarnation=2)
     encoder = RolloutEncoder()
     for _ in range(10):
         rollout = worker.collect()

@@ -15,6 +15,7 @@ from rollcast.learner.batching.batcher import N_SLOTS
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.queueing.arrivals import Arrivals
 from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
+from rollcast.services.columns.shape import RolloutShape
 from tests.delayed_copier import DelayedCopier
 from tests.processes import wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
@@ -43,12 +44,9 @@ class Trainer:
     def __init__(self, *, capacity: int = 2 * BATCH, copier: Copier | None = None, batch_size: int = BATCH) -> None:
         self.queue = RolloutQueue(capacity)
         self.assembly = Assembly(
-            CARTPOLE_LIKE,
-            n_rollout_steps=3,
+            RolloutShape(CARTPOLE_LIKE, 3),
             batch_size=batch_size,
             copier=copier or make_copier("cpu"),
-            state_size=0,
-            frame_stack=1,
             n_slots=N_SLOTS + 1,
         )
         self.stale_below = 0

@@ -10,6 +10,7 @@ from rollcast.learner.batching.batcher import N_SLOTS, Batcher, FinishedBatch
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.devices.staging import Staging
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
@@ -20,7 +21,7 @@ from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 def make_batcher(batch_size: int, copier: Copier | None = None, *, keeps_idle: bool = False) -> Batcher:
     copier = copier or make_copier("cpu")
-    return Batcher(CARTPOLE_LIKE, n_rollout_steps=3, batch_size=batch_size, copier=copier, keeps_idle=keeps_idle)
+    return Batcher(RolloutShape(CARTPOLE_LIKE, 3), batch_size=batch_size, copier=copier, keeps_idle=keeps_idle)
 
 
 def test_rollouts_are_put_side_by_side_and_cut_where_a_batch_is_full():

@@ -12,6 +12,7 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.stores.rollouts import RolloutStore
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
 from rollcast.learner.replay.stores.transitions import TransitionStore
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError
 from tests.played_rollouts import SPACES
 from tests.unit.learner.replay.test_buffer import T, make_buffer
@@ -60,7 +61,7 @@ def test_rejects_buffer_larger_than_free_memory(monkeypatch: pytest.MonkeyPatch)
 )
 def test_settings_choose_store_and_sampler(settings: dict, store_type: type, sampler_type: type[Sampler]):
     replay = ReplaySettings(**{"capacity": 40, **settings})
-    layout = make_layout(SPACES, n_rollout_steps=T, log_prob=replay.keeps_log_prob)
+    layout = make_layout(RolloutShape(SPACES, T), log_prob=replay.keeps_log_prob)
     store = make_store(replay, layout, plan_size(replay, layout, batch_size=2), discount=0.9)
     assert type(store) is store_type
     assert type(make_sampler(replay, store, np.random.default_rng(0))) is sampler_type
@@ -68,7 +69,7 @@ def test_settings_choose_store_and_sampler(settings: dict, store_type: type, sam
 
 def test_plans_the_largest_capacity_within_the_bytes():
     replay = ReplaySettings(capacity=1_000_000, capacity_bytes=1_400_000)
-    layout = make_layout(SPACES, n_rollout_steps=T, log_prob=False)
+    layout = make_layout(RolloutShape(SPACES, T), log_prob=False)
     size = plan_size(replay, layout, batch_size=2)
     assert size.n_bytes <= 1_400_000
     larger = ReplaySettings(capacity=size.capacity + 1)

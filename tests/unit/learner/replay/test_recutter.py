@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.recutter import Recutter
 from rollcast.learner.replay.stores.row_plan import plan_rows
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.buffers import make_buffer
 from tests.played_rollouts import SPACES, World, check_transitions, random_ends, states
@@ -86,7 +87,7 @@ def recordings(draw: st.DrawFn) -> list[Rollout]:
 def test_keeps_all_transitions_except_the_counted_drops(recording: list[Rollout], n_steps: int, fills_up: bool):
     recutter = Recutter(n_steps, fills_up=fills_up)
     cut = list(recutter.recut(recording))
-    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=True)
+    layout = make_layout(RolloutShape(SPACES, n_steps), log_prob=True)
     for rollout in cut:
         layout.check(rollout)
         plan_rows(rollout)

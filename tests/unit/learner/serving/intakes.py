@@ -10,6 +10,7 @@ from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from tests.rollouts import CARTPOLE_LIKE
@@ -44,10 +45,8 @@ class Intake:
             self.registry,
             self.queue,
             seeds=ActorSeeds(0, env_seeds=(11, 12)),
-            spaces=CARTPOLE_LIKE,
+            rollout_shape=RolloutShape(CARTPOLE_LIKE, 3, 4),
             policy=PolicySpec(network=network),
-            n_rollout_steps=3,
-            envs_per_actor=4,
             rule=rule,
             memory=memory,
         )

@@ -9,6 +9,7 @@ from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     LimitExceededError,
     NotReadyError,
@@ -30,10 +31,8 @@ def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():
         ActorRegistry(max_actors=2, join_lease_s=60.0),
         RolloutQueue(4),
         seeds=ActorSeeds(0),
-        spaces=CARTPOLE_LIKE,
+        rollout_shape=RolloutShape(CARTPOLE_LIKE, 3, 4),
         policy=PolicySpec(),
-        n_rollout_steps=3,
-        envs_per_actor=4,
         max_rollout_bytes=1000,
     )
     intake.join(offer(n_envs=2))
@@ -50,7 +49,7 @@ def test_join_agrees_on_the_work():
 def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
     intake = Intake()
     assert intake.intake.join(offer(n_envs=3)).n_envs == 3
-    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).n_envs == 4
+    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).rollout_shape.n_envs == 4
     assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
 
 

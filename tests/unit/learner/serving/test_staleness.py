@@ -14,6 +14,7 @@ from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import NotReadyError
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import PolicySpec
@@ -139,10 +140,8 @@ def test_rollout_is_at_most_so_many_updates_old(
         registry,
         learner.queue,
         seeds=ActorSeeds(0),
-        spaces=CARTPOLE_LIKE,
+        rollout_shape=RolloutShape(CARTPOLE_LIKE, 1, 1),
         policy=PolicySpec(),
-        n_rollout_steps=1,
-        envs_per_actor=1,
     )
     actors = [Actor(index, intake, learner, n_envs) for index in range(n_actors)]
     on_their_way: list[tuple[IntakeStream, Rollout]] = []

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -22,7 +23,7 @@ def test_leaves_come_in_any_order_and_are_returned_in_that_of_the_space():
 
 
 def test_assembler_accepts_one_rollout_after_the_other():
-    assembler = RolloutAssembler(PIXELS, 100, 8)
+    assembler = RolloutAssembler(RolloutShape(PIXELS, 100, 8))
     encoder = RolloutEncoder()
     for sequence in (1, 2):
         rollout = random_rollout(PIXELS, 100, 8, sequence=sequence, seed=sequence)

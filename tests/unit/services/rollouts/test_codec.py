@@ -7,6 +7,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.rollouts.assembler import RolloutAssembler
@@ -20,7 +21,7 @@ PIXELS = {"0": SubstepSpaces(observation=spaces.Box(0, 255, (64, 64), np.uint8),
 
 
 def assemble(environment, rollout, n_steps, n_envs, **options):
-    assembler = RolloutAssembler(environment, n_steps, n_envs, actor_id="a", incarnation=1, **options)
+    assembler = RolloutAssembler(RolloutShape(environment, n_steps, n_envs), actor_id="a", incarnation=1, **options)
     rollouts = [assembler.add(*parse_request(message)) for message in RolloutEncoder().encode(rollout)]
     assert rollouts[:-1] == [None] * (len(rollouts) - 1)
     return rollouts[-1]
@@ -38,7 +39,7 @@ def test_round_trip_in_one_message(n_steps, n_envs, n_final, has_valid, seed):
 @given(st.lists(st.sampled_from(["0", "1"]), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
 @settings(max_examples=30)
 def test_rollouts_of_several_substeps_come_in_any_order_over_one_stream(keys, n_envs, seed):
-    encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, n_envs)
+    encoder, assembler = RolloutEncoder(), RolloutAssembler(RolloutShape(NESTED, 3, n_envs))
     for sequence, key in enumerate(keys, start=1):
         rollout = random_rollout(NESTED, 3, n_envs, key=key, sequence=sequence, seed=seed)
         assert rollout.reward.shape == (3, n_envs * NESTED[key].n_agents)
@@ -60,7 +61,7 @@ def test_round_trip_in_frames_cut_anywhere(frame_bytes, seed):
 def test_round_trip_as_one_message_of_any_protobuf_library(n_steps, n_envs, n_final, seed):
     rollout = random_rollout(NESTED, n_steps, n_envs, n_final=min(n_final, n_steps * n_envs), seed=seed)
     serialized = rollout_pb2.StreamRolloutsRequest(rollout=rollout_to_proto(rollout)).SerializeToString()
-    assembler = RolloutAssembler(NESTED, n_steps, n_envs)
+    assembler = RolloutAssembler(RolloutShape(NESTED, n_steps, n_envs))
     assert_same_rollout(assembler.add(*parse_request(serialized)), rollout)
 
 
@@ -79,7 +80,7 @@ def test_a_large_rollout_travels_in_bodies_of_one_mebibyte():
 
 def test_one_encoder_encodes_rollouts_of_every_form():
     """The header is made once a form; what changes from rollout to rollout must change in it."""
-    encoder, assembler = RolloutEncoder(), RolloutAssembler(NESTED, 3, 2)
+    encoder, assembler = RolloutEncoder(), RolloutAssembler(RolloutShape(NESTED, 3, 2))
     for sequence, n_final in enumerate((2, 2, 0, 1, 2, 0), start=1):
         valid = np.ones((3, 2), np.bool_) if sequence % 2 else None
         rollout = random_rollout(NESTED, 3, 2, n_final=n_final, seed=sequence, sequence=sequence, valid=valid)

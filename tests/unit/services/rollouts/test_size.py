@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.rollouts.size import check_rollout_size, rollout_bytes
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -16,29 +17,31 @@ def test_counts_the_bytes_of_a_rollout_without_final_observations(key: str):
     columns = rollout.substeps[key]
     arrays = [*columns.observation.values(), *columns.last_observation.values(), columns.action, columns.log_prob]
     arrays += [rollout.reward, rollout.terminated, rollout.truncated, np.ones_like(rollout.terminated)]
-    assert rollout_bytes({key: NESTED[key]}, 6, 3) == sum(array.nbytes for array in arrays)
+    assert rollout_bytes(RolloutShape({key: NESTED[key]}, 6, 3)) == sum(array.nbytes for array in arrays)
 
 
 def test_counts_the_state_of_a_recurrent_policy():
-    more = rollout_bytes(SPACES, 6, 3, state_size=5) - rollout_bytes(SPACES, 6, 3)
+    more = rollout_bytes(RolloutShape(SPACES, 6, 3, state_size=5)) - rollout_bytes(RolloutShape(SPACES, 6, 3))
     assert more == 3 * 5 * np.dtype(np.float32).itemsize
 
 
 def test_counts_the_frames_before_a_rollout():
-    more = rollout_bytes(SPACES, 6, 3, frame_stack=5) - rollout_bytes(SPACES, 6, 3)
+    more = rollout_bytes(RolloutShape(SPACES, 6, 3, frame_stack=5)) - rollout_bytes(RolloutShape(SPACES, 6, 3))
     assert more == 3 * 4 * 4 * np.dtype(np.float32).itemsize
 
 
 def test_the_largest_substep_counts():
-    assert rollout_bytes(NESTED, 6, 3) == max(rollout_bytes({key: NESTED[key]}, 6, 3) for key in NESTED)
+    assert rollout_bytes(RolloutShape(NESTED, 6, 3)) == max(
+        rollout_bytes(RolloutShape({key: NESTED[key]}, 6, 3)) for key in NESTED
+    )
 
 
 def test_refuses_rollouts_above_the_limit_without_allocating_them():
-    n_bytes = rollout_bytes(SPACES, 2**32 - 1, 64)
-    check_rollout_size(SPACES, 2**32 - 1, 64, max_rollout_bytes=n_bytes, advice="ask for less")
+    n_bytes = rollout_bytes(RolloutShape(SPACES, 2**32 - 1, 64))
+    check_rollout_size(RolloutShape(SPACES, 2**32 - 1, 64), max_rollout_bytes=n_bytes, advice="ask for less")
     with pytest.raises(
         LimitExceededError,
         match=f"4294967295 steps of 64 environments has {n_bytes} bytes; expected at most {n_bytes - 1}; ask for less",
     ) as refused:
-        check_rollout_size(SPACES, 2**32 - 1, 64, max_rollout_bytes=n_bytes - 1, advice="ask for less")
+        check_rollout_size(RolloutShape(SPACES, 2**32 - 1, 64), max_rollout_bytes=n_bytes - 1, advice="ask for less")
     assert refused.value.limit == "max_rollout_bytes"

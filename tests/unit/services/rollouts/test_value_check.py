@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidTensorError
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import rollout_to_proto
@@ -72,7 +73,7 @@ def test_rejects_invalid_value_with_the_learners_message(
         ValueCheck(NESTED)(rollout)
     assert f"actor 'a', rollout 1: column {message}" in str(mine.value)
     with pytest.raises(InvalidTensorError) as theirs:
-        RolloutAssembler(NESTED, T, N_ENVS).add(_request(rollout))
+        RolloutAssembler(RolloutShape(NESTED, T, N_ENVS)).add(_request(rollout))
     assert str(theirs.value) == str(mine.value)
 
 

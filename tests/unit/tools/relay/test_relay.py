@@ -14,6 +14,7 @@ from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     InvalidTensorError,
     LearnerUnreachableError,
@@ -382,7 +383,7 @@ def test_actors_of_rounds_do_not_wait_for_one_another_in_a_bundle():
 @pytest.mark.parametrize("n_relays", [0, 1, 2])
 def test_a_round_takes_no_more_room_in_flight_than_one_rollout(n_relays: int):
     """A rollout that the learner has taken holds no bytes while its actor waits for the next round."""
-    n_actors, n_bytes = 6, rollout_bytes(SPACES, N_ROLLOUT_STEPS, 2)
+    n_actors, n_bytes = 6, rollout_bytes(RolloutShape(SPACES, N_ROLLOUT_STEPS, 2))
     limits = dataclasses.replace(LIMITS, max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes)
     rounds = Rounds(2 * n_actors)
     rounds.begin(1)

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.action_masks import ACTION_MASK
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.spaces.spaces import space_leaves
 
 # int64 `[N]`, numbers of slots in a store, each in [0, n_slots).
 Slots: TypeAlias = NDArray[np.int64]
@@ -178,17 +179,12 @@ class EntryLayout:
         )
 
 
-def make_layout(
-    spaces: EnvironmentSpaces, *, n_rollout_steps: int, log_prob: bool, state_size: int = 0, frame_stack: int = 1
-) -> EntryLayout:
+def make_layout(rollout_shape: RolloutShape, *, log_prob: bool) -> EntryLayout:
     """Makes the layout of an environment's entries.
 
     Args:
-        spaces: Spaces by substep key.
-        n_rollout_steps: T.
+        rollout_shape: The shape of the rollouts to keep, of any number of environments.
         log_prob: Keep log-probabilities.
-        state_size: S of the recurrent states to keep; 0: none.
-        frame_stack: K, the frames that the policy sees at once.
 
     Raises:
         InvalidSpaceError: A space is of an unsupported kind.
@@ -199,12 +195,12 @@ def make_layout(
                 observation={path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()},
                 action=leaf_schema(substep.action),
             )
-            for key, substep in spaces.items()
+            for key, substep in rollout_shape.spaces.items()
         },
-        n_rollout_steps=n_rollout_steps,
+        n_rollout_steps=rollout_shape.n_rollout_steps,
         log_prob=log_prob,
-        state_size=state_size,
-        frame_stack=frame_stack,
+        state_size=rollout_shape.state_size,
+        frame_stack=rollout_shape.frame_stack,
     )
 
 

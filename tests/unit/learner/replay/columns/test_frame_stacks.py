@@ -9,6 +9,7 @@ from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.columns.memory import ColumnMemory, Write, host_array
 from rollcast.learner.replay.columns.steps import ENTRY, STEP, TRUNCATED, StepColumns
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from tests.played_rollouts import SPACES, TERMINATES, TRUNCATES, World
 from tests.rollouts import make_rollout
@@ -56,7 +57,7 @@ def test_episodes_begin_after_ends_and_invalid_rows_but_not_in_the_first_transit
 
 
 def test_previous_frames_are_listed_in_the_order_of_the_columns():
-    layout = make_layout(SPACES, n_rollout_steps=4, log_prob=False, frame_stack=K)
+    layout = make_layout(RolloutShape(SPACES, 4, frame_stack=K), log_prob=False)
     ends = np.array([[0, 0], [TERMINATES, 0], [0, TRUNCATES], [0, 0]])
     world = World(n_steps=4, has_reset_rows=False, frame_stack=K)
     world.play(ends)
@@ -70,7 +71,7 @@ def test_previous_frames_are_listed_in_the_order_of_the_columns():
 
 
 def test_stacks_are_gathered_and_the_mask_is_that_of_the_newest_frame(memory: ColumnMemory):
-    layout = make_layout(MASKED, n_rollout_steps=4, log_prob=False, frame_stack=K)
+    layout = make_layout(RolloutShape(MASKED, 4, frame_stack=K), log_prob=False)
     columns = StepColumns(layout, memory, 8)
     number = np.arange(8)
     values = {

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.played_rollouts import SPACES
@@ -47,9 +48,9 @@ def test_rejects_rollout_without_the_frames_before_it(frames: int | None):
 
 
 def test_stacks_have_their_own_layout():
-    layout = make_layout(SPACES, n_rollout_steps=4, log_prob=False)
+    layout = make_layout(RolloutShape(SPACES, 4), log_prob=False)
     assert layout.stacked is layout
-    stacked = make_layout(SPACES, n_rollout_steps=4, log_prob=False, frame_stack=3).stacked
+    stacked = make_layout(RolloutShape(SPACES, 4, frame_stack=3), log_prob=False).stacked
     assert [leaf.shape for leaf in stacked.substeps["0"].observation.values()] == [(3, 2), (3, 2, 3)]
     assert stacked.observation_bytes == 3 * layout.observation_bytes
     assert stacked.frame_stack == 1
@@ -57,7 +58,7 @@ def test_stacks_have_their_own_layout():
 
 @pytest.mark.parametrize(("log_prob", "expected"), [(False, 8 + 6 + 8), (True, 8 + 6 + 8 + 4)])
 def test_step_bytes_are_the_sum_of_its_columns(log_prob: bool, expected: int):
-    layout = make_layout(SPACES, n_rollout_steps=4, log_prob=log_prob)
+    layout = make_layout(RolloutShape(SPACES, 4), log_prob=log_prob)
     assert layout.step_bytes.columns == expected
     assert layout.step_bytes.bookkeeping == 5, "a float32 reward and a byte of flags"
     assert layout.step_bytes.times(3).total == 3 * (expected + 5)

@@ -1,6 +1,7 @@
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.columns.memory import MainMemory
 from rollcast.learner.replay.columns.samples import Room, SampleRing
+from rollcast.services.columns.shape import RolloutShape
 from tests.played_rollouts import SPACES
 from tests.unit.learner.replay.test_buffer import make_buffer, played
 
@@ -19,7 +20,7 @@ def test_samples_stay_valid_until_their_room_is_reused():
 
 
 def test_ring_reuses_its_rooms_in_turn():
-    layout = make_layout(SPACES, n_rollout_steps=4, log_prob=True)
+    layout = make_layout(RolloutShape(SPACES, 4), log_prob=True)
     ring = SampleRing(
         lambda batch_size: Room(layout, MainMemory(), n_steps=3, batch_size=batch_size, discount=0.9, burn_in=1), 5, 3
     )

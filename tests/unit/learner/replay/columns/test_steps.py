@@ -5,9 +5,10 @@ import numpy as np
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.columns.memory import Blocks, ColumnMemory, MainMemory, Write, write_rows
 from rollcast.learner.replay.columns.steps import STEP, StepColumns, observation_sources, pack_flags, step_sources
+from rollcast.services.columns.shape import RolloutShape
 from tests.played_rollouts import SPACES, TERMINATES, TRUNCATES, World
 
-LAYOUT = make_layout(SPACES, n_rollout_steps=3, log_prob=True)
+LAYOUT = make_layout(RolloutShape(SPACES, 3), log_prob=True)
 
 
 def played(n_envs: int = 2):

@@ -4,13 +4,14 @@ import pytest
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.sampling.insertion_order import Fifo
 from rollcast.learner.replay.stores.rollouts import RolloutStore
+from rollcast.services.columns.shape import RolloutShape
 from tests.played_rollouts import SPACES, World
 
 T = 3
 
 
 def make_store(capacity: int = 4) -> RolloutStore:
-    return RolloutStore(make_layout(SPACES, n_rollout_steps=T, log_prob=True), capacity, Fifo(capacity))
+    return RolloutStore(make_layout(RolloutShape(SPACES, T), log_prob=True), capacity, Fifo(capacity))
 
 
 def insert(store: RolloutStore, world: World):

@@ -8,6 +8,7 @@ from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.columns.memory import ColumnMemory
 from rollcast.learner.replay.stores.row_plan import acting_trajectories
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError
 from tests.played_rollouts import (
     SPACES,
@@ -27,7 +28,7 @@ RNG = np.random.default_rng(0)
 def ring(
     n_steps: int, capacity: int, n_step: int = 1, memory: ColumnMemory | None = None, frame_stack: int = 1
 ) -> TrajectoryRing:
-    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False, frame_stack=frame_stack)
+    layout = make_layout(RolloutShape(SPACES, n_steps, frame_stack=frame_stack), log_prob=False)
     return TrajectoryRing(layout, capacity, n_step=n_step, discount=0.9, memory=memory)
 
 
@@ -44,7 +45,7 @@ def test_ring_allocates_the_computed_bytes(frame_stack: int):
     ring_ = ring(20, 10_000, frame_stack=frame_stack)
     n_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    layout = make_layout(SPACES, n_rollout_steps=20, log_prob=False, frame_stack=frame_stack)
+    layout = make_layout(RolloutShape(SPACES, 20, frame_stack=frame_stack), log_prob=False)
     assert n_bytes == pytest.approx(layout.step_bytes.times(ring_.n_slots).total, rel=0.02)
 
 
@@ -81,7 +82,7 @@ def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(
     frame_stack: int, n_steps: int, has_reset_rows: bool
 ):
     rng = np.random.default_rng(n_steps)
-    layout = make_layout(SPACES, n_rollout_steps=n_steps, log_prob=False, frame_stack=frame_stack)
+    layout = make_layout(RolloutShape(SPACES, n_steps, frame_stack=frame_stack), log_prob=False)
     for probability in (1.0, 0.5):
         world = World(n_steps=n_steps, has_reset_rows=has_reset_rows, n_envs=1, frame_stack=frame_stack)
         ring_, inserted = TrajectoryRing(layout, 40, batch_size=40), 0

@@ -8,11 +8,12 @@ from rollcast.learner.replay.columns.memory import ColumnMemory
 from rollcast.learner.replay.sampling.prioritized import LowestPriority
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
 from rollcast.learner.replay.stores.transitions import TransitionStore, transition_bytes
+from rollcast.services.columns.shape import RolloutShape
 from tests.played_rollouts import SPACES, World, check_transitions, random_ends
 
 RNG = np.random.default_rng(0)
 T = 5
-LAYOUT = make_layout(SPACES, n_rollout_steps=T, log_prob=False)
+LAYOUT = make_layout(RolloutShape(SPACES, T), log_prob=False)
 
 
 @pytest.mark.parametrize("has_reset_rows", [False, True])

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
+from rollcast.services.spaces.spaces import space_leaves
 
 # Names of the leading dimensions of the kinds of columns, for messages.
 STEP_AXES: Final = ("t", "b")
@@ -68,17 +69,9 @@ class SubstepSchema:
     previous_observation: Mapping[str, ColumnSchema]
 
     @classmethod
-    def of(
-        cls,
-        key: str,
-        spaces: SubstepSpaces,
-        n_steps: int,
-        n_trajectories: int,
-        *,
-        state_size: int = 0,
-        frame_stack: int = 1,
-    ) -> Self:
-        """Makes the schemas of a substep from its key, its spaces, T, B, and S and K of the policy."""
+    def of(cls, key: str, rollout_shape: RolloutShape) -> Self:
+        """Makes the schemas of a substep."""
+        spaces = rollout_shape.spaces[key]
         leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
 
         def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, ColumnSchema]:
@@ -87,7 +80,7 @@ class SubstepSchema:
                 for path, leaf in leaves.items()
             }
 
-        step_shape = (n_steps, n_trajectories)
+        step_shape = _, n_trajectories = rollout_shape.step_shape(key)
         return cls(
             observation=observation("observation", STEP_AXES, step_shape),
             action=ColumnSchema.of(column_name(key, "action"), leaf_schema(spaces.action), STEP_AXES, step_shape),
@@ -95,11 +88,16 @@ class SubstepSchema:
             last_observation=observation("last_observation", LAST_AXES, (n_trajectories,)),
             final_observation=observation("final_observation", FINAL_AXES, (-1,)),
             initial_state=ColumnSchema.of(
-                column_name(key, "initial_state"), LeafSchema(FLOAT32, (state_size,)), LAST_AXES, (n_trajectories,)
+                column_name(key, "initial_state"),
+                LeafSchema(FLOAT32, (rollout_shape.state_size,)),
+                LAST_AXES,
+                (n_trajectories,),
             )
-            if state_size
+            if rollout_shape.state_size
             else None,
-            previous_observation=observation("previous_observation", PREVIOUS_AXES, (n_trajectories, frame_stack - 1))
-            if frame_stack > 1
+            previous_observation=observation(
+                "previous_observation", PREVIOUS_AXES, (n_trajectories, rollout_shape.frame_stack - 1)
+            )
+            if rollout_shape.frame_stack > 1
             else {},
         )

@@ -1,0 +1,1 @@
+"""The columns that experience consists of, described once for all that records, carries, cuts or stores them."""
