@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob
-from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.impala import Impala
@@ -18,6 +17,7 @@ from tests.batches import SPACES, make_batch
 from tests.learnt import learnt
 
 SPEC = PolicySpec(hidden_sizes=(16, 16))
+ActorCritic = Impala | Ppo | Appo
 ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
 _PLAIN_IMPALA = {"reward_scale": 1.0, "max_grad_norm": 1e9, "adam_beta1": 0.9, "learning_rate": 1e-3}
 

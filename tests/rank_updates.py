@@ -203,17 +203,18 @@ def alone(case: Case) -> OnePolicy[Any]:
     for rank, other in enumerate(ranks):
         other.join_ranks(AsRank(rank))
     if isinstance(algorithm, Ppo | Appo):
+        surrogate = algorithm._surrogate
 
         def minibatches(n_items: int, size: int) -> Iterator[torch.Tensor]:
-            own = [other._minibatches(n_items // W, size // W) for other in ranks]  # type: ignore[attr-defined]
+            own = [other._surrogate._minibatches(n_items // W, size // W) for other in ranks]  # type: ignore[attr-defined]
             for indices in zip(*own, strict=True):
                 yield torch.cat(
                     [index // N_ENVS * W * N_ENVS + r * N_ENVS + index % N_ENVS for r, index in enumerate(indices)]
                 )
 
-        algorithm._minibatches = minibatches  # type: ignore[method-assign]
-        size = W * algorithm._settings.minibatch_steps
-        algorithm._settings = algorithm._settings.model_copy(update={"minibatch_steps": size})
+        surrogate._minibatches = minibatches  # type: ignore[method-assign]
+        size = W * surrogate._settings.minibatch_steps
+        surrogate._settings = surrogate._settings.model_copy(update={"minibatch_steps": size})
     if isinstance(algorithm, Sac):
         actions: Any = algorithm._actions
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from rollcast.actor.vector.base import LockstepVectorEnv
-from rollcast.learner.algorithms.actor_critic import ActorCritic
-from rollcast.learner.algorithms.q_learning import QLearning
+from rollcast.learner.algorithms.dqn import Dqn
+from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.batching.batcher import Batcher
 from rollcast.learner.queueing.queue import RolloutQueue
@@ -116,10 +116,10 @@ ADDITIONS = {
         {"Python calls": 1, "locks": 1},
     ),
     "updating impala: a tensor copied": Addition(
-        "impala", "learner: an update", ActorCritic, "update", "batch.reward.clone()", {"C calls": 1, "operations": 1}
+        "impala", "learner: an update", Impala, "update", "batch.reward.clone()", {"C calls": 1, "operations": 1}
     ),
     "updating dqn: a tensor copied": Addition(
-        "dqn", "learner: an update", QLearning, "update", "batch.reward.clone()", {"C calls": 1, "operations": 1}
+        "dqn", "learner: an update", Dqn, "update", "batch.reward.clone()", {"C calls": 1, "operations": 1}
     ),
     "updating sac: a tensor copied": Addition(
         "sac", "learner: an update", Sac, "update", "batch.reward.clone()", {"C calls": 1, "operations": 1}

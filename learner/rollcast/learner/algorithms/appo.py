@@ -5,25 +5,42 @@ Learning", https://arxiv.org/abs/2006.11751, section 3.4; Espeholt et al. 2018, 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Final
 
 import torch
-from torch import Tensor
 
+from rollcast.learner.algorithms.actor_critic_networks import CRITIC_SETTINGS, ActorCriticNetworks, watch_of
+from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.clipped_surrogate import ClippedSurrogate, Estimates
+from rollcast.learner.algorithms.minibatches import steps_of
+from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.ppo import ClippedSurrogate
 from rollcast.learner.algorithms.ppo_loss import kl_estimate
-from rollcast.learner.algorithms.trajectories import shares_of_steps, values_and_next_values
+from rollcast.learner.algorithms.reward_scaling import RewardScaling
+from rollcast.learner.algorithms.trajectories import (
+    columns_of,
+    explained_variance,
+    shares_of_steps,
+    values_and_next_values,
+)
 from rollcast.learner.algorithms.vtrace import vtrace
-from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.batch import Batch
+from rollcast.learner.devices.work import Numbers, Outputs
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+# That of Sample Factory. Without a bound, a step that the policy of today takes e^89 times as often overflows.
+_MAX_RATIO: Final = 20.0
 
 
-class Appo(ClippedSurrogate[AppoSettings]):
+class Appo(OnePolicy[AppoSettings]):
     """APPO: passes over each batch as PPO does, but actors never wait, so a batch may be some updates old.
 
     `vtrace` computes advantages and targets once a batch, with the values and the policy at the start of the update.
-    `ppo_loss` then clips the ratio to the policy that acted, as Sample Factory does: the older a step is, the less it
-    may still move the policy. Its advantages leave V-trace's own importance weight out, because the ratio is one.
+    `ClippedSurrogate` then goes down `ppo_loss`, which clips the ratio to the policy that acted, as Sample Factory
+    does: the older a step is, the less it may still move the policy. Its advantages leave V-trace's own importance
+    weight out, because the ratio is one.
 
     RLlib's APPO clips the ratio to a target network instead, which is close to the policy that learns. Then nothing
     bounds the distance from the policy that acted: at a lag of 8 updates, CartPole's mean return was 204 after 150k
@@ -34,26 +51,64 @@ class Appo(ClippedSurrogate[AppoSettings]):
     """
 
     name = "appo"
-    # That of Sample Factory. Without a bound, a step that the policy of today takes e^89 times as often overflows.
-    _max_ratio = 20.0
+    learns_recurrent_policies = True
+    learns_frame_stacks = True
+    critic_settings = CRITIC_SETTINGS
 
-    def _estimates(
-        self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor], n_env_steps: Tensor | float
-    ) -> Estimates:
-        settings, forward = self._settings, self._outputs(batch, columns, rows)
-        v_t, v_tp1 = values_and_next_values(batch, forward.values)
-        log_rho_t = (forward.log_prob.view_as(batch.reward) - columns.log_prob) * batch.valid
-        returns = vtrace(
-            log_rho_t=log_rho_t,
-            r_t=self._shaped_rewards(batch, n_env_steps),
-            discount_t=settings.discount * ~batch.terminated,
-            continues_t=~(batch.terminated | batch.truncated),
-            v_t=v_t,
-            v_tp1=v_tp1,
-            clip_rho=settings.clip_rho,
-            clip_c=settings.clip_c,
-            lambda_=settings.trace_lambda,
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: AppoSettings, seed: int) -> None:
+        key, device = self._substep_key, self._device
+        self._networks = ActorCriticNetworks(spaces, spec, settings, substep_key=key, device=device)
+        self._policy = self._networks.policy
+        self._rewards = RewardScaling(settings, device)
+        self._watch = watch_of(settings, device)
+        self._surrogate = ClippedSurrogate(
+            self._networks, self._watch, settings, algorithm=self.name, seed=seed, max_ratio=_MAX_RATIO
         )
-        weight = shares_of_steps(batch, n_env_steps).flatten()
-        metrics = {"stale_kl": torch.dot(weight, kl_estimate(log_rho_t.flatten().clamp(max=math.log(self._max_ratio))))}
-        return Estimates(columns.log_prob, v_t, returns.advantage, returns.vs, metrics)
+        self._schedules = settings.schedules()
+        self._parts = {**self._networks.by_name, **self._surrogate.parts, **self._rewards.parts}
+
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch; see `Algorithm.update`."""
+        now = {name: value_at(progress) for name, value_at in self._schedules.items()}
+        return {**self._run(self._learn, batch, {**now, "n_env_steps": batch.n_env_steps}), **now}
+
+    def _learn(self, batch: Batch, now: Numbers) -> Outputs:
+        """Makes the optimiser's steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
+        settings, columns, n_env_steps = self._settings, columns_of(batch, self._substep_key), now["n_env_steps"]
+        with torch.no_grad():
+            rows = self._networks.observations(batch, columns)
+            forward = self._networks.forward(batch, columns, rows)
+            v_t, v_tp1 = values_and_next_values(batch, forward.values)
+            log_rho_t = (forward.log_prob.view_as(batch.reward) - columns.log_prob) * batch.valid
+            returns = vtrace(
+                log_rho_t=log_rho_t,
+                r_t=self._rewards(batch, n_env_steps, self._reduction),
+                discount_t=settings.discount * ~batch.terminated,
+                continues_t=~(batch.terminated | batch.truncated),
+                v_t=v_t,
+                v_tp1=v_tp1,
+                clip_rho=settings.clip_rho,
+                clip_c=settings.clip_c,
+                lambda_=settings.trace_lambda,
+            )
+            weight = shares_of_steps(batch, n_env_steps).flatten()
+            stale_kl = torch.dot(weight, kl_estimate(log_rho_t.flatten().clamp(max=math.log(_MAX_RATIO))))
+            steps = steps_of(batch, columns, rows, value=v_t, advantage=returns.advantage, target=returns.vs)
+        passes = self._surrogate.learn(steps, now, self._reduction)
+        return {
+            **passes.terms,
+            "reward_factor": self._rewards.factor(),
+            "approx_kl": passes.approx_kl,
+            "clip_fraction": passes.clip_fraction,
+            "stale_kl": stale_kl,
+            "explained_variance": explained_variance(steps.value, steps.target, weight),
+            "epochs": passes.n_epochs,
+        }
+
+    def why_not_captured(self) -> str | None:
+        """Returns why updates cannot be captured; see `Algorithm.why_not_captured`."""
+        return self._surrogate.why_not_captured() or super().why_not_captured()
+
+    def end_updates_early(self, when: Callable[[], bool]) -> None:
+        """Ends updates after a minibatch once `when` says so; see `Algorithm.end_updates_early`."""
+        self._surrogate.ends_early = when

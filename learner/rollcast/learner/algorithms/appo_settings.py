@@ -1,6 +1,6 @@
 """APPO's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
 
-from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings
+from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.services.settings.numbers import AtLeastOne, PositiveOrInfinite, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING
 from rollcast.services.settings.setting import setting

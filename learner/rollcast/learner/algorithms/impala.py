@@ -6,30 +6,40 @@ https://arxiv.org/abs/1802.01561.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from rollcast.learner.algorithms.actor_critic import ActorCritic
-from rollcast.learner.algorithms.descent import MakeOptimizer
-from rollcast.learner.algorithms.impala_loss import impala_loss
+from rollcast.learner.algorithms.actor_critic_networks import (
+    CRITIC_SETTINGS,
+    STEP_METRICS,
+    ActorCriticNetworks,
+    watch_of,
+)
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.descent import Descent
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.one_substep import columns_of
-from rollcast.learner.algorithms.optimizers import RMSprop
+from rollcast.learner.algorithms.one_policy import OnePolicy
+from rollcast.learner.algorithms.optimizers import RMSprop, adam
+from rollcast.learner.algorithms.reward_scaling import RewardScaling
 from rollcast.learner.algorithms.trajectories import (
+    columns_of,
     explained_variance,
     normalized,
     shares_of_steps,
     values_and_next_values,
 )
-from rollcast.learner.algorithms.vtrace import VTraceReturns, vtrace
+from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
-class Impala(ActorCritic[ImpalaSettings]):
+class Impala(OnePolicy[ImpalaSettings]):
     """IMPALA: a policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
 
     `impala_loss` is what an update minimises; `vtrace` computes its targets and advantages.
@@ -38,28 +48,57 @@ class Impala(ActorCritic[ImpalaSettings]):
     """
 
     name = "impala"
+    learns_recurrent_policies = True
+    learns_frame_stacks = True
+    critic_settings = CRITIC_SETTINGS
 
-    def _optimizer(self, settings: ImpalaSettings) -> MakeOptimizer:
+    def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: ImpalaSettings, seed: int) -> None:
+        key, device = self._substep_key, self._device
+        self._networks = ActorCriticNetworks(spaces, spec, settings, substep_key=key, device=device)
+        self._policy = self._networks.policy
+        self._rewards = RewardScaling(settings, device)
+        self._descent = Descent(self._networks.by_name, self._optimizer, max_grad_norm=settings.max_grad_norm)
+        self._watch = watch_of(settings, device)
+        self._schedules = settings.schedules()
+        self._parts = {**self._networks.by_name, "optimizer": self._descent, **self._rewards.parts}
+
+    def _optimizer(self, vector: nn.Parameter) -> Optimizer:
+        settings = self._settings
+        learning_rate, epsilon = settings.learning_rate, settings.optimizer_epsilon
         if settings.optimizer == "adam":
-            return super()._optimizer(settings)
-        return lambda vector: RMSprop(
-            [vector],
-            lr=settings.learning_rate,
-            alpha=settings.rmsprop_decay,
-            eps=settings.optimizer_epsilon,
-            momentum=settings.rmsprop_momentum,
-        )
+            return adam(learning_rate, beta1=settings.adam_beta1, beta2=settings.adam_beta2, epsilon=epsilon)(vector)
+        decay, momentum = settings.rmsprop_decay, settings.rmsprop_momentum
+        return RMSprop([vector], lr=learning_rate, alpha=decay, eps=epsilon, momentum=momentum)
 
-    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
-        columns, n_env_steps = columns_of(batch, self._substep_key), numbers["n_env_steps"]
-        forward = self._forward(batch, columns)
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch; see `Algorithm.update`."""
+        now = {name: value_at(progress) for name, value_at in self._schedules.items()}
+        return {**self._run(self._learn, batch, {**now, "n_env_steps": batch.n_env_steps}), **now}
+
+    def _learn(self, batch: Batch, now: Numbers) -> Outputs:
+        """Makes the optimiser's steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
+        settings, columns, n_env_steps = self._settings, columns_of(batch, self._substep_key), now["n_env_steps"]
+        forward = self._networks.forward(batch, columns, self._networks.observations(batch, columns))
         value = forward.values[: batch.reward.numel()]
         with torch.no_grad():
-            log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob).mul_(batch.valid)
-            returns = self._returns(batch, log_rho_t, forward.values.detach(), n_env_steps)
+            log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob) * batch.valid
+            v_t, v_tp1 = values_and_next_values(batch, forward.values.detach())
+            returns = vtrace(
+                log_rho_t=log_rho_t,
+                r_t=self._rewards(batch, n_env_steps, self._reduction),
+                discount_t=settings.discount * ~batch.terminated,
+                # No trace runs from the next episode back into the one that ended.
+                continues_t=~(batch.terminated | batch.truncated),
+                v_t=v_t,
+                v_tp1=v_tp1,
+                clip_rho=settings.clip_rho,
+                clip_c=settings.clip_c,
+                clip_pg_rho=settings.clip_pg_rho,
+                lambda_=settings.trace_lambda,
+            )
             weight, target = shares_of_steps(batch, n_env_steps).view(-1), returns.vs.view(-1)
             advantage = returns.pg_advantage.view(-1)
-            if self._settings.normalize_advantages:
+            if settings.normalize_advantages:
                 advantage = normalized(advantage, weight, count=batch.n_env_steps, reduction=self._reduction)
         loss = impala_loss(
             log_prob=forward.log_prob,
@@ -68,21 +107,17 @@ class Impala(ActorCritic[ImpalaSettings]):
             target=target,
             advantage=advantage,
             weight=weight,
-            value_cost=self._settings.value_cost,
-            entropy_cost=numbers["entropy_cost"],
+            value_cost=settings.value_cost,
+            entropy_cost=now["entropy_cost"],
         )
-        terms, _ = self._descend(
-            loss.total,
-            policy=loss.policy,
-            value=loss.value,
-            entropy=loss.entropy,
-            count=batch.n_env_steps,
-            learning_rate=numbers["learning_rate"],
-        )
+        own = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
+        terms, norms = self._descent.backward([loss.total], own, count=batch.n_env_steps, reduction=self._reduction)
+        self._watch.observe(*terms, *norms)
+        self._descent.step(now["learning_rate"])
         return {
-            **terms._asdict(),
-            "reward_factor": self._reward_factor(),
-            "mean_rho": torch.dot(weight, log_rho_t.exp_().view(-1)),
+            **dict(zip(STEP_METRICS, (*terms, *norms), strict=True)),
+            "reward_factor": self._rewards.factor(),
+            "mean_rho": torch.dot(weight, log_rho_t.exp().view(-1)),
             "explained_variance": explained_variance(value.detach(), target, weight),
         }
 
@@ -94,20 +129,57 @@ class Impala(ActorCritic[ImpalaSettings]):
                 "Resume with the algorithm and the optimizer of that run."
             )
 
-    def _returns(self, batch: Batch, log_rho_t: Tensor, values: Tensor, n_env_steps: Tensor | float) -> VTraceReturns:
-        """Computes targets and advantages from clipped and scaled rewards and each step's true next observation."""
-        settings = self._settings
-        v_t, v_tp1 = values_and_next_values(batch, values)
-        return vtrace(
-            log_rho_t=log_rho_t,
-            r_t=self._shaped_rewards(batch, n_env_steps),
-            discount_t=settings.discount * ~batch.terminated,
-            # No trace runs from the next episode back into the one that ended.
-            continues_t=~(batch.terminated | batch.truncated),
-            v_t=v_t,
-            v_tp1=v_tp1,
-            clip_rho=settings.clip_rho,
-            clip_c=settings.clip_c,
-            clip_pg_rho=settings.clip_pg_rho,
-            lambda_=settings.trace_lambda,
-        )
+
+class ImpalaLoss(NamedTuple):
+    """The loss of a batch and its three terms, each 0-dim and with its graph.
+
+    Attributes:
+        total: policy + value_cost * value - entropy_cost * entropy.
+        policy: The policy gradient's term.
+        value: Half the critic's squared error.
+        entropy: The policy's mean entropy in nats.
+    """
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+
+
+def impala_loss(
+    *,
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    target: Tensor,
+    advantage: Tensor,
+    weight: Tensor,
+    value_cost: float,
+    entropy_cost: Tensor | float,
+) -> ImpalaLoss:
+    """Computes the loss of N = T * B steps: section 4.2 of the paper.
+
+    With the targets v and the advantages of `vtrace`, which are constants here:
+
+        sum_t weight_t [ -advantage_t log pi(a_t | x_t)
+                         + value_cost (V(x_t) - v_t)^2 / 2
+                         - entropy_cost H(pi(. | x_t)) ]
+
+    Section 4.2 of the paper gives the gradient of each of the three terms.
+
+    Args:
+        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy that learns.
+        entropy: float32 `[N]`, H(pi(. | x_t)) in nats.
+        value: float32 `[N]`, V(x_t) of the critic that learns.
+        target: float32 `[N]`, v_t without gradient.
+        advantage: float32 `[N]` without gradient; it includes the truncated importance weight.
+        weight: float32 `[N]`, 1 / (number of valid steps) where a step is valid, 0 elsewhere.
+        value_cost: Weight of the critic's term.
+        entropy_cost: Weight of the entropy bonus.
+    """
+    error = value - target
+    policy_loss = -torch.dot(weight * advantage, log_prob)
+    value_loss = 0.5 * torch.dot(weight * error, error)
+    mean_entropy = torch.dot(weight, entropy)
+    total = policy_loss + value_cost * value_loss - entropy_cost * mean_entropy
+    return ImpalaLoss(total, policy_loss, value_loss, mean_entropy)

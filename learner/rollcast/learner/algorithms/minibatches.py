@@ -1,15 +1,19 @@
-"""The steps of a batch, and minibatches of them: of steps in any order, or of whole trajectories."""
+"""The steps of a batch, and minibatches of them: steps in any order, or whole trajectories; and how many there are."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
+from rollcast.learner.algorithms.trajectories import sequence_starts
+from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.errors import ConfigurationError
 
 
-class Memory(NamedTuple):
-    """The states of a recurrent policy in B whole trajectories.
+class Sequences(NamedTuple):
+    """B whole trajectories, in which a recurrent policy has a state.
 
     Attributes:
         initial_state: float32 `[B, S]`.
@@ -19,14 +23,9 @@ class Memory(NamedTuple):
     initial_state: Tensor
     starts: SequenceStarts
 
-    @property
-    def n_trajectories(self) -> int:
-        """B."""
-        return len(self.initial_state)
-
-    def at(self, index: Tensor) -> "Memory":
-        """Returns the memory of the trajectories at an int64 index `[M]`."""
-        return Memory(self.initial_state[index], SequenceStarts(*(rows[:, index] for rows in self.starts)))
+    def at(self, index: Tensor) -> "Sequences":
+        """Returns the trajectories at an int64 index `[M]`."""
+        return Sequences(self.initial_state[index], SequenceStarts(*(rows[:, index] for rows in self.starts)))
 
 
 class Steps(NamedTuple):
@@ -35,12 +34,12 @@ class Steps(NamedTuple):
     Attributes:
         observation: `[N, ...]` for every leaf, as networks see it.
         action: `[N, ...]`.
-        log_prob: float32 `[N]`, under the policy that the surrogate's ratio is to.
+        log_prob: float32 `[N]`, of the actions under the policy that acted.
         value: float32 `[N]`, by the critic before the first pass.
         advantage: float32 `[N]`.
         target: float32 `[N]`, of the critic.
         valid: float32 `[N]`, 1 where the step is a transition, else 0.
-        memory: Of a recurrent policy, whose minibatches are whole trajectories; None without.
+        sequences: The trajectories, if the policy is recurrent: minibatches are whole ones then; else None.
     """
 
     observation: Mapping[str, Tensor]
@@ -50,19 +49,19 @@ class Steps(NamedTuple):
     advantage: Tensor
     target: Tensor
     valid: Tensor
-    memory: Memory | None
+    sequences: Sequences | None
 
     @property
     def n_items(self) -> int:
-        """The number of steps, or, with a memory, of trajectories: what minibatches are drawn from."""
-        return len(self.valid) if self.memory is None else self.memory.n_trajectories
+        """The number of steps, or of sequences: what minibatches are drawn from."""
+        return len(self.valid) if self.sequences is None else len(self.sequences.initial_state)
 
     def at(self, index: Tensor) -> "Steps":
-        """Returns the steps, or with a memory the trajectories, at an int64 index `[M]`."""
-        n = self.n_items
+        """Returns the steps, or the sequences, at an int64 index `[M]`."""
+        n, sequences = self.n_items, self.sequences
 
         def taken(column: Tensor) -> Tensor:
-            if self.memory is None:
+            if sequences is None:
                 return column[index]
             return column.view(-1, n, *column.shape[1:])[:, index].flatten(0, 1)
 
@@ -74,5 +73,89 @@ class Steps(NamedTuple):
             advantage=taken(self.advantage),
             target=taken(self.target),
             valid=taken(self.valid),
-            memory=None if self.memory is None else self.memory.at(index),
+            sequences=None if sequences is None else sequences.at(index),
         )
+
+
+def steps_of(
+    batch: Batch,
+    columns: BatchColumns,
+    rows: Mapping[str, Tensor],
+    *,
+    value: Tensor,
+    advantage: Tensor,
+    target: Tensor,
+) -> Steps:
+    """Returns the steps of a batch.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        columns: Its columns.
+        rows: Its observations as networks see them, in the order of `observations_to_value`.
+        value: float32 `[T, B]`, by the critic before the first pass.
+        advantage: float32 `[T, B]`.
+        target: float32 `[T, B]`, of the critic.
+    """
+    n_steps, state = batch.reward.numel(), columns.initial_state
+    return Steps(
+        observation={path: leaf[:n_steps] for path, leaf in rows.items()},
+        action=columns.action.flatten(0, 1),
+        log_prob=columns.log_prob.flatten(),
+        value=value.flatten(),
+        advantage=advantage.flatten(),
+        target=target.flatten(),
+        valid=batch.valid.flatten().to(torch.float32),
+        sequences=None if state is None else Sequences(state, sequence_starts(batch)),
+    )
+
+
+def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> int:
+    """Returns how many steps a minibatch has where the settings do not say.
+
+    More minibatches learn more from a batch, and small ones leave most of a processor idle: each step of the optimiser
+    costs as much as hundreds of samples.
+
+    Args:
+        n_steps: The steps of a batch.
+        n_epochs: The passes over it.
+        recurrent: Whether minibatches are of whole trajectories.
+    """
+    return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))
+
+
+def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorithm: str) -> None:
+    """Checks that a batch has the steps of a minibatch.
+
+    Args:
+        minibatch_steps: The steps of the minibatch; None: they follow from the batch.
+        n_steps: The steps of the batch, B times T.
+        algorithm: The algorithm's name, for the message.
+
+    Raises:
+        ConfigurationError: It has fewer.
+    """
+    if minibatch_steps is not None and n_steps < minibatch_steps:
+        raise ConfigurationError(
+            f"--{algorithm}.minibatch-steps: {minibatch_steps}, and a batch has {n_steps} steps "
+            "(batch_size * n_rollout_steps); expected no more than that; lower it, or raise --batch-size or "
+            "--n-rollout-steps"
+        )
+
+
+def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: str) -> int:
+    """Returns how many items a minibatch has: steps, or whole trajectories if the policy is recurrent.
+
+    Args:
+        minibatch_steps: The steps of the minibatch.
+        steps_of_item: The steps of an item: 1, or T.
+        algorithm: The algorithm's name, for the message.
+
+    Raises:
+        ConfigurationError: If no number of items has that many steps.
+    """
+    if minibatch_steps % steps_of_item:
+        raise ConfigurationError(
+            f"--{algorithm}.minibatch-steps: {minibatch_steps} with a recurrent policy, whose minibatches are of whole "
+            f"trajectories; expected a multiple of --n-rollout-steps, {steps_of_item}; change one of them"
+        )
+    return minibatch_steps // steps_of_item

@@ -1,9 +1,9 @@
 """The base of rollcast's algorithms that learn one policy for one substep."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm, check_learns
+from rollcast.learner.algorithms.algorithm import Algorithm, Metrics, check_learns
 from rollcast.learner.algorithms.descent import Descent
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.one_substep import only_substep
 from rollcast.learner.algorithms.optimizers import make_capturable
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.algorithms.training_state import (
@@ -25,9 +24,11 @@ from rollcast.learner.algorithms.training_state import (
     read_training_state,
     write_parts,
 )
+from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import make_copier
-from rollcast.learner.devices.work import AT_ONCE, DeviceWork
+from rollcast.learner.devices.work import AT_ONCE, DeviceWork, Work
 from rollcast.learner.ranks.reduction import ALONE, GradientReduction
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -40,14 +41,21 @@ PRIORITIES: Final = "priorities"
 class OnePolicy(Algorithm, Generic[Settings]):
     """Base of an algorithm that learns the policy of one substep, and watches whether training diverges.
 
-    A subclass makes `_policy` and `_watch` in `_build`, and names in `_checkpoint_parts` what a checkpoint has.
+    A subclass makes its parts in `_build`, and gives the device's part of an update to `_run`.
     """
 
     # Of its settings, its metrics and its checkpoints.
     name: ClassVar[str]
+    # The settings that decide what its critics are, with what they were for a checkpoint that lacks them.
+    critic_settings: ClassVar[Mapping[str, Any]] = {}
+    # As messages call them.
+    critics: ClassVar[Literal["critic", "critics"]] = "critic"
 
+    # Made by `_build`. The parts are what a checkpoint has, by name: `policy` is the policy, or only its networks, and
+    # then `normalization` has its moments.
     _policy: TorchPolicy
     _watch: DivergenceWatch
+    _parts: Mapping[str, StatePart]
     _priorities: Tensor | None = None
     _work: DeviceWork = AT_ONCE
     _reduction: GradientReduction = ALONE
@@ -95,6 +103,29 @@ class OnePolicy(Algorithm, Generic[Settings]):
         """The policy that learns; its parameters change with every update."""
         return self._policy
 
+    def _run(self, work: Work, batch: Batch, numbers: Mapping[str, float], variant: Hashable = None) -> Metrics:
+        """Runs the device's part of an update, keeps its `PRIORITIES`, if there are any, and counts the update.
+
+        Args:
+            work: Makes the optimiser's steps for a batch; see `Work`.
+            batch: The batch.
+            numbers: The host's numbers for this update.
+            variant: See `DeviceWork.run`.
+
+        Returns:
+            The other outputs of the work.
+
+        Raises:
+            RollcastError: If training diverged.
+        """
+        outputs = dict(self._work.run(work, batch, numbers, variant))
+        priorities = outputs.pop(PRIORITIES, None)
+        assert not isinstance(priorities, float)
+        self._priorities = priorities
+        self._watch.end_update()
+        self._n_updates += 1
+        return outputs
+
     @property
     def priorities(self) -> Tensor | None:
         """The absolute TD errors of the last batch; see `Algorithm.priorities`."""
@@ -122,22 +153,19 @@ class OnePolicy(Algorithm, Generic[Settings]):
         for part in self._checkpoint_parts().values():
             if isinstance(part, nn.Module):
                 reduction.equal(part.state_dict().values())
+                for module in part.modules():
+                    if isinstance(module, RunningMoments):
+                        reduction.keep_apart(module)
             elif isinstance(part, torch.Generator) and reduction.rank:
                 # Noise of its own for each rank, anew after each start: only rank 0's generator is in a checkpoint.
                 seeds = np.random.SeedSequence((part.initial_seed(), reduction.rank, self._n_updates))
                 part.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
-        for moments in self._moments():
-            reduction.keep_apart(moments)
 
     def share_observations(self) -> None:
         """Merges the observations of all ranks into the policy's moments; see `Algorithm.share_observations`."""
         for moments in self._policy.normalization.values():
             assert isinstance(moments, RunningMoments)
             self._reduction.share(moments)
-
-    def _moments(self) -> list[RunningMoments]:
-        """Returns the moments that every rank adds to."""
-        return [module for module in self._policy.normalization.modules() if isinstance(module, RunningMoments)]
 
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`.
@@ -156,16 +184,29 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
     def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
         """Loads the policy, and the other networks if the other run used this algorithm; see `Algorithm.begin_with`."""
+        arrays, values = ({}, {}) if checkpoint is None else read_training_state(checkpoint)
+        is_ours = values.get("algorithm") == self.name
+        if checkpoint is not None and is_ours:
+            self._check_critics(values.get("settings", {}), checkpoint)
         super().begin_with(state, checkpoint)
-        if checkpoint is None:
-            return False
-        arrays, values = read_training_state(checkpoint)
-        if values.get("algorithm") != self.name:
+        if checkpoint is None or not is_ours:
             return False
         for name, part in self._checkpoint_parts().items():
             if isinstance(part, nn.Module) and name not in ("policy", "normalization"):
                 load_module(part, name, arrays, source=checkpoint)
         return True
+
+    def _check_critics(self, saved: Mapping[str, Any], source: Path) -> None:
+        """Refuses critics of this algorithm's that were learnt with other settings, which were saved, by name."""
+        for name, lacking in self.critic_settings.items():
+            theirs, own = saved.get(name, lacking), getattr(self._settings, name)
+            if theirs != own:
+                whose = "the critic of " if self.critics == "critic" else ""
+                raise ConfigurationError(
+                    f"--initial-policy: {whose}{source} was learnt with {name} {theirs}; expected {own}, as "
+                    f"of this run; set --{self.name}.{name.replace('_', '-')} to that, or give the file of the policy, "
+                    f"which has no {self.critics}"
+                )
 
     def save(self, directory: Path) -> None:
         """Writes the parts, the settings and the number of updates; see `Algorithm.save`."""
@@ -190,12 +231,8 @@ class OnePolicy(Algorithm, Generic[Settings]):
     def _checkpoint_name(self) -> str:
         return self.name
 
-    @abstractmethod
     def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        """Returns what a checkpoint has, by name; the policy's networks as `policy`.
-
-        If these are not all of the policy, its moments are in `normalization`.
-        """
+        return self._parts
 
     def _checkpoint_values(self) -> Mapping[str, Any]:
         """Returns further values for a checkpoint."""
@@ -203,3 +240,21 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
     def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
         """Reads those values."""
+
+
+def only_substep(spaces: EnvironmentSpaces, *, algorithm: str) -> str:
+    """Returns the key of an environment's only substep.
+
+    Args:
+        spaces: The environment's spaces by substep key.
+        algorithm: The algorithm's name, for the message.
+
+    Raises:
+        ConfigurationError: If there is not exactly one substep.
+    """
+    if len(spaces) != 1:
+        raise ConfigurationError(
+            f"The environment has {len(spaces)} substeps {sorted(spaces)}; {algorithm} supports exactly 1. Give each "
+            "substep its own learner, with IndependentLearners."
+        )
+    return next(iter(spaces))

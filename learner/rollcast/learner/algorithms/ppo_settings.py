@@ -1,9 +1,55 @@
-"""PPO's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""The settings of PPO, and those that APPO shares. Apart from it, so that `rollcast --help` need not import torch."""
 
-from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings
-from rollcast.services.settings.numbers import ZeroToOne
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
+from rollcast.learner.algorithms.schedules import Schedule, make_schedule
+from rollcast.services.settings.numbers import AtLeastOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING
 from rollcast.services.settings.setting import setting
+
+
+class ClippedSurrogateSettings(ActorCriticSettings):
+    """The settings of an algorithm that passes over each batch several times, with PPO's clipped loss."""
+
+    learning_rate: PositiveFloat = setting(
+        3e-4, "Step size of Adam at the start of training, above 0; 3e-4 in PPO's paper.", LEARNING
+    )
+    entropy_cost: NonNegativeFloat = setting(
+        0.0, "Weight of the entropy bonus in the loss, per nat, at least 0. Try 0.01 for discrete actions.", LEARNING
+    )
+    n_epochs: AtLeastOne = setting(10, "Passes over each batch; at least 1.", LEARNING)
+    minibatch_steps: AtLeastOne | None = setting(
+        None,
+        "Steps in a minibatch; a batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass those "
+        "that are left. With --recurrence it must be a multiple of n_rollout_steps. Default: 64, with --recurrence "
+        "256, or in larger batches a 32nd of the steps; from 8,192 steps on a 16th, if there are 8 passes or more.",
+        LEARNING,
+    )
+    clip_range: PositiveFloat = setting(
+        0.2, "Bound of the surrogate: importance weights count up to 1 + this and down to 1 - this, above 0.", LEARNING
+    )
+    clip_range_schedule: Literal["constant", "linear"] = setting(
+        "constant", "linear: clip_range falls to a twentieth at --total-steps; constant: it stays.", LEARNING
+    )
+    clip_range_value: PositiveFloat | None = setting(
+        None,
+        "The furthest that a value, in scaled returns, may move in one batch and still lower the loss, above 0. "
+        "Default: no bound.",
+        LEARNING,
+    )
+    target_kl: PositiveFloat | None = setting(
+        None,
+        "Stop the passes over a batch once the policy is 1.5 times this far from the one that acted, in nats, above "
+        "0. It is asked after each pass. Default: never.",
+        LEARNING,
+    )
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Returns the settings that follow the progress of training, by name."""
+        return {**super().schedules(), "clip_range": make_schedule(self.clip_range_schedule, self.clip_range)}
 
 
 class PpoSettings(ClippedSurrogateSettings):

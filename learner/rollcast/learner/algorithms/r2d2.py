@@ -5,33 +5,37 @@ https://openreview.net/forum?id=r1lyTjAqYX.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.networks import RecurrentNetwork
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
-from rollcast.learner.algorithms.n_step_returns import n_step_returns
-from rollcast.learner.algorithms.one_policy import PRIORITIES
-from rollcast.learner.algorithms.one_substep import columns_of
-from rollcast.learner.algorithms.q_learning import QLearning
+from rollcast.learner.algorithms.algorithm import Metrics
+from rollcast.learner.algorithms.dqn import QNetworks
+from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.trajectories import (
+    columns_of,
     observations_to_value,
     sequence_starts,
     states_before_ends,
     values_and_next_values,
     with_first_transitions_in_front,
 )
-from rollcast.learner.algorithms.value_rescaling import rescaled, unscaled
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
+# Of `rescaled`: keeps the inverse Lipschitz continuous; the papers have 1e-2 and 1e-3.
+EPSILON: Final = 1e-3
 
-class R2d2(QLearning[R2d2Settings]):
+
+class R2d2(OnePolicy[R2d2Settings]):
     """Double, dueling Q-learning with a target network, from sequences of steps with the recurrent state before them.
 
     Both networks are unrolled from the state with which the actor played. The first `burn_in` rows only warm the state
@@ -41,11 +45,13 @@ class R2d2(QLearning[R2d2Settings]):
         mean[ w H(Q(x_t, a_t) - y_t) ]
 
     Fewer than n rewards are summed where the episode or the sequence ends before; nothing follows where it terminated.
-    h rescales values, see `value_rescaling`; H is Huber's loss, w the importance weight of the sequence. Its priority
+    h rescales values, see `rescaled`; H is Huber's loss, w the importance weight of the sequence. Its priority
     is eta max_t |Q - y| + (1 - eta) mean_t |Q - y|, equation 1 of the paper, where eta is `priority_max_share`.
     """
 
     name = "r2d2"
+    learns_from_replay = True
+    learns_frame_stacks = True
     learns_recurrent_policies = True
     replay_entry = "rollouts"
 
@@ -55,9 +61,19 @@ class R2d2(QLearning[R2d2Settings]):
                 "--recurrence none with --algorithm r2d2, which learns policies with a memory; expected lstm or gru; "
                 "choose one of them, or --algorithm dqn"
             )
-        super()._build(spaces, spec, settings, seed)
+        self._q = QNetworks(spaces, spec, settings, substep_key=self._substep_key, device=self._device)
+        self._policy, self._watch, self._parts = self._q.policy, self._q.watch, self._q.parts
+        self._learning_rate = settings.schedules()["learning_rate"]
 
-    def _compute(self, batch: Batch, numbers: Numbers) -> Outputs:
+    def update(self, batch: Batch, *, progress: float) -> Metrics:
+        """Learns from a batch of the replay buffer; see `Algorithm.update`."""
+        learning_rate = self._learning_rate(progress)
+        metrics = self._run(self._learn, batch, {"learning_rate": learning_rate})
+        self._q.follow(self._n_updates, progress)
+        return {**metrics, "learning_rate": learning_rate, "epsilon": self._q.epsilon}
+
+    def _learn(self, batch: Batch, now: Numbers) -> Outputs:
+        """Makes the optimiser's step for a batch, on the device; `now` has the `learning_rate`."""
         columns, key = columns_of(batch, self._substep_key), self._substep_key
         if columns.initial_state is None:
             raise ConfigurationError(
@@ -69,23 +85,24 @@ class R2d2(QLearning[R2d2Settings]):
         rows = with_first_transitions_in_front(batch, observations_to_value(batch, columns))
         rows = self._policy.normalized(rows, key)
         allowed = self._policy.allowed_actions(rows, key)
-        outputs, every = self._unroll(self._network, batch, rows, columns.initial_state)
+        outputs, every = self._unroll(self._q.online, batch, rows, columns.initial_state)
         with torch.no_grad():
-            _, target = self._unroll(self._target.module, batch, rows, columns.initial_state)
-            values = self._best_values(target, every if self._settings.double else None, allowed)
+            _, target = self._unroll(self._q.target.module, batch, rows, columns.initial_state)
+            values = self._q.best_values(target, every if self._settings.double else None, allowed)
             target = self._targets(batch, values)[batch.burn_in :]
             valid = batch.valid[batch.burn_in :]
             count = valid.sum()
             share = valid / count.clamp(min=1)
             weight = share if batch.weights is None else share * batch.weights
-        learnt = self._learn(
+        learnt = self._q.learn(
             outputs,
             columns.action[batch.burn_in :].flatten(),
             None if allowed is None else allowed[learnt_rows],
             target.flatten(),
             weight.flatten(),
             count=count,
-            learning_rate=numbers["learning_rate"],
+            learning_rate=now["learning_rate"],
+            reduction=self._reduction,
         )
         with torch.no_grad():
             error = learnt.error.abs().view_as(valid) * valid
@@ -95,6 +112,18 @@ class R2d2(QLearning[R2d2Settings]):
                 "mean_td_error": (share * error).sum(),
                 PRIORITIES: self._priorities_of(error, valid),
             }
+
+    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
+        """Loads the policy, which is the Q-network, and copies it to the target; see `Algorithm.begin_with`."""
+        super().begin_with(state, None)
+        self._q.target.follow(1.0)
+        return False
+
+    def _checkpoint_values(self) -> Mapping[str, Any]:
+        return {"epsilon": self._q.epsilon}
+
+    def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
+        self._q.explore(float(values["epsilon"]))
 
     def _unroll(
         self, network: nn.Module, batch: Batch, rows: Mapping[str, Tensor], initial_state: Tensor
@@ -168,3 +197,52 @@ class R2d2(QLearning[R2d2Settings]):
 
 def _between(rows: Mapping[str, Tensor], start: int, stop: int | None) -> dict[str, Tensor]:
     return {path: leaf[start:stop] for path, leaf in rows.items()}
+
+
+@torch.no_grad()
+def n_step_returns(*, r_t: Tensor, discount_t: Tensor, continues_t: Tensor, v_tp1: Tensor, n: int) -> Tensor:
+    """Computes the discounted sum of up to n rewards, and the value of the observation after them, in trajectories.
+
+        G_t^(1) = r_t + discount_t V(x_{t+1})
+        G_t^(k) = r_t + discount_t (G_{t+1}^(k-1) if continues_t, else V(x_{t+1}))
+
+    So a return has fewer steps where the episode or the trajectory ends before.
+
+    Args:
+        r_t: float32 `[T, B]`, rewards.
+        discount_t: float32 `[T, B]` in [0, 1], 0 where the episode terminated.
+        continues_t: bool `[T, B]`, True if row t + 1 is the next step of the same episode. The last row is ignored.
+        v_tp1: float32 `[T, B]`, value of the true next observation, which is the final one where the episode ended.
+        n: The number of steps, at least 1.
+
+    Returns:
+        float32 `[T, B]`.
+    """
+    returns = torch.addcmul(r_t, discount_t, v_tp1)
+    for _ in range(min(n, len(r_t)) - 1):
+        following = torch.where(continues_t[:-1], returns[1:], v_tp1[:-1])
+        returns = torch.cat([torch.addcmul(r_t[:-1], discount_t[:-1], following), returns[-1:]])
+    return returns
+
+
+def rescaled(x: Tensor) -> Tensor:
+    """Returns h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x, of any shape.
+
+    Rewards of any size can be learnt without clipping them: Pohlen et al. 2018, "Observe and Look Further: Achieving
+    Consistent Performance on Atari", https://arxiv.org/abs/1805.11593, proposition A.2.
+    """
+    size = x.abs()
+    # sqrt(|x| + 1) - 1, without the difference of two numbers that are nearly equal
+    return x.sign() * (size / ((size + 1.0).sqrt() + 1.0)) + EPSILON * x
+
+
+def unscaled(y: Tensor) -> Tensor:
+    """Returns the x with h(x) = y, of any shape.
+
+    sign(y) (((sqrt(1 + 4 EPSILON (|y| + 1 + EPSILON)) - 1) / (2 EPSILON))^2 - 1)
+    """
+    size = y.abs() + (1.0 + EPSILON)
+    root = torch.sqrt(1.0 + 4.0 * EPSILON * size)
+    # (root - 1) / (2 EPSILON), without the difference of two numbers that are nearly equal
+    base = 2.0 * size / (root + 1.0)
+    return y.sign() * (base - 1.0) * (base + 1.0)

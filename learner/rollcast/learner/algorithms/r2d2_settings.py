@@ -4,17 +4,17 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat
 
-from rollcast.learner.algorithms.q_learning_settings import QLearningSettings
+from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.services.settings.numbers import AboveZeroToOne, AtLeastOne, ZeroToOne
 from rollcast.services.settings.resume_rules import LEARNING, stays
 from rollcast.services.settings.setting import setting
 
 
-class R2d2Settings(QLearningSettings):
-    """Everything that R2D2 can be told; the defaults learn CartPole-v1 without velocities, and are a place to start.
+class R2d2Settings(DqnSettings):
+    """Everything that R2D2 can be told: what DQN can, and more.
 
-    How long sequences are, how many of their steps only warm the memory up, and how they are chosen, is the replay
-    buffer's affair.
+    The defaults learn CartPole-v1 without velocities, and are a place to start. How long sequences are, how many of
+    their steps only warm the memory up, and how they are chosen, is the replay buffer's affair.
     """
 
     learning_rate: PositiveFloat = setting(

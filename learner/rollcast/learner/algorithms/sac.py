@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,34 +24,11 @@ from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork
-from rollcast.learner.algorithms.training_state import StatePart, read_training_state
 from rollcast.learner.algorithms.transitions import Transitions, transitions_of, with_head
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.work import Numbers, Outputs
-from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec, PolicyState
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
-
-# The metrics of an update of the policy, in the order of `_PolicyTerms`.
-_OF_POLICY: Final = ("policy_loss", "entropy", "policy_grad_norm")
-_WATCHED = ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm")
-
-
-class _CriticTerms(NamedTuple):
-    """The report of an update of the critics: priorities float32 `[B]`, the other quantities 0-dim, without graph."""
-
-    loss: Tensor
-    grad_norm: Tensor
-    mean_value: Tensor
-    priorities: Tensor
-
-
-class _PolicyTerms(NamedTuple):
-    """The report of an update of the policy; each quantity is 0-dim, without graph."""
-
-    loss: Tensor
-    entropy: Tensor
-    grad_norm: Tensor
 
 
 class Sac(OnePolicy[SacSettings]):
@@ -82,6 +59,8 @@ class Sac(OnePolicy[SacSettings]):
     learns_from_replay = True
     replay_entry = "transitions"
     learns_frame_stacks = True
+    critics = "critics"
+    critic_settings: ClassVar[Mapping[str, Any]] = {"n_critics": 2, "critic_layer_norm": False}
 
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: SacSettings, seed: int) -> None:
         key = self._substep_key
@@ -98,44 +77,47 @@ class Sac(OnePolicy[SacSettings]):
         ).to(self._device)
         # set from the start, for both heads, so that every version of the policy has the same arrays
         self._policy.set_uniform_exploration(False)
-        of_adam = {"beta1": settings.adam_beta1, "beta2": settings.adam_beta2}
+        adam_of = partial(adam, beta1=settings.adam_beta1, beta2=settings.adam_beta2)
+        max_norm = settings.max_grad_norm
         self._policy_descent = Descent(
-            {"policy": self._policy},
-            adam(settings.policy_learning_rate, **of_adam),
-            max_grad_norm=settings.max_grad_norm,
+            {"policy": self._policy}, adam_of(settings.policy_learning_rate), max_grad_norm=max_norm
         )
         self._critic_descent = Descent(
-            {"critics": self._critics},
-            adam(settings.critic_learning_rate, **of_adam),
-            max_grad_norm=settings.max_grad_norm,
+            {"critics": self._critics}, adam_of(settings.critic_learning_rate), max_grad_norm=max_norm
         )
         self._targets = TargetNetwork(self._critics, self._critic_descent.parameters)
         self._combine = mean if settings.n_target_critics < settings.n_critics else smallest
         self._log_temperature = nn.Parameter(
             torch.tensor(math.log(settings.initial_temperature), dtype=torch.float32, device=self._device)
         )
-        self._temperature_optimizer = adam(settings.temperature_learning_rate, **of_adam)(self._log_temperature)
+        self._temperature_optimizer = adam_of(settings.temperature_learning_rate)(self._log_temperature)
         self._watch = DivergenceWatch(
-            _WATCHED,
+            ("critic loss", "policy loss", "temperature", "critics' gradient norm", "policy's gradient norm"),
             device=self._device,
             advice=f"Lower the learning rates (policy {settings.policy_learning_rate:g}, critics "
             f"{settings.critic_learning_rate:g}) or max_grad_norm ({settings.max_grad_norm:g}), or scale rewards and "
             "observations down.",
         )
+        # Without the exploration of actors: a resumed run sets it again.
+        self._parts = {
+            "policy": self._policy.networks,
+            "normalization": self._policy.normalization,
+            "critics": self._critics,
+            "targets": self._targets.module,
+            "policy_optimizer": self._policy_descent,
+            "critic_optimizer": self._critic_descent,
+            "temperature_optimizer": self._temperature_optimizer,
+            "log_temperature": self._log_temperature,
+            "generator": self._generator,
+        }
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
         """Learns from a batch of transitions; see `Algorithm.update`. SAC does not use `progress`."""
         updates_policy = self._n_updates % self._settings.policy_update_interval == 0
         members = self._target_members()
-        work = partial(self._compute, updates_policy=updates_policy, members=members)
+        work = partial(self._learn, updates_policy=updates_policy, members=members)
         variant = updates_policy, None if members is None else tuple(members)
-        outputs = dict(self._work.run(work, batch, {}, variant))
-        priorities = outputs.pop(PRIORITIES)
-        assert isinstance(priorities, Tensor)
-        self._priorities = priorities
-        self._watch.end_update()
-        self._n_updates += 1
-        return outputs
+        return self._run(work, batch, {}, variant)
 
     def why_not_captured(self) -> str | None:
         """Returns why updates cannot be captured: critics that are drawn anew are other memory in each update."""
@@ -143,10 +125,10 @@ class Sac(OnePolicy[SacSettings]):
             return "--sac.target-critics draws other critics in each update"
         return super().why_not_captured()
 
-    def _compute(
+    def _learn(
         self, batch: Batch, _numbers: Numbers, *, updates_policy: bool, members: Sequence[int] | None
     ) -> Outputs:
-        """Makes the optimisers' steps for a batch; returns the metrics and `PRIORITIES`. See `Work`.
+        """Makes the optimisers' steps for a batch of transitions, on the device.
 
         Args:
             batch: A batch with T = 1.
@@ -154,44 +136,37 @@ class Sac(OnePolicy[SacSettings]):
             members: The critics whose smallest value is the target; None: all.
         """
         settings = self._settings
-        transitions = transitions_of(
-            batch,
-            self._substep_key,
-            discount=settings.discount,
-            reward_scale=settings.reward_scale,
-            normalized=self._policy.normalized,
-        )
+        discount, scale = settings.discount, settings.reward_scale
+        normalized = self._policy.normalized
+        step = transitions_of(batch, self._substep_key, discount=discount, reward_scale=scale, normalized=normalized)
         temperature = self._log_temperature.detach().exp()
-        of_critics = self._update_critics(transitions, temperature, members)
-        of_policy = self._update_policy(transitions, temperature) if updates_policy else None
-        with torch.no_grad():
-            nothing = torch.zeros_like(temperature)
-            watched = (nothing, nothing) if of_policy is None else (of_policy.loss, of_policy.grad_norm)
-            self._watch.observe(of_critics.loss, watched[0], temperature, of_critics.grad_norm, watched[1])
+        of_critics = self._update_critics(step, temperature, members)
+        of_policy = self._update_policy(step, temperature) if updates_policy else {}
+        nothing = torch.zeros_like(temperature)
+        self._watch.observe(
+            of_critics["critic_loss"],
+            of_policy.get("policy_loss", nothing),
+            temperature,
+            of_critics["critic_grad_norm"],
+            of_policy.get("policy_grad_norm", nothing),
+        )
         self._targets.follow(settings.tau)
-        metrics: Outputs = {
-            "critic_loss": of_critics.loss,
-            "temperature": temperature,
-            "mean_value": of_critics.mean_value,
-            "critic_grad_norm": of_critics.grad_norm,
-            PRIORITIES: of_critics.priorities,
-        }
-        return metrics if of_policy is None else {**metrics, **dict(zip(_OF_POLICY, of_policy, strict=True))}
+        return {**of_critics, **of_policy}
 
     def _update_critics(
-        self, transitions: Transitions, temperature: Tensor, members: Sequence[int] | None
-    ) -> _CriticTerms:
-        """Updates the critics."""
+        self, step: Transitions, temperature: Tensor, members: Sequence[int] | None
+    ) -> dict[str, Tensor]:
+        """Makes the critics' step; returns its metrics, from before it, and the `PRIORITIES`."""
         with torch.no_grad():
-            outputs = self._policy.parameters_of(transitions.next_observation, self._substep_key, is_normalized=True)
+            outputs = self._policy.parameters_of(step.next_observation, self._substep_key, is_normalized=True)
             soft_value = self._actions.soft_value(
-                outputs, self._targets.module, transitions.next_observation, temperature, members
+                outputs, self._targets.module, step.next_observation, temperature, members
             )
-            target = torch.addcmul(transitions.reward, transitions.discount, soft_value)
-        values = self._actions.values(self._critics, transitions.observation, transitions.action)
+            target = torch.addcmul(step.reward, step.discount, soft_value)
+        values = self._actions.values(self._critics, step.observation, step.action)
         with torch.no_grad():
             errors = values - target
-            gradients = errors * transitions.weight
+            gradients = errors * step.weight
             loss = 0.5 * (gradients * errors).sum()
             priorities = errors.abs().mean(dim=0)
             mean_value = values.detach().mean()
@@ -199,11 +174,17 @@ class Sac(OnePolicy[SacSettings]):
             [values],
             [loss, mean_value],
             output_gradients=[gradients],
-            count=transitions.n_learnt,
+            count=step.n_learnt,
             reduction=self._reduction,
         )
         self._critic_descent.step()
-        return _CriticTerms(loss, norm, mean_value, priorities)
+        return {
+            "critic_loss": loss,
+            "temperature": temperature,
+            "mean_value": mean_value,
+            "critic_grad_norm": norm,
+            PRIORITIES: priorities,
+        }
 
     def _target_members(self) -> list[int] | None:
         """Returns the critics whose smallest value is the target of this update; None: all.
@@ -217,63 +198,33 @@ class Sac(OnePolicy[SacSettings]):
         members: list[int] = rng.choice(settings.n_critics, settings.n_target_critics, replace=False).tolist()
         return members
 
-    def _update_policy(self, transitions: Transitions, temperature: Tensor) -> _PolicyTerms:
-        """Updates the policy, and the temperature if it is learnt."""
-        outputs = self._policy.parameters_of(transitions.observation, self._substep_key, is_normalized=True)
-        improvement = self._actions.improve(outputs, self._critics, transitions.observation, temperature, self._combine)
+    def _update_policy(self, step: Transitions, temperature: Tensor) -> dict[str, Tensor]:
+        """Makes the step of the policy, and that of the temperature if it is learnt; returns the metrics."""
+        outputs = self._policy.parameters_of(step.observation, self._substep_key, is_normalized=True)
+        improvement = self._actions.improve(outputs, self._critics, step.observation, temperature, self._combine)
         with torch.no_grad():
-            loss = torch.dot(transitions.weight, improvement.loss)
-            entropy = torch.dot(transitions.weight, improvement.entropy)
+            loss = torch.dot(step.weight, improvement.loss)
+            entropy = torch.dot(step.weight, improvement.entropy)
             # an entropy below the target raises the temperature; with importance weights their sum is not 1
-            error = entropy - (transitions.weight * self._target_entropy(transitions)).sum()
-            gradient = improvement.outputs_gradient * transitions.weight[:, None]
+            error = entropy - (step.weight * self._target_entropy(step)).sum()
+            gradient = improvement.outputs_gradient * step.weight[:, None]
         (loss, entropy, error), (norm,) = self._policy_descent.backward(
             [outputs],
             [loss, entropy, error],
             output_gradients=[gradient],
-            count=transitions.n_learnt,
+            count=step.n_learnt,
             reduction=self._reduction,
         )
         self._policy_descent.step()
         if self._settings.learn_temperature:
             self._log_temperature.grad = error
             self._temperature_optimizer.step()
-        return _PolicyTerms(loss, entropy, norm)
+        return {"policy_loss": loss, "entropy": entropy, "policy_grad_norm": norm}
 
-    def _target_entropy(self, transitions: Transitions) -> Tensor | float:
+    def _target_entropy(self, step: Transitions) -> Tensor | float:
         if self._settings.target_entropy is not None:
             return self._settings.target_entropy
-        return self._actions.target_entropy(transitions.observation)
-
-    def begin_with(self, state: PolicyState, checkpoint: Path | None) -> bool:
-        """Loads policy and critics; see `Algorithm.begin_with`. Critics of another kind are refused."""
-        values = {} if checkpoint is None else read_training_state(checkpoint)[1]
-        if values.get("algorithm") == self.name:
-            saved = values.get("settings", {})
-            for name in ("n_critics", "critic_layer_norm"):
-                own = getattr(self._settings, name)
-                theirs = saved.get(name, SacSettings.model_fields[name].default)
-                if theirs != own:
-                    raise ConfigurationError(
-                        f"--initial-policy: {checkpoint} was learnt with {name} {theirs}; expected {own}, as of this "
-                        f"run; set --sac.{name.replace('_', '-')} to that, or give the file of the policy, which has "
-                        "no critics"
-                    )
-        return super().begin_with(state, checkpoint)
-
-    def _checkpoint_parts(self) -> Mapping[str, StatePart]:
-        # Without the exploration of actors: a resumed run sets it again.
-        return {
-            "policy": self._policy.networks,
-            "normalization": self._policy.normalization,
-            "critics": self._critics,
-            "targets": self._targets.module,
-            "policy_optimizer": self._policy_descent,
-            "critic_optimizer": self._critic_descent,
-            "temperature_optimizer": self._temperature_optimizer,
-            "log_temperature": self._log_temperature,
-            "generator": self._generator,
-        }
+        return self._actions.target_entropy(step.observation)
 
     def _checkpoint_values(self) -> Mapping[str, Any]:
         return {"seed": self._seed}

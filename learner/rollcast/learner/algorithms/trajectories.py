@@ -1,4 +1,4 @@
-"""Prepares the trajectories of a batch: the observations to value, the values that follow, rewards.
+"""Prepares the trajectories of a batch: its columns, the observations to value, the values that follow, the advantages.
 
 `transitions.py` does so for single transitions of a replay buffer.
 """
@@ -12,7 +12,25 @@ from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.learner.algorithms.frame_stacking import stacked_rows
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.ranks.reduction import ALONE, GradientReduction
-from rollcast.learner.reward_clip import RewardClip, clip_rewards
+from rollcast.services.errors import ConfigurationError
+
+
+def columns_of(batch: Batch, substep_key: str) -> BatchColumns:
+    """Returns the columns of a batch's only substep.
+
+    Args:
+        batch: The batch.
+        substep_key: The substep that the algorithm was made for.
+
+    Raises:
+        ConfigurationError: If the batch holds other substeps.
+    """
+    if batch.substeps.keys() != {substep_key}:
+        raise ConfigurationError(
+            f"The batch holds the substeps {sorted(batch.substeps)}; expected [{substep_key!r}], for which this "
+            "algorithm was made. Use batches of the environment that the algorithm was made for."
+        )
+    return batch.substeps[substep_key]
 
 
 def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tensor]:
@@ -115,18 +133,6 @@ def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor
         room.index_put_(batch.final_index.unbind(dim=1), values[n_rows + n_trajectories :])
         v_tp1 = room[:-1]
     return values[:n_rows].view_as(batch.reward), v_tp1
-
-
-def shaped_rewards(reward: Tensor, clip: RewardClip, scale: float) -> Tensor:
-    """Clips rewards, then scales them.
-
-    Args:
-        reward: float32, of any shape.
-        clip: See `clip_rewards`.
-        scale: The factor.
-    """
-    clipped = clip_rewards(reward, clip)
-    return clipped if scale == 1.0 else clipped * scale
 
 
 def shares_of_steps(batch: Batch, n_env_steps: Tensor | float) -> Tensor:

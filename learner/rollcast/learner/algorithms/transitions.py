@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rollcast.learner.algorithms.one_substep import columns_of
+from rollcast.learner.algorithms.trajectories import columns_of
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicyHead, PolicySpec

@@ -1,4 +1,6 @@
-"""V-trace targets (Espeholt et al. 2018, "IMPALA", https://arxiv.org/abs/1802.01561), as pure tensor functions.
+"""Targets and advantages as pure tensor functions: V-trace, and generalised advantage estimation as a case of it.
+
+V-trace: Espeholt et al. 2018, "IMPALA", https://arxiv.org/abs/1802.01561.
 
 Names carry their time index, as in rlax: `v_t` is the value of the state in which step t acts, `v_tp1` the value of the
 next state.
@@ -79,20 +81,65 @@ def vtrace(
     delta_t = rho_t.clamp(max=clip_rho) * torch.addcmul(r_t - v_t, discount_t, v_tp1)
     # discount_t, or 0 where the trace ends
     trace_t = discount_t * continues_t
-    decay_t = (rho_t.clamp(max=clip_c) * trace_t).mul_(lambda_)
+    decay_t = rho_t.clamp(max=clip_c) * trace_t * lambda_
 
     # one small in-place operation a step: only this loop cannot run over [T, B] at once
     vs_minus_v_t = delta_t.clone()
-    rows = vs_minus_v_t.unbind(0)
-    decay_rows = decay_t.unbind(0)
+    rows, decay_rows = vs_minus_v_t.unbind(0), decay_t.unbind(0)
     for t in range(len(rows) - 2, -1, -1):
         rows[t].addcmul_(decay_rows[t], rows[t + 1])
 
-    q_t = torch.addcmul(r_t, discount_t, v_tp1)
-    q_t[:-1].addcmul_(trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
-    advantage = q_t.sub_(v_t)
-    pg_advantage = rho_t.clamp_(max=clip_pg_rho).mul_(advantage)
-    return VTraceReturns(vs=vs_minus_v_t.add_(v_t), pg_advantage=pg_advantage, advantage=advantage)
+    one_step_t = torch.addcmul(r_t, discount_t, v_tp1)
+    corrected_t = torch.addcmul(one_step_t[:-1], trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
+    advantage = torch.cat([corrected_t, one_step_t[-1:]]) - v_t
+    pg_advantage = rho_t.clamp(max=clip_pg_rho) * advantage
+    return VTraceReturns(vs=vs_minus_v_t + v_t, pg_advantage=pg_advantage, advantage=advantage)
+
+
+class Gae(NamedTuple):
+    """The advantages of the policy and the targets of the critic.
+
+    Attributes:
+        advantage: `[T, B]`, A_t.
+        target: `[T, B]`, A_t + V(x_t), the TD(lambda) return.
+    """
+
+    advantage: Tensor
+    target: Tensor
+
+
+@torch.no_grad()
+def gae(
+    *, r_t: Tensor, discount_t: Tensor, continues_t: Tensor, v_t: Tensor, v_tp1: Tensor, lambda_: float = 0.95
+) -> Gae:
+    """Computes generalised advantages, for trajectories of the policy that learns, and targets.
+
+    Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation",
+    https://arxiv.org/abs/1506.02438, equation 16, cut at the ends of episodes and of the trajectory:
+
+        delta_t = r_t + discount_t V(x_{t+1}) - V(x_t)
+        A_t = delta_t + discount_t lambda continues_t A_{t+1}
+
+    This is V-trace with importance weights of 1; see `vtrace` for the arguments and the errors.
+
+    Args:
+        r_t: float `[T, B]`, rewards.
+        discount_t: float `[T, B]` in [0, 1], 0 where the episode terminated.
+        continues_t: bool `[T, B]`, False where the episode ended with this step.
+        v_t: float `[T, B]`, value of the observation in which step t acts.
+        v_tp1: float `[T, B]`, value of the true next observation, which is the final one where the episode ended.
+        lambda_: In [0, 1]: 0 is one-step TD, of low variance; 1 the whole return, without bias.
+    """
+    target = vtrace(
+        log_rho_t=torch.zeros_like(r_t),
+        r_t=r_t,
+        discount_t=discount_t,
+        continues_t=continues_t,
+        v_t=v_t,
+        v_tp1=v_tp1,
+        lambda_=lambda_,
+    ).vs
+    return Gae(advantage=target - v_t, target=target)
 
 
 def _check_shapes(**arguments: Tensor) -> None:

@@ -3,11 +3,8 @@
 from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.clipped_surrogate_settings import (
-    ClippedSurrogateSettings,
-    check_minibatch_steps,
-    items_in_minibatch,
-)
+from rollcast.learner.algorithms.minibatches import check_minibatch_steps, items_in_minibatch
+from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings

@@ -9,19 +9,18 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.clipped_surrogate_settings import ClippedSurrogateSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings, PpoSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import (
     SPEC,
+    ActorCritic,
     make_appo,
     make_impala,
     make_ppo,

@@ -10,20 +10,18 @@ from gymnasium.spaces import Box, Dict
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
-from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.critics import TorsoValueCritic, ValueCritic
-from rollcast.learner.algorithms.gae import gae
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.reward_normalizer import RewardNormalizer
-from rollcast.learner.algorithms.vtrace import vtrace
+from rollcast.learner.algorithms.reward_scaling import RewardNormalizer
+from rollcast.learner.algorithms.vtrace import gae, vtrace
 from rollcast.learner.batch import Batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
-from tests.actor_critics import ACTION_SPACE, SPEC, bools
+from tests.actor_critics import ACTION_SPACE, SPEC, ActorCritic, bools
 from tests.batches import SPACES, make_batch
 from tests.learnt import first_gradient, joined, learnt
 

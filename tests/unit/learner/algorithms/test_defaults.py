@@ -1,6 +1,5 @@
 import pytest
 
-from rollcast.learner.algorithms.clipped_surrogate_settings import default_minibatch_steps
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     ALGORITHM_GROUPS,
@@ -10,6 +9,7 @@ from rollcast.learner.algorithms.defaults import (
     short_name,
     with_algorithm_defaults,
 )
+from rollcast.learner.algorithms.minibatches import default_minibatch_steps
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.services.errors import ConfigurationError
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from rollcast.learner.algorithms.gae import gae
+from rollcast.learner.algorithms.vtrace import gae
 from tests.unit.learner.algorithms.test_vtrace import random_arguments
 
 

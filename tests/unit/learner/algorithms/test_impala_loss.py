@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rollcast.learner.algorithms.impala_loss import ImpalaLoss, impala_loss
+from rollcast.learner.algorithms.impala import ImpalaLoss, impala_loss
 
 
 def loss_of(log_prob: torch.Tensor, entropy: torch.Tensor, value: torch.Tensor, **changes: float) -> ImpalaLoss:

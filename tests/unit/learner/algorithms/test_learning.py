@@ -12,7 +12,6 @@ from rollcast.actor.policies.make import make_policy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
-from rollcast.learner.algorithms.actor_critic import ActorCritic
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
@@ -29,6 +28,7 @@ from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.actor_critics import ActorCritic
 from tests.batches import rollout_batch
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.algorithms.n_step_returns import n_step_returns
+from rollcast.learner.algorithms.r2d2 import n_step_returns
 
 
 def brute_force(r: list[float], discount: list[float], continues: list[bool], v: list[float], n: int) -> list[float]:

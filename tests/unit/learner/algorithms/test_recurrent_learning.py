@@ -9,12 +9,11 @@ import torch
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.clipped_surrogate_settings import items_in_minibatch
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.minibatches import Memory, Steps
+from rollcast.learner.algorithms.minibatches import Sequences, Steps, items_in_minibatch
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
@@ -59,15 +58,15 @@ def test_update_moves_every_parameter_of_policy_and_critic(kind: str):
 def test_minibatches_are_whole_trajectories():
     batch = recurrent_batch()
     rows = torch.arange(20)
-    memory = Memory(batch.substeps[FLAT_SUBSTEP].initial_state, sequence_starts(batch))
-    steps = Steps({"": rows}, rows, rows, rows, rows, rows, rows, memory)
+    sequences = Sequences(batch.substeps[FLAT_SUBSTEP].initial_state, sequence_starts(batch))
+    steps = Steps({"": rows}, rows, rows, rows, rows, rows, rows, sequences)
     assert steps.n_items == 4
     taken = steps.at(torch.tensor([2, 0]))
-    assert taken.memory is not None
+    assert taken.sequences is not None
     assert taken.observation[""].tolist() == [row + b for row in range(0, 20, 4) for b in (2, 0)]
     assert all(torch.equal(column, taken.observation[""]) for column in taken[1:7])
-    assert torch.equal(taken.memory.initial_state, memory.initial_state[[2, 0]])
-    assert taken.memory.starts.held.tolist() == [[True, True]] + [[False, False]] * 4
+    assert torch.equal(taken.sequences.initial_state, sequences.initial_state[[2, 0]])
+    assert taken.sequences.starts.held.tolist() == [[True, True]] + [[False, False]] * 4
 
 
 @pytest.mark.parametrize("kind", ["ppo", "appo"])

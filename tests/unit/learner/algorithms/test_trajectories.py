@@ -1,18 +1,19 @@
-"""The parts of a batch that actor-critics learn from: observations, the values that follow, shaped rewards, moments."""
+"""The parts of a batch that actor-critics learn from: observations, the values that follow, moments."""
 
 import pytest
 import torch
 
 from rollcast.learner.algorithms.trajectories import (
+    columns_of,
     explained_variance,
     normalized,
     observations_to_value,
     sequence_starts,
-    shaped_rewards,
     states_before_ends,
     values_and_next_values,
     weighted_variance,
 )
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.batches import make_batch
 
@@ -38,20 +39,6 @@ def test_next_value_is_that_of_the_next_row_the_last_or_the_final_observation():
     expected = torch.arange(4.0, 24.0).view(5, 4)
     expected[2, 1], expected[4, 3] = 24.0, 25.0
     assert torch.equal(v_tp1, expected)
-
-
-@pytest.mark.parametrize(
-    ("clip", "scale", "expected"),
-    [
-        ("none", 1.0, [-2.0, 0.5, 3.0]),
-        ("none", 0.1, [-0.2, 0.05, 0.3]),
-        ("unit", 2.0, [-2.0, 1.0, 2.0]),
-    ],
-)
-def test_rewards_are_clipped_then_scaled(clip: str, scale: float, expected: list[float]):
-    reward = torch.tensor([-2.0, 0.5, 3.0])
-    torch.testing.assert_close(shaped_rewards(reward, clip, scale), torch.tensor(expected))
-    assert reward.tolist() == [-2.0, 0.5, 3.0], "the batch is not changed"
 
 
 def test_moments_ignore_rows_without_weight():
@@ -94,3 +81,13 @@ def test_last_and_final_observations_are_seen_with_the_state_after_their_row():
     batch = make_batch(final_index=torch.tensor([[2, 1], [4, 3]]), final_observation=torch.zeros(2, 3))
     states = torch.arange(20.0).view(5, 4, 1)
     assert states_before_ends(batch, states).flatten().tolist() == [16.0, 17.0, 18.0, 19.0, 9.0, 19.0]
+
+
+def test_returns_the_columns_of_the_substep():
+    batch = make_batch()
+    assert columns_of(batch, "0") is batch.substeps["0"]
+
+
+def test_rejects_batch_of_another_substep():
+    with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
+        columns_of(make_batch(), "red")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.algorithms.value_rescaling import EPSILON, rescaled, unscaled
+from rollcast.learner.algorithms.r2d2 import EPSILON, rescaled, unscaled
 
 # sqrt(2) - 1, sqrt(4) - 1, sqrt(100) - 1, and so on, and a thousandth of x
 GOLDEN = {0.0: 0.0, 1.0: 0.41521356, 3.0: 1.003, 99.0: 9.099, 9999.0: 108.999, -3.0: -1.003, -0.5625: -0.2505625}

@@ -1,14 +1,49 @@
-"""Scales rewards by the deviation of discounted returns."""
+"""Shapes the rewards of a batch: clips them, divides them by the deviation of discounted returns, scales them."""
 
 import torch
 from torch import Tensor, nn
 
 from rollcast.actor.policies.observation_moments import VARIANCE_EPSILON
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
+from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.learner.batch import Batch
+from rollcast.learner.ranks.reduction import GradientReduction
+from rollcast.learner.reward_clip import clip_rewards
 
 # Bound of normalised rewards, that of SB3's VecNormalize.
 MAX_NORMALIZED_REWARD = 10.0
+
+
+class RewardScaling:
+    """Turns the rewards of batches into those to learn from, as the settings say.
+
+    Attributes:
+        parts: What a checkpoint has, by name: `rewards`, the normaliser, if there is one.
+    """
+
+    def __init__(self, settings: ActorCriticSettings, device: torch.device) -> None:
+        self._clip, self._scale = settings.reward_clip, settings.reward_scale
+        self._normalizer = RewardNormalizer(settings.discount).to(device) if settings.normalize_rewards else None
+        self.parts: dict[str, nn.Module] = {} if self._normalizer is None else {"rewards": self._normalizer}
+
+    def __call__(self, batch: Batch, n_env_steps: Tensor | float, reduction: GradientReduction) -> Tensor:
+        """Returns the rewards to learn from, float32 `[T, B]`. Call it once for each batch: its rewards are counted.
+
+        Args:
+            batch: Trajectories `[T, B, ...]`.
+            n_env_steps: The number of their transitions; a 0-dim tensor must be at least 1.
+            reduction: The ranks, whose rewards are divided by the deviation of all.
+        """
+        reward = clip_rewards(batch.reward, self._clip)
+        if self._normalizer is not None:
+            self._normalizer.observe(reward, batch, n_env_steps)
+            reduction.share(self._normalizer.returns)
+            reward = self._normalizer.normalize(reward)
+        return reward if self._scale == 1.0 else reward * self._scale
+
+    def factor(self) -> Tensor | float:
+        """Returns the factor of clipped rewards in the last batch."""
+        return self._scale if self._normalizer is None else self._normalizer.factor() * self._scale
 
 
 class RewardNormalizer(nn.Module):
