@@ -20,7 +20,7 @@ from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings

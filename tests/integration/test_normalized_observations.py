@@ -12,7 +12,7 @@ from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicySpec, PolicyState

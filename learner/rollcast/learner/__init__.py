@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollcast.learner.algorithms.impala import Impala
     from rollcast.learner.algorithms.impala_settings import ImpalaSettings
     from rollcast.learner.algorithms.independent_learners import IndependentLearners
-    from rollcast.learner.algorithms.observing import observe_batch
+    from rollcast.learner.algorithms.observation_statistics import observe_batch
     from rollcast.learner.algorithms.ppo import Ppo
     from rollcast.learner.algorithms.ppo_settings import PpoSettings
     from rollcast.learner.algorithms.r2d2 import R2d2

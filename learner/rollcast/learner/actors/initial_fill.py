@@ -10,7 +10,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.initial_episodes import InitialEpisodes
-from rollcast.learner.algorithms.observing import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import observe_rollout
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations

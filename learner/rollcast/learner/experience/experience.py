@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.batch import Batch
 from rollcast.services.replay.replay import ReplayStatus
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.algorithms.observing import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import observe_rollout
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, Fence, make_copier

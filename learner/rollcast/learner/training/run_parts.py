@@ -18,7 +18,7 @@ from rollcast.learner.algorithms.defaults import is_own, readers_of
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.observing import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import observe_rollout
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2

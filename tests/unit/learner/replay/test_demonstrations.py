@@ -14,7 +14,7 @@ from rollcast.actor.vector.make import make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from rollcast.learner.algorithms.observing import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import observe_rollout
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations

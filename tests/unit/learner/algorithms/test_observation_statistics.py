@@ -11,7 +11,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.observing import observe_batch
+from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
