@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollcast.learner.algorithms.ensemble_mlp import ensemble_mlp
+from rollcast.learner.algorithms.critics import ensemble_mlp
 
 N = 7
 
