@@ -29,7 +29,7 @@ def main(what: str) -> int:
             group.sum(torch.ones(1), "the first sum")
             if what == "freeze" and place.rank == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            group.describe = lambda: ("thinking", "after 7 updates")
+            group.describe_by(lambda: ("thinking", "after 7 updates"))
             if is_last and what == "die":
                 os._exit(0)
             if is_last and what == "raise":

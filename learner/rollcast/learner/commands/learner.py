@@ -12,11 +12,11 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.ranks.place import RankPlace
-from rollcast.learner.ranks.run import RunRanks, joined_ranks
+from rollcast.learner.ranks.place import RankPlace, rank_address
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.rank_parts import check_rank_settings, device_of_rank, settings_of_rank
+from rollcast.learner.training.run_checks import check_rank_settings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
@@ -35,21 +35,46 @@ def learner(settings: ServingSettings, console: Console, place: RankPlace | None
     # Refuses wrong certificates and tokens before anything is made.
     settings.server_security()
     if place is None:
-        return _learn(settings, console)
+        return _learn(settings, console, ONE_RANK)
     check_rank_settings(settings, place)
     with joined_ranks(
         place,
         compared_settings(settings),
-        device=device_of_rank(settings.device, place),
+        device=settings.device,
         backend=settings.ranks.backend,
         timeout_s=settings.ranks.timeout_s,
         data_timeout_s=settings.ranks.data_timeout_s,
         check_updates=settings.ranks.check_updates,
+        advertised_host=settings.advertised_host,
     ) as ranks:
-        return _learn(settings_of_rank(settings, place.rank), console, ranks)
+        return _learn(_settings_of_rank(settings, place.rank), console, ranks)
 
 
-def _learn(settings: ServingSettings, console: Console, ranks: RunRanks | None = None) -> int:
+def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
+    """Returns the settings of a rank: each has an address of its own, and rank 0 alone what a run has once.
+
+    Raises:
+        ConfigurationError: There is no such port.
+    """
+    if rank == 0:
+        return settings
+    file = settings.address_file
+    return settings.model_copy(
+        update={
+            "address": rank_address(settings.address, rank),
+            "address_file": None if file is None else file.with_name(f"{file.name}.{rank}"),
+            "metrics_address": None,
+            "summary_json": None,
+            "track": None,
+            "eval_interval_s": None,
+            "eval_interval_steps": None,
+            "eval_patience": None,
+            "stop_on": None,
+        }
+    )
+
+
+def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
     if settings.spaces_from == "environment":
         spaces = probe_spaces(settings.env_factory(), travel=True)
     else:
@@ -80,5 +105,5 @@ def _learn(settings: ServingSettings, console: Console, ranks: RunRanks | None =
             console,
             serves=settings.when_finished == "serve",
             # Rank 0 shows the run.
-            is_shown=ranks is None or ranks.rank == 0,
+            is_shown=ranks.is_first,
         )

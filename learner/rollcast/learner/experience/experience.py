@@ -15,6 +15,7 @@ from torch import Tensor
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.batch import Batch
+from rollcast.learner.ranks.empty_batch import empty_batch
 from rollcast.services.replay.replay import ReplayStatus
 
 
@@ -126,6 +127,10 @@ class ExperienceSource(ABC):
         """
         del batch, priorities
 
+    @abstractmethod
+    def empty_batch(self, device: str) -> Batch:
+        """Returns a batch with the shapes of those of `next`, and without any transition; see `empty_batch`."""
+
     def replay_status(self) -> ReplayStatus | None:
         """Returns how the replay buffer stands, and who waits for it; None if there is none. Any thread may call."""
         return None
@@ -158,3 +163,8 @@ class FreshExperience(ExperienceSource):
         """
         observe_batch(self.actors.policy, batch)
         self.actors.covered(self.actors.batch_names)
+
+    def empty_batch(self, device: str) -> Batch:
+        """See `ExperienceSource.empty_batch`."""
+        actors = self.actors
+        return empty_batch(actors.policy, n_steps=actors.n_rollout_steps, batch_size=actors.batch_size, device=device)

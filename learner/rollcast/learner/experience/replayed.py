@@ -20,6 +20,7 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, Fence, make_copier
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.ranks.empty_batch import empty_batch
 from rollcast.learner.replay.batches import SampleBatcher
 from rollcast.learner.replay.info import BufferInfo
 from rollcast.learner.replay.parts import check_replayable
@@ -222,6 +223,18 @@ class ReplayedExperience(ExperienceSource):
             if new is not None:
                 new.copied.wait()
                 self.buffers[new.key].update_priorities(new.keys, new.priorities.numpy())
+
+    def empty_batch(self, device: str) -> Batch:
+        """See `ExperienceSource.empty_batch`; for one substep."""
+        (buffer,) = self.buffers.values()
+        return empty_batch(
+            self._policy,
+            n_steps=buffer.n_sampled_steps,
+            batch_size=self._batch_size,
+            device=device,
+            from_replay=buffer.entry == "transitions",
+            burn_in=buffer.burn_in,
+        )
 
     def replay_status(self) -> ReplayStatus:
         """Returns how the buffers stand together, and who waits for them."""

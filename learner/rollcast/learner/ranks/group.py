@@ -134,6 +134,14 @@ class Group:
         """
         raise RankLostError(f"there is no rank {rank}: this learner is alone; expected no wait for {what} ({name})")
 
+    def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
+        """Has the other ranks told what this one does, from here on.
+
+        Args:
+            describe: Returns, in words, what this rank does now, and when: two parts, of which the other ranks leave
+                out the first while it waits for one of them. Any thread may call it.
+        """
+
 
 class RankGroup(Group):
     """The connection of this process to the other ranks of its run.
@@ -145,10 +153,6 @@ class RankGroup(Group):
         place: The place of this process.
         timeout_s: The seconds that an operation may take, waiting for other ranks included.
 
-    Attributes:
-        describe: Returns, in words, what this rank does now, and when: two parts, of which the other ranks leave out
-            the first while it waits for one of them. Any thread may call it.
-
     Raises:
         RankLostError: Not all ranks have come in time.
     """
@@ -157,7 +161,7 @@ class RankGroup(Group):
         self._place = place
         self.rank, self.n_ranks = place.rank, place.n_ranks
         self._timeout_s = timeout_s
-        self.describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
+        self._describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
         self._store = self._connect()
         self._n_operations = 0
         # The thing that an operation of all ranks waits for; empty: none runs.
@@ -288,6 +292,10 @@ class RankGroup(Group):
                 )
             self._ended.wait(_LOOK_S)
 
+    def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
+        """Has the other ranks told what this one does; see `Group.describe_by`."""
+        self._describe = describe
+
     def _connect(self) -> Store:
         place = self._place
         try:
@@ -391,7 +399,7 @@ class RankGroup(Group):
         beat, is_over = 0, False
         while not is_over:
             is_over, beat = self._ended.is_set(), beat + 1
-            doing, when = self.describe()
+            doing, when = self._describe()
             if self._operating:
                 doing = f"waiting for {self._operating}"
             word = _Word(self._n_operations, f"{doing}, {when}", beat, self._farewell if is_over else "")

@@ -58,6 +58,8 @@ class ReplayBuffer:
     Attributes:
         n_rollout_steps: T of every rollout.
         entry: The kind of its entries.
+        n_sampled_steps: T of its samples.
+        burn_in: The first steps of a sample, which only warm a recurrent state up.
         state_size: S of the recurrent states that it keeps; 0: none.
         frame_stack: K, the frames in each observation of a sample.
         max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,
@@ -104,6 +106,9 @@ class ReplayBuffer:
         check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs, frame_stack=frame_stack)
         self.n_rollout_steps: Final = n_rollout_steps
         self.entry: Final[Literal["transitions", "rollouts"]] = settings.entry
+        sampled = settings.burn_in + (settings.sequence_length or n_rollout_steps)
+        self.n_sampled_steps: Final = 1 if settings.entry == "transitions" else sampled
+        self.burn_in: Final = settings.burn_in
         self.state_size: Final = state_size
         self.frame_stack: Final = frame_stack
         check_sequences(settings, n_rollout_steps, state_size=state_size)

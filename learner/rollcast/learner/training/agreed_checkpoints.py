@@ -7,9 +7,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S
+from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.ranks.ranks import Ranks
+from rollcast.learner.training.part_keeper import PartKeeper
+from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.services.errors import NotReadyError
 
 logger = logging.getLogger(__name__)
@@ -18,26 +21,19 @@ logger = logging.getLogger(__name__)
 _ROUND_TIMEOUT_S: Final = 55.0
 
 
-class BeginsCheckpoints(Protocol):
-    """The part of a keeper that agreed checkpoints use."""
-
-    def begin_agreed(self) -> "Future[Path]":
-        """Begins the checkpoint, or this rank's part of it."""
-
-
 class AgreedCheckpoints:
     """The checkpoints of one of several ranks. Any thread may call `save`; the trainer's calls `take`.
 
     Args:
-        keeper: Writes them.
-        ask: Asks all ranks for one; any thread may call it.
-        version: Returns the newest policy version.
+        keeper: Writes them, or this rank's parts of them.
+        ranks: The ranks.
+        actors: Have the newest policy version.
     """
 
-    def __init__(self, keeper: BeginsCheckpoints, ask: Callable[[], None], version: Callable[[], int]) -> None:
+    def __init__(self, keeper: RunKeeper | PartKeeper, ranks: Ranks, actors: DistributedActors) -> None:
         self._keeper = keeper
-        self._ask = ask
-        self._version = version
+        self._ranks = ranks
+        self._actors = actors
         self._lock = threading.Lock()  # guards the requests
         self._requests: list[Future[tuple[Future[Path], int]]] = []
 
@@ -52,7 +48,7 @@ class AgreedCheckpoints:
         request: Future[tuple[Future[Path], int]] = Future()
         with self._lock:
             self._requests.append(request)
-        self._ask()
+        self._ranks.ask_for_checkpoint()
         try:
             written, version = request.result(_ROUND_TIMEOUT_S)
             return written.result(WRITE_TIMEOUT_S), version
@@ -74,4 +70,4 @@ class AgreedCheckpoints:
                 request.set_exception(error)
             return
         for request in requests:
-            request.set_result((written, self._version()))
+            request.set_result((written, self._actors.policy_version))

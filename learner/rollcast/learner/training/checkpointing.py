@@ -24,6 +24,7 @@ from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.ranks.homes import part_rank
 from rollcast.learner.ranks.parts import part_of
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import ConfigurationError, NotReadyError, RankLostError, RollcastError
 from rollcast.services.history.history import EventSeverity
@@ -83,9 +84,8 @@ class TrainingCheckpoints:
         experience: The source of its batches.
         progress: The progress of training.
         note: Notes each checkpoint, and each that could not be written.
-        rank: The number of this rank. Those after rank 0 write only what is their own, into a folder `rankN` of the
+        ranks: The ranks that write it. Those after rank 0 write only what is their own, into a folder `rankN` of the
             checkpoint: the buffers, the counters and the actors.
-        n_ranks: The number of ranks that write it.
     """
 
     def __init__(
@@ -96,13 +96,11 @@ class TrainingCheckpoints:
         progress: TrainingProgress,
         note: NoteEvent = forget_event,
         *,
-        rank: int = 0,
-        n_ranks: int = 1,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
-        self._rank = rank
-        self._n_ranks = n_ranks
+        self._ranks = ranks
         # Rank 0 waits for the others.
-        self._share = SHARE if rank == 0 else _SHARE_OF_PARTS
+        self._share = SHARE if ranks.is_first else _SHARE_OF_PARTS
         self._note = note
         self._store = store
         self._algorithm = algorithm
@@ -172,13 +170,13 @@ class TrainingCheckpoints:
             try:
                 # The algorithm, too: what moves changes the moments of its policy.
                 with self._experience.moving:
-                    if self._rank == 0:
+                    if self._ranks.is_first:
                         self._algorithm.save(staged)
                     # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
                 state: dict[str, Any] = {
-                    "n_ranks": self._n_ranks,
+                    "n_ranks": self._ranks.n_ranks,
                     "progress": self._progress.state(),
                     "actors": actors,
                     "best_return": best_return if math.isfinite(best_return) else None,
@@ -282,7 +280,7 @@ class TrainingCheckpoints:
         """
         with read_as_vouched_for(directory):
             restored = self._read(directory)
-        self._previous = part_of(directory, self._rank)
+        self._previous = part_of(directory, self._ranks.rank)
         self._store.remove_after(directory)
         return restored
 
@@ -291,8 +289,8 @@ class TrainingCheckpoints:
         n_ranks = state.get("n_ranks", 1)
         self._algorithm.load(directory)
         actors = self._experience.actors
-        if n_ranks == self._n_ranks:
-            own = part_of(directory, self._rank)
+        if n_ranks == self._ranks.n_ranks:
+            own = part_of(directory, self._ranks.rank)
             state = _read_state(own)
             self._experience.load(own)
             actors.load_state(state["actors"])
@@ -315,8 +313,8 @@ class TrainingCheckpoints:
         if kept:
             raise ConfigurationError(
                 f"{directory} was written by {n_ranks} rank{'s' if n_ranks > 1 else ''}, each of which has {kept} of "
-                f"its own, and this run has {self._n_ranks}; expected as many; resume it with {n_ranks}, or begin "
-                "another run with its policy (--initial-policy)"
+                f"its own, and this run has {self._ranks.n_ranks}; expected as many; resume it with {n_ranks}, or "
+                "begin another run with its policy (--initial-policy)"
             )
 
     def _own_actors(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -325,7 +323,7 @@ class TrainingCheckpoints:
             name: actor
             for part in parts
             for name, actor in part["actors"].get("actors", {}).items()
-            if part_rank(name, self._n_ranks) == self._rank
+            if part_rank(name, self._ranks.n_ranks) == self._ranks.rank
         }
 
 

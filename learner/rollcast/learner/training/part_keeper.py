@@ -7,8 +7,7 @@ from pathlib import Path
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
-from rollcast.learner.ranks.group import Group
-from rollcast.learner.ranks.parts import PartStore
+from rollcast.learner.ranks.ranks import Ranks
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
 from rollcast.services.errors import NotReadyError
@@ -22,7 +21,7 @@ class PartKeeper:
         algorithm: The algorithm that learns.
         experience: The source of its batches.
         progress: The progress of training.
-        group: Connects the ranks.
+        ranks: The ranks.
         timeout_s: The seconds that a checkpoint may take before the next begins.
     """
 
@@ -32,19 +31,18 @@ class PartKeeper:
         algorithm: Algorithm,
         experience: ExperienceSource,
         progress: TrainingProgress,
-        group: Group,
+        ranks: Ranks,
         *,
         timeout_s: float,
     ) -> None:
         self._actors = experience.actors
         self._timeout_s = timeout_s
         self._checkpoints = TrainingCheckpoints(
-            PartStore(run.checkpoints_path, group=group),
+            ranks.store(run.checkpoints_path, keep=1),
             algorithm,
             experience,
             progress,
-            rank=group.rank,
-            n_ranks=group.n_ranks,
+            ranks=ranks,
         )
 
     def resume(self, checkpoint: Path) -> None:

@@ -6,6 +6,8 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.minibatches import check_minibatch_steps, items_in_minibatch
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
+from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds
@@ -161,6 +163,36 @@ def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
                 f"--batch-ahead on with {reason}; expected rollouts that come while the trainer learns; choose "
                 "--batch-ahead auto, or off"
             )
+
+
+def check_rank_settings(settings: ServingSettings, place: RankPlace) -> None:
+    """Checks that several ranks can train with these settings, before anything is made.
+
+    Raises:
+        ConfigurationError: They cannot.
+    """
+    for option, is_given, expected, advice in (
+        (
+            "--deterministic",
+            settings.deterministic,
+            "one of the two: ranks take what has come by their deadlines",
+            "leave --deterministic out, or train with one rank",
+        ),
+        (
+            "--cuda-graphs on",
+            settings.cuda_graphs == "on",
+            "auto or off: no run has shown yet that a graph can hold operations of all ranks",
+            "leave it out",
+        ),
+        (
+            "--spaces-from first_actor",
+            settings.spaces_from == "first_actor",
+            "--spaces-from environment: actors join only one of the ranks first",
+            "install the environment where the learners run",
+        ),
+    ):
+        if is_given:
+            raise ConfigurationError(f"{option} with {place.n_ranks} ranks; expected {expected}; {advice}")
 
 
 def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the device of a training run from its settings, and how updates compute there."""
+"""Chooses how updates compute on the device of a training run, from its settings."""
 
 from typing import Final
 
@@ -17,19 +17,6 @@ from rollcast.services.errors import ConfigurationError
 _LARGE_WEIGHTS: Final = 500_000
 
 
-def choose_device(name: str) -> torch.device:
-    """Returns the device for a name: `auto`, `cpu` or `cuda`.
-
-    Raises:
-        ConfigurationError: The name is `cuda`, and torch finds no CUDA device.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
-    return torch.device(name)
-
-
 def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateArithmetic:
     """Chooses the arithmetic of updates, and sets it for this process where torch knows no smaller scope.
 
@@ -44,7 +31,7 @@ def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateAr
     return arithmetic
 
 
-def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: torch.device) -> None:
+def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: torch.device, n_ranks: int = 1) -> None:
     """Has updates replayed as CUDA graphs, if the settings ask for it. Call it before the first update.
 
     Raises:
@@ -57,6 +44,8 @@ def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: tor
         why_not = f"the device is {device}, which has no graphs"
     elif settings.deterministic:
         why_not = "no run has shown yet that they give the bits that --deterministic promises"
+    elif n_ranks > 1:
+        why_not = "no run has shown yet that a graph can hold operations of all ranks"
     if why_not is None:
         algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
     elif settings.cuda_graphs == "on":

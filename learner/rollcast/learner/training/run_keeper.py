@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
-from rollcast.learner.ranks.group import Group
-from rollcast.learner.ranks.parts import FirstStore
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.checkpointing import TrainingCheckpoints
@@ -47,8 +45,7 @@ class RunKeeper:
         schedule: Says when checkpoints are due.
         evaluation: Chooses the best policy; None: the mean return of training does.
         note: Notes the checkpoints that are written.
-        group: Connects the ranks that write each checkpoint together; None: there is one.
-        ask_ranks: Asks all ranks for the checkpoint that is due; None: there is one.
+        ranks: The ranks that write each checkpoint together.
     """
 
     def __init__(
@@ -61,21 +58,18 @@ class RunKeeper:
         evaluation: TrainingEvaluation | None = None,
         note: NoteEvent = forget_event,
         *,
-        group: Group | None = None,
-        ask_ranks: Callable[[], None] | None = None,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
-        self._ask_ranks = ask_ranks
+        self._ranks = ranks
         self._run = run
         self._algorithm = algorithm
         self._actors = experience.actors
         self._moving = experience.moving
         self._progress = progress
         self._schedule = schedule
-        path, keep = run.checkpoints_path, schedule.keep_checkpoints
-        store = CheckpointStore(path, keep=keep) if group is None else FirstStore(path, keep=keep, group=group)
+        store = ranks.store(run.checkpoints_path, keep=schedule.keep_checkpoints)
         store.tidy()
-        n_ranks = 1 if group is None else group.n_ranks
-        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note, n_ranks=n_ranks)
+        self._checkpoints = TrainingCheckpoints(store, algorithm, experience, progress, note=note, ranks=ranks)
         self._evaluation = evaluation
         self._best = BestPolicy(progress, self._policy)
         # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.
@@ -117,9 +111,7 @@ class RunKeeper:
         if not self._checkpoint_is_due(now):
             return False
         self._next_checkpoint = now + self._schedule.checkpoint_interval_s
-        if self._ask_ranks is not None:
-            if not self._checkpoints.is_writing:
-                self._ask_ranks()
+        if not self._ranks.begins_checkpoint(is_writing=self._checkpoints.is_writing):
             return False
         with _training_goes_on(f"the checkpoint after {self._algorithm.n_updates} updates"):
             self._save_checkpoint()

@@ -28,13 +28,12 @@ from rollcast.learner.experience.experience import ExperienceSource, FreshExperi
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.experience.replayed_rounds import ReplayedRounds
 from rollcast.learner.queueing.slot_order import trajectories_of_an_actor
-from rollcast.learner.ranks.run import RunRanks
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.replay.demonstrations import load_recording
 from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.replay.substeps import SubstepBuffers, make_buffers
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.serving.evaluations import Evaluations
-from rollcast.learner.serving.homes import ONE_HOME
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.control import TrainingControl
@@ -240,7 +239,7 @@ def serving_options(
     algorithm: Algorithm,
     buffers: SubstepBuffers | None,
     run: RunDirectory,
-    ranks: RunRanks | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> ServingOptions:
     """Returns the options with which the actors of a run are served.
 
@@ -250,7 +249,7 @@ def serving_options(
         algorithm: The algorithm whose policy the actors play.
         buffers: The replay buffers, which are served, too; None if there are none.
         run: The run's folder, which has the write-ahead log.
-        ranks: The ranks of the run; None: there is one.
+        ranks: The ranks of the run.
 
     Raises:
         ConfigurationError: The files of certificates and tokens cannot be used.
@@ -268,7 +267,7 @@ def serving_options(
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
         durable = DurableRollouts(
-            run.log_path_of(0 if ranks is None else ranks.rank),
+            run.log_path_of(ranks.rank),
             max_bytes=settings.durable_max_bytes,
             ask_for_checkpoint=control.save_checkpoint,
         )
@@ -290,7 +289,7 @@ def serving_options(
         assemble_ahead=None if settings.batch_ahead == "auto" else settings.batch_ahead == "on",
         durable=durable,
         evaluations=evaluations,
-        homes=ONE_HOME if ranks is None else ranks.homes,
+        homes=ranks.homes,
     )
 
 

@@ -16,13 +16,14 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.defaults import short_name
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.agreed_checkpoints import AgreedCheckpoints
 from rollcast.learner.training.control import SaveCheckpoint, TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.events import TrainingEvents
 from rollcast.learner.training.part_keeper import PartKeeper
-from rollcast.learner.training.rank_trainer import TrainerOfRank
+from rollcast.learner.training.ranked_experience import RankedExperience
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.summary import EndReason, TrainingSummary, of_progress
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 # The time that the evaluations under way may take when training has run out of steps, and between two looks at them.
 _LAST_EVALUATIONS_S: Final = 60.0
 _LOOK_S: Final = 0.05
+# Where ranks wait for each other at last: rank 0 may serve what connects them.
+_END: Final = "the end of all ranks"
 
 
 class Trainer:
@@ -58,7 +61,7 @@ class Trainer:
         arithmetic: The arithmetic of networks in updates.
         run: Keeps policies and checkpoints; None keeps none.
         writers: Write the metrics; the caller closes them.
-        ranks: Connects it with the trainers of other ranks; None: there are none.
+        ranks: The ranks of the run.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Trainer:
         arithmetic: NetworkArithmetic = DEFAULT_ARITHMETIC,
         run: RunDirectory | None = None,
         writers: Sequence[MetricsWriter] = (),
-        ranks: TrainerOfRank | None = None,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         self._experience = experience
         self._actors = experience.actors
@@ -103,43 +106,26 @@ class Trainer:
         self._update_metrics = UpdateMetrics()
         # True if an update was made since the last record.
         self._is_unwritten = False
-        save: SaveCheckpoint | None = None
-        if ranks is not None and self._keeper is not None:
-            agreed = AgreedCheckpoints(self._keeper, ranks.ask_for_checkpoint, lambda: self._actors.policy_version)
-            save, ranks.wishes.on_checkpoint = agreed.save, agreed.take
-        elif isinstance(self._keeper, RunKeeper):
-            save = self._keeper.save_for_operator
+        save: SaveCheckpoint | None = self._keeper.save_for_operator if isinstance(self._keeper, RunKeeper) else None
+        if ranks.n_ranks > 1:
+            assert self._keeper is not None, "several ranks have a folder"
+            agreed = AgreedCheckpoints(self._keeper, ranks, self._actors)
+            save = agreed.save
+            self._experience = RankedExperience(experience, ranks, algorithm, control, agreed)
         control.attach(
-            experience,
+            self._experience,
             self._progress,
             save,
             None if self._evaluation is None else self._evaluation.status,
         )
 
     def _make_keeper(self, run: RunDirectory | None) -> RunKeeper | PartKeeper | None:
-        experience, ranks = self._experience, self._ranks
         if run is None:
             return None
-        if ranks is not None and not ranks.is_first:
-            return PartKeeper(
-                run,
-                self._algorithm,
-                experience,
-                self._progress,
-                ranks.ranks.group,
-                timeout_s=self._schedule.stop_timeout_s,
-            )
-        return RunKeeper(
-            run,
-            self._algorithm,
-            experience,
-            self._progress,
-            self._schedule,
-            self._evaluation,
-            note=self._memory.note,
-            group=None if ranks is None else ranks.ranks.group,
-            ask_ranks=None if ranks is None else ranks.ask_for_checkpoint,
-        )
+        parts = (run, self._algorithm, self._experience, self._progress)
+        if not self._ranks.is_first:
+            return PartKeeper(*parts, self._ranks, timeout_s=self._schedule.stop_timeout_s)
+        return RunKeeper(*parts, self._schedule, self._evaluation, note=self._memory.note, ranks=self._ranks)
 
     def resume(self, checkpoint: Path) -> None:
         """Continues from a checkpoint of the run. Call it before `run`.
@@ -163,14 +149,15 @@ class Trainer:
             RollcastError: Training diverged.
         """
         control = self._control
-        # True for a run that is resumed after its end.
-        was_done = self.is_done()
-        if self._ranks is not None:
-            self._end = self._ranks.agree_at_start(self._end)
-            was_done = self._end is not None
+        self.is_done()
+        # Rank 0 says whether the run had ended before it was resumed.
+        end = "" if self._end is None else self._end.name
+        end = self._ranks.broadcast_text("done", end, what="rank 0 to resume the run")
+        self._end = EndReason[end] if end else None
+        was_done = self._end is not None
         if was_done and (serve is None or not self._has_ended):
             # No actor need be started.
-            self._finish_with_ranks()
+            self._ranks.meet(_END)
             control.enter(Phase.FINISHED)
             return self._summary()
         is_saved = was_done
@@ -232,7 +219,7 @@ class Trainer:
 
     def _reason_to_end(self) -> EndReason | None:
         evaluation, target = self._evaluation, self._schedule.stop_return
-        if self._ranks is not None and not self._ranks.is_first:
+        if not self._ranks.is_first:
             # Rank 0 decides by its episodes.
             target = None
         mean_return = self._progress.recent_mean_return()
@@ -283,8 +270,7 @@ class Trainer:
                 experience = source.next(self._device, progress=fraction)
             except TrainingEndedError:
                 # All ranks have agreed on it.
-                assert self._ranks is not None, "only ranks agree on the end"
-                self._end = EndReason(self._ranks.wishes.ends)
+                self._end = EndReason(self._ranks.end)
                 return
             began = time.perf_counter()
             with self._control.update_turn():
@@ -306,13 +292,9 @@ class Trainer:
             self._keep()
 
     def _goes_on(self) -> bool:
-        """Returns whether to train on. Of several ranks each goes on until all have agreed to end, in `next`."""
+        """Returns whether to train on: several ranks do until all have agreed to end, in `next`."""
         is_done = self.is_done()
-        if self._ranks is None:
-            return not is_done
-        # Rank 0's word counts; the others learn on until then.
-        self._ranks.wishes.ends = int(self._end or 0) if self._has_ended and self._ranks.is_first else 0
-        return True
+        return self._ranks.goes_on(is_done=is_done, end=int(self._end or 0) if self._has_ended else 0)
 
     def _await_evaluations(self) -> None:
         """Waits for the evaluations that are under way when training has run out of steps."""
@@ -389,7 +371,7 @@ class Trainer:
         # With checkpoints by updates, one more in between would change the updates that follow it.
         if self._keeper is not None and (self._schedule.checkpoint_interval_updates is None or self._has_ended):
             self._keeper.save_last_checkpoint(has_ended=self._has_ended, timeout_s=self._save_timeout_s() / 2)
-        self._finish_with_ranks()
+        self._ranks.meet(_END)
 
     def _save_for_resume(self) -> None:
         """Saves everything; logs an error if that fails, because training has failed for another reason."""
@@ -397,11 +379,6 @@ class Trainer:
             self._save()
         except (OSError, RollcastError) as error:
             logger.error("nothing is saved at the end: %s; the checkpoint before is kept", error)  # noqa: TRY400  # the message says it all
-
-    def _finish_with_ranks(self) -> None:
-        """Waits until the other ranks have come as far: rank 0 may serve what connects them."""
-        if self._ranks is not None:
-            self._ranks.finish()
 
     def _save_timeout_s(self) -> float:
         """Returns how long saving may take; less for a run that was stopped, whose operator waits."""

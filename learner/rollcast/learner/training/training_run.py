@@ -25,11 +25,10 @@ from rollcast.learner.devices.determinism import deterministic_arithmetic
 from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
 from rollcast.learner.durable.rollouts import refuse_leftovers
-from rollcast.learner.experience.ranked import RankWishes
 from rollcast.learner.health.doctor import LearningDoctor
 from rollcast.learner.health.rules import Record
 from rollcast.learner.ranks.parts import part_of
-from rollcast.learner.ranks.run import RunRanks
+from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
@@ -37,8 +36,6 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.initial_policy import begin_with_policy
-from rollcast.learner.training.rank_parts import ranked_experience, tell_run, told_run
-from rollcast.learner.training.rank_trainer import TrainerOfRank
 from rollcast.learner.training.run_checks import (
     check_actors_resume,
     check_batch_ahead,
@@ -49,7 +46,6 @@ from rollcast.learner.training.run_checks import (
 )
 from rollcast.learner.training.run_device import (
     capture_updates,
-    choose_device,
     choose_torch_threads,
     make_arithmetic,
 )
@@ -155,7 +151,7 @@ def training_run(
     *,
     n_local_actors: int,
     announce: Callable[[str], None] = logger.info,
-    ranks: RunRanks | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> Iterator[TrainingRun]:
     """Makes everything that a run needs, and closes it at the end.
 
@@ -166,7 +162,7 @@ def training_run(
         n_local_actors: The actor processes that share this machine's cores with the learner.
         announce: Called with lines for people: a hint about raw frames of Atari, the size of the replay buffer before
             it is allocated, the demonstrations that fill it, and the run that is resumed.
-        ranks: The ranks of the run, of which this is one; None: this learner is alone.
+        ranks: The ranks of the run, of which this is one.
 
     Raises:
         ConfigurationError: The settings are not possible; nothing is left behind.
@@ -178,7 +174,6 @@ def training_run(
         announce(hint)
     if settings.batch_size is None:
         announce(f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)")
-    is_first = ranks is None or ranks.rank == 0
     with ExitStack() as stack:
         device = _prepare_arithmetic(settings, stack, ranks)
         learner = _make_learner(settings, spaces, device, announce, ranks)
@@ -187,7 +182,7 @@ def training_run(
         doctor = LearningDoctor(
             settings.model_dump(mode="json"),
             learner.algorithm.policy.spaces,
-            _records_before(folder) if is_first else (),
+            _records_before(folder) if ranks.is_first else (),
         )
         control = TrainingControl(
             algorithm=settings.algorithm,
@@ -195,18 +190,18 @@ def training_run(
             batch_size=batch_size(settings, spaces),
             facts=RunFacts(env_id=settings.env_id, seed=settings.seed, stop_return=_stop_return(settings)),
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
-            pauses_by_rounds=ranks is not None,
-            pauses_at="" if is_first else "the learner of rank 0",
+            pauses_by_rounds=ranks.n_ranks > 1,
+            pauses_at="" if ranks.is_first else "the learner of rank 0",
             learning=doctor.findings,
         )
-        if ranks is None and not settings.deterministic:
+        if ranks.n_ranks == 1 and not settings.deterministic:
             # Ranks make the same number of reductions, and a deterministic run that is resumed gives the same bits.
             learner.algorithm.end_updates_early(lambda: control.stop_requested)
         serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory, ranks)
         actors = make_actors(learner.algorithm.policy, serving)
         if folder.checkpoint is not None:
             check_actors_resume(settings, actors)
-        writers = (*_open_writers(folder.directory, _cut_metrics(folder), stack), doctor) if is_first else ()
+        writers = (*_open_writers(folder.directory, _cut_metrics(folder), stack), doctor) if ranks.is_first else ()
         if settings.track is not None:
             writers = (*writers, stack.enter_context(_tracker(settings.track, settings, folder.directory)))
         prometheus = PrometheusWriter(control.status, control.actors)
@@ -217,7 +212,7 @@ def training_run(
             run.trainer.resume(folder.checkpoint[0])
             _go_on(settings, learner.algorithm, folder.directory, folder.checkpoint[1], announce, ranks)
         if not settings.durable:
-            _refuse_forgotten_log(settings, learner, folder, 0 if ranks is None else ranks.rank)
+            _refuse_forgotten_log(settings, learner, folder, ranks.rank)
         try:
             if settings.metrics_address is not None:
                 server = stack.enter_context(MetricsServer(settings.metrics_address, prometheus.collect))
@@ -237,23 +232,21 @@ def _go_on(
     directory: RunDirectory,
     checkpoint: CheckpointInfo,
     announce: Callable[[str], None],
-    ranks: RunRanks | None,
+    ranks: Ranks,
 ) -> None:
     """Writes the settings of a run whose checkpoint was read, and lets all ranks go on together."""
-    if ranks is None or ranks.rank == 0:
+    if ranks.is_first:
         # Written now: a checkpoint that does not fit them has been refused, and the run has kept those that it had.
         write_settings(settings, directory, checkpoint.env_steps, announce)
-    if ranks is None:
-        return
     # Again: a checkpoint has the generators of rank 0.
-    algorithm.join_ranks(ranks.reduction)
+    ranks.join(algorithm.join_ranks)
     # From here on each rank has noted the actors that it had: none is taken for a new one.
     ranks.meet("the checkpoint to be read by all ranks")
 
 
-def _prepare_arithmetic(settings: LearnerSettings, stack: ExitStack, ranks: RunRanks | None) -> torch.device:
+def _prepare_arithmetic(settings: LearnerSettings, stack: ExitStack, ranks: Ranks) -> torch.device:
     """Sets rounding and torch's generators, before anything is computed; returns the learner's device."""
-    device = choose_device(settings.device) if ranks is None else ranks.device
+    device = ranks.choose_device(settings.device)
     fix_rounding()
     if settings.deterministic:
         limit_threads(1)
@@ -267,7 +260,7 @@ def _set_torch_threads(
     policy: TorchPolicy,
     n_local_actors: int,
     announce: Callable[[str], None],
-    ranks: RunRanks | None,
+    ranks: Ranks,
 ) -> None:
     """Sets torch's number of threads, and says so if there are several. A deterministic run has one, see above."""
     if settings.deterministic:
@@ -277,7 +270,7 @@ def _set_torch_threads(
         sum(weights.numel() for weights in policy.parameters()),
         n_cores=usable_cores(),
         n_local_actors=n_local_actors,
-        n_local_ranks=1 if ranks is None else ranks.place.n_local_ranks,
+        n_local_ranks=ranks.n_local_ranks,
         of_openmp=os.environ.get("OMP_NUM_THREADS"),
     )
     torch.set_num_threads(n_threads)
@@ -290,7 +283,7 @@ def _make_learner(
     spaces: EnvironmentSpaces,
     device: torch.device,
     announce: Callable[[str], None],
-    ranks: RunRanks | None,
+    ranks: Ranks,
 ) -> _Learner:
     """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
     arithmetic = make_arithmetic(settings, device)
@@ -299,13 +292,10 @@ def _make_learner(
     check_evaluation(settings, algorithm)
     check_batches(settings, algorithm)
     check_batch_ahead(settings, algorithm)
-    if ranks is None:
-        # No run has shown yet that a graph can hold operations of all ranks.
-        capture_updates(settings, algorithm, device)
+    capture_updates(settings, algorithm, device, ranks.n_ranks)
     if settings.resume is None and settings.initial_policy is not None:
         announce(begin_with_policy(algorithm, settings.initial_policy))
-    if ranks is not None:
-        algorithm.join_ranks(ranks.reduction)
+    ranks.join(algorithm.join_ranks)
     buffers = None
     if algorithm.learns_from_replay:
         buffers = make_replay_buffers(settings, algorithm.policy.spaces, device=device, announce=announce)
@@ -317,15 +307,15 @@ def _open_folder(
     learner: _Learner,
     stack: ExitStack,
     announce: Callable[[str], None],
-    ranks: RunRanks | None,
+    ranks: Ranks,
 ) -> _Folder:
     """Creates the folder of a new run, or finds the checkpoint of a resumed one; locks it.
 
     A run without a checkpoint has its settings written, and begins with demonstrations, if there are any. They are
     loaded before a new folder is created, so that a damaged file leaves nothing behind.
     """
-    if ranks is not None and ranks.rank:
-        directory, checkpoint = told_run(ranks)
+    if not ranks.is_first:
+        directory, checkpoint = ranks.told_run()
         if checkpoint is None:
             load_initial_data(settings, learner.algorithm.policy, learner.buffers, announce=announce)
         return _Folder(directory, checkpoint, is_new=False)
@@ -338,8 +328,7 @@ def _open_folder(
         directory, checkpoint = create_run(settings, stack), None
     if checkpoint is None:
         write_settings(settings, directory, 0, announce)
-    if ranks is not None:
-        tell_run(ranks, directory, checkpoint)
+    ranks.tell_run(directory, checkpoint)
     return _Folder(directory, checkpoint, is_new=settings.resume is None)
 
 
@@ -393,15 +382,11 @@ def _make_run(
     control: TrainingControl,
     directory: RunDirectory,
     writers: tuple[MetricsWriter, ...],
-    ranks: RunRanks | None,
+    ranks: Ranks,
 ) -> TrainingRun:
     stop_return = _stop_return(settings)
     schedule = make_schedule(settings, stop_return)
     experience = make_experience(settings, actors, learner.algorithm, learner.buffers)
-    of_rank = None
-    if ranks is not None:
-        of_rank = TrainerOfRank(RankWishes(), ranks)
-        experience = ranked_experience(settings, experience, learner.algorithm, control, ranks, of_rank.wishes)
     trainer = Trainer(
         experience,
         learner.algorithm,
@@ -411,7 +396,7 @@ def _make_run(
         arithmetic=learner.arithmetic.networks,
         run=directory,
         writers=writers,
-        ranks=of_rank,
+        ranks=ranks,
     )
     return TrainingRun(
         trainer=trainer,

@@ -254,3 +254,21 @@ def test_every_inserted_step_enters_the_moments_once(monkeypatch):
     seen = np.concatenate([rollout.substeps[FLAT_SUBSTEP].observation[""].reshape(-1, 4) for rollout in inserted])
     np.testing.assert_allclose(state["normalization.0.mean"], seen.mean(axis=0, dtype=np.float64), rtol=1e-9)
     np.testing.assert_allclose(state["normalization.0.variance"], seen.var(axis=0, dtype=np.float64), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "replay",
+    [
+        {},
+        {"entry": "rollouts"},
+        {"entry": "rollouts", "burn_in": 1, "sequence_length": 2},
+    ],
+    ids=["transitions", "rollouts", "sequences"],
+)
+def test_an_empty_batch_has_the_shape_of_those_with_data(replay: dict):
+    with make_source(**replay) as source:
+        given, empty = source.next("cpu").batch, source.empty_batch("cpu")
+    assert not empty.valid.any()
+    assert (empty.reward.shape, empty.burn_in) == (given.reward.shape, given.burn_in)
+    leaves, others = (batch.substeps[FLAT_SUBSTEP].observation for batch in (empty, given))
+    assert {path: leaf.shape for path, leaf in leaves.items()} == {path: leaf.shape for path, leaf in others.items()}

@@ -9,9 +9,9 @@ import safetensors.numpy
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.loaded_policy import load_policy
 from rollcast.actor.vector.make import probe_spaces
+from rollcast.learner.devices.choice import choose_device
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.initial_policy import begin_with_policy
-from rollcast.learner.training.run_device import choose_device
 from rollcast.learner.training.run_parts import make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train

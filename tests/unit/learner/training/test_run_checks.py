@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from rollcast.learner.devices.choice import choose_device
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_checks import (
     check_batch_ahead,
@@ -12,7 +13,6 @@ from rollcast.learner.training.run_checks import (
     check_on_policy,
     check_settings,
 )
-from rollcast.learner.training.run_device import choose_device
 from rollcast.learner.training.run_parts import evaluation_schedule, make_algorithm
 from rollcast.services.errors import ConfigurationError
 from tests.batches import SPACES

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -12,44 +11,37 @@ from torch import Tensor
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
-from rollcast.learner.ranks.homes import RankHomes
-from rollcast.learner.ranks.rounds import RankRounds, RankState, Round, policy_digest
+from rollcast.learner.ranks.ranks import Ranks
+from rollcast.learner.ranks.rounds import RankState, Round, policy_digest
+from rollcast.learner.training.agreed_checkpoints import AgreedCheckpoints
+from rollcast.learner.training.control import TrainingControl
 from rollcast.services.errors import (
     CollectInterruptedError,
     CollectTimeoutError,
     NotReadyError,
     TrainingEndedError,
 )
+from rollcast.services.history.history import LearnerActivity
 from rollcast.services.replay.replay import ReplayStatus
+from rollcast.services.status.status import Phase
 
 # Ranks that are paused, or all have no data, ask each other so often.
 _IDLE_S: Final = 0.1
 # A rank without actors looks so long for rollouts that may still be queued.
 _GLANCE_S: Final = 0.01
-
-
-@dataclasses.dataclass(slots=True)
-class RankWishes:
-    """The wishes of a rank for the next round. The trainer sets it; any thread may ask for a checkpoint.
-
-    Attributes:
-        ends: Not 0 once the run has reached its end: the number of the reason. What rank 0 says counts, and stands here
-            at every rank when all have agreed.
-        checkpoint: True if a checkpoint is due.
-        stops: Returns how the rank is to stop; see `RankState.stops`.
-        is_paused: Returns whether an operator has paused training.
-        on_start: Called when the actors are served.
-        on_stop: Called when the ranks stop, with how they do.
-        on_checkpoint: Called, on every rank after the same update, to take a checkpoint.
-    """
-
-    ends: int = 0
-    checkpoint: bool = False
-    stops: Callable[[], int] = lambda: 0
-    is_paused: Callable[[], bool] = lambda: False
-    on_start: Callable[[], None] = lambda: None
-    on_stop: Callable[[int], None] = lambda _stops: None
-    on_checkpoint: Callable[[], None] = lambda: None
+_PHASES: Final = {
+    Phase.STARTING: "starting",
+    Phase.PAUSED: "pausing",
+    Phase.STOPPING: "stopping",
+    Phase.FINISHED: "serving the last policy",
+}
+_ACTIVITIES: Final = {
+    LearnerActivity.WAITING: "waiting for a batch",
+    LearnerActivity.UPDATING: "learning",
+    LearnerActivity.PUBLISHING: "publishing the policy",
+    LearnerActivity.CHECKPOINTING: "keeping metrics and checkpoints",
+    LearnerActivity.PAUSED: "pausing",
+}
 
 
 class RankedExperience(ExperienceSource):
@@ -60,46 +52,37 @@ class RankedExperience(ExperienceSource):
 
     Args:
         source: Makes this rank's own batches.
-        rounds: Connects it with the other ranks.
-        homes: Is told how many actors each rank has.
+        ranks: Connects it with the other ranks.
         algorithm: Shares what it has observed; its policy is compared.
-        wishes: What this rank wants.
-        nothing: Makes a batch without any transition, on a device.
-        data_timeout_s: The seconds to wait for a batch; a rank that has no actors does not wait.
-        check_updates: The updates between two comparisons of the policies of all ranks.
+        control: Pauses and stops this rank, and is stopped with the others.
+        checkpoints: Takes those that the ranks agree on.
     """
 
     def __init__(
         self,
         source: ExperienceSource,
-        rounds: RankRounds,
-        homes: RankHomes,
+        ranks: Ranks,
         algorithm: Algorithm,
-        wishes: RankWishes,
-        *,
-        nothing: Callable[[str], Batch],
-        data_timeout_s: float,
-        check_updates: int,
+        control: TrainingControl,
+        checkpoints: AgreedCheckpoints,
     ) -> None:
         super().__init__(source.actors)
         self.moving = source.moving
         self._source = source
-        self._rounds = rounds
-        self._homes = homes
+        self._ranks = ranks
         self._algorithm = algorithm
-        self._wishes = wishes
-        self._nothing = nothing
-        self._data_timeout_s = data_timeout_s
-        self._check_updates = check_updates
+        self._control = control
+        self._checkpoints = checkpoints
         # A batch that was fetched, and has not been learnt from yet.
         self._held: Experience | None = None
         self._is_own = False
         self._compared_after = -1
+        ranks.group.describe_by(self._describe)
 
     def start(self) -> None:
-        """Starts the actors."""
+        """Starts the actors, and waits until those of all ranks are served."""
         self._source.start()
-        self._wishes.on_start()
+        self._ranks.serve_at(self.actors.addresses[-1])
 
     def begin_save(self) -> SaveExperience:
         """See `ExperienceSource.begin_save`."""
@@ -112,6 +95,10 @@ class RankedExperience(ExperienceSource):
     def renew(self) -> None:
         """See `ExperienceSource.renew`."""
         self._source.renew()
+
+    def empty_batch(self, device: str) -> Batch:
+        """See `ExperienceSource.empty_batch`."""
+        return self._source.empty_batch(device)
 
     def replay_status(self) -> ReplayStatus | None:
         """See `ExperienceSource.replay_status`."""
@@ -130,18 +117,16 @@ class RankedExperience(ExperienceSource):
             CollectTimeoutError: No rank has had a batch for `collect_timeout_s`.
             RankLostError: Another rank is gone, or has not come in time.
         """
-        began, wishes, gives_up = time.monotonic(), self._wishes, False
+        began, gives_up = time.monotonic(), False
         while True:
             self._fetch(learner_device, progress)
             agreed = self._agree(gives_up=gives_up)
             if agreed.checkpoint:
-                wishes.checkpoint = False
-                wishes.on_checkpoint()
+                self._checkpoints.take()
             if agreed.stops:
-                wishes.on_stop(agreed.stops)
+                self._stop(agreed.stops)
                 raise CollectInterruptedError("collecting was interrupted: a rank was asked to stop training")
             if agreed.ends:
-                wishes.ends = agreed.ends
                 raise TrainingEndedError("the ranks have agreed that training has ended; expected no more updates")
             if agreed.has_batch and not agreed.is_paused:
                 return self._share(agreed, learner_device, waited_s=time.monotonic() - began)
@@ -165,11 +150,10 @@ class RankedExperience(ExperienceSource):
 
     def _fetch(self, learner_device: str, progress: float) -> None:
         """Fetches a batch within the deadline, unless one is held, or there is to be no update."""
-        wishes = self._wishes
-        if self._held is not None or wishes.ends or wishes.stops() or wishes.is_paused():
+        if self._held is not None or self._ranks.end or self._control.stop_requested or self._control.is_paused:
             return
         # A rank without actors has nothing to wait for.
-        patience_s = self._data_timeout_s if self.actors.n_actors_alive else _GLANCE_S
+        patience_s = self._ranks.data_timeout_s if self.actors.n_actors_alive else _GLANCE_S
         self.actors.wait_until = time.monotonic() + patience_s
         try:
             self._held = self._source.next(learner_device, progress=progress)
@@ -180,20 +164,18 @@ class RankedExperience(ExperienceSource):
             self.actors.wait_until = float("inf")
 
     def _agree(self, *, gives_up: bool) -> Round:
-        held, wishes, n_updates = self._held, self._wishes, self._algorithm.n_updates
+        held, control, n_updates = self._held, self._control, self._algorithm.n_updates
         digest, weights = 0, None if held is None else held.batch.largest_weight
-        if n_updates % self._check_updates == 0 and n_updates != self._compared_after:
+        if n_updates % self._ranks.check_updates == 0 and n_updates != self._compared_after:
             self._compared_after = n_updates
             digest = policy_digest(self._algorithm.policy_state())
         with self.actors.waiting.waiting_for("the other ranks"):
-            agreed = self._rounds.agree(
+            return self._ranks.agree(
                 RankState(
                     has_batch=held is not None,
                     env_steps=0 if held is None else held.env_steps,
-                    ends=wishes.ends,
-                    stops=wishes.stops(),
-                    is_paused=wishes.is_paused(),
-                    checkpoint=wishes.checkpoint,
+                    stops=int(control.stop_requested) * (1 + self.actors.leaves_waiting),
+                    is_paused=control.is_paused,
                     gives_up=gives_up,
                     n_actors=self.actors.n_actors_alive,
                     n_episodes=0 if held is None else held.n_episodes,
@@ -202,8 +184,23 @@ class RankedExperience(ExperienceSource):
                     digest=digest,
                 )
             )
-        self._homes.note_loads(agreed.n_actors)
-        return agreed
+
+    def _stop(self, stops: int) -> None:
+        """Stops this rank as another was asked to; see `RankState.stops`."""
+        self._control.stop_requested = True
+        if stops > 1:
+            self.actors.leave_waiting()
+
+    def _describe(self) -> tuple[str, str]:
+        """Returns what this rank does now, and after which update; see `Group.describe_by`."""
+        status = self._control.status()
+        if status.phase is not Phase.TRAINING:
+            doing = _PHASES[status.phase]
+        elif status.waiting_for:
+            doing = f"waiting for {status.waiting_for}"
+        else:
+            doing = _ACTIVITIES[self._control.memory.activity.state]
+        return doing, f"after {status.updates} updates"
 
     def _share(self, agreed: Round, learner_device: str, *, waited_s: float) -> Experience:
         """Returns this rank's batch, or nothing, with the steps and the episodes of all ranks."""
@@ -211,7 +208,7 @@ class RankedExperience(ExperienceSource):
         self._is_own = held is not None
         if held is None:
             return Experience(
-                batch=self._nothing(learner_device),
+                batch=self._source.empty_batch(learner_device),
                 env_steps=agreed.env_steps,
                 n_episodes=agreed.n_episodes,
                 returns=agreed.returns,

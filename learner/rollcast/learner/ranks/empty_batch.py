@@ -12,7 +12,7 @@ from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.spaces.spaces import space_leaves
 
 
-def batch_of_nothing(
+def empty_batch(
     policy: TorchPolicy, *, n_steps: int, batch_size: int, device: str, from_replay: bool = False, burn_in: int = 0
 ) -> Batch:
     """Returns a batch in which no row is a transition: it has no weight in any mean, and its gradient is 0.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from rollcast.learner.experience.nothing import batch_of_nothing
+from rollcast.learner.ranks.empty_batch import empty_batch
 from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -19,8 +19,8 @@ IMAGES = Box(0, 255, (1, 36, 36), np.uint8)
 
 def nothing_for(name: str, algorithm):
     if name in ("dqn", "sac", "sac_discrete"):
-        return batch_of_nothing(algorithm.policy, n_steps=1, batch_size=B, device="cpu", from_replay=True)
-    return batch_of_nothing(algorithm.policy, n_steps=N_STEPS, batch_size=N_ENVS, device="cpu")
+        return empty_batch(algorithm.policy, n_steps=1, batch_size=B, device="cpu", from_replay=True)
+    return empty_batch(algorithm.policy, n_steps=N_STEPS, batch_size=N_ENVS, device="cpu")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -73,7 +73,7 @@ def test_it_fits_stacks_of_frames_masks_and_spaces_of_every_kind(algorithm: str)
         spec = dataclasses.replace(spec, recurrence="gru", recurrent_size=4)
     learner = type(case.make())(spaces, spec, settings)
     of_transitions = algorithm == "dqn"
-    batch = batch_of_nothing(
+    batch = empty_batch(
         learner.policy,
         n_steps=1 if of_transitions else 6,
         batch_size=3,

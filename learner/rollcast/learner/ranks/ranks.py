@@ -1,0 +1,305 @@
+"""Brings the ranks of a run together: finds them, compares their settings, and keeps what connects them."""
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_info
+from rollcast.learner.checkpoints.store import CheckpointStore
+from rollcast.learner.devices.choice import choose_device
+from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend
+from rollcast.learner.ranks.homes import RankHomes
+from rollcast.learner.ranks.parts import FirstStore, PartStore
+from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
+from rollcast.learner.ranks.rounds import RankRounds, RankState, Round
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rendezvous import advertised_address
+
+# Longer than any name of a host with its port, and than a socket's path.
+_MAX_ADDRESS_BYTES: Final = 512
+# The name under which rank 0 tells the others the folder of the run.
+_RUN: Final = "run"
+
+
+class Ranks:
+    """The ranks of a run, as one of them has them. `ONE_RANK` is those of a learner that is alone.
+
+    The trainer's thread calls all methods but `ask_for_checkpoint`.
+
+    Args:
+        group: Connects them.
+        device: The device of this rank.
+        n_local_ranks: See Attributes, as for the two below.
+        data_timeout_s: Likewise.
+        check_updates: Likewise.
+        advertised_host: The host at which actors reach this rank; empty: this machine's name.
+
+    Attributes:
+        group: See Args.
+        rank: The number of this rank.
+        n_ranks: W.
+        is_first: True for rank 0, which has what a run has once.
+        homes: Divides the actors among the ranks.
+        n_local_ranks: The ranks on this machine, which share its cores.
+        data_timeout_s: The seconds that a rank waits for a batch while others have theirs.
+        check_updates: The updates between two comparisons of the policies of all ranks.
+        end: The number of the reason for which training ends; what rank 0 says counts. 0: it goes on.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        device: torch.device,
+        *,
+        n_local_ranks: int,
+        data_timeout_s: float,
+        check_updates: int,
+        advertised_host: str,
+    ) -> None:
+        self.group = group
+        self.rank, self.n_ranks, self.is_first = group.rank, group.n_ranks, group.rank == 0
+        self.n_local_ranks = n_local_ranks
+        self.data_timeout_s = data_timeout_s
+        self.check_updates = check_updates
+        self.end = 0
+        self._device = device
+        self._advertised_host = advertised_host
+        self._homes = RankHomes(group)
+        self.homes: ActorHomes = self._homes
+        self._rounds = RankRounds(group)
+        self._wants_checkpoint = False
+
+    def choose_device(self, name: str) -> torch.device:
+        """Returns the device of this rank, which was chosen by its name before the ranks were connected.
+
+        Raises:
+            ConfigurationError: The name is `cuda`, and torch finds no CUDA device.
+        """
+        del name
+        return self._device
+
+    def join(self, join: Callable[[GradientReduction], None]) -> None:
+        """Has an algorithm learn together with those of the other ranks.
+
+        Args:
+            join: The algorithm's `join_ranks`.
+
+        Raises:
+            ConfigurationError: The algorithm cannot.
+        """
+        join(RankReduction(self.group))
+
+    def meet(self, what: str) -> None:
+        """Waits until every rank has come here.
+
+        Args:
+            what: Names the place, for the error of a rank that waits in vain.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not come in time.
+        """
+        self.group.sum(torch.zeros(1, device=self._device), what)
+
+    def broadcast_text(self, name: str, text: str, *, what: str) -> str:
+        """Returns the text that rank 0 gives; what the others give is not looked at.
+
+        Args:
+            name: Names the text among all texts of the ranks.
+            text: The text.
+            what: Names what the others wait for, for errors.
+
+        Raises:
+            RankLostError: Rank 0 has told nothing in time.
+        """
+        if not self.is_first:
+            return self.group.told(name, 0, what=what)
+        self.group.tell(name, text)
+        return text
+
+    def tell_run(self, run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> None:
+        """Tells the other ranks the folder of the run, and the checkpoint from which it goes on. For rank 0."""
+        path = None if checkpoint is None else str(checkpoint[0].resolve())
+        self.group.tell(_RUN, json.dumps({"run": str(run.path.resolve()), "checkpoint": path}))
+
+    def told_run(self) -> tuple[RunDirectory, tuple[Path, CheckpointInfo] | None]:
+        """Waits for what `tell_run` told, and returns it. For all other ranks.
+
+        Raises:
+            ConfigurationError: The folder is not there: the ranks share no file system.
+            RankLostError: Rank 0 has told nothing in time.
+        """
+        told = json.loads(self.group.told(_RUN, 0, what="rank 0 to create the folder of the run"))
+        run = RunDirectory(Path(told["run"]))
+        if not run.path.is_dir():
+            raise ConfigurationError(
+                f"rank 0 keeps its run in {str(run.path)!r}, which is not there for rank {self.rank}; expected a "
+                "folder on a file system that all ranks share, where each rank writes its part; choose such a "
+                "--run-dir"
+            )
+        checkpoint = None if told["checkpoint"] is None else Path(told["checkpoint"])
+        return run, None if checkpoint is None else (checkpoint, read_info(checkpoint))
+
+    def serve_at(self, address: str) -> None:
+        """Tells the other ranks where this one listens for actors, and waits until all ranks have said so.
+
+        It goes through the ranks' own connections: what stands in the store, anybody may write who reaches it.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not come in time.
+        """
+        own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8, device=self._device)
+        text = advertised_address(address, self._advertised_host).encode()[:_MAX_ADDRESS_BYTES]
+        own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+        rows = self.group.gather(own, "the addresses of all ranks").tolist()
+        self._homes.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
+
+    def store(self, path: Path, *, keep: int) -> CheckpointStore:
+        """Returns the store of checkpoints, or of this rank's parts of them; see `CheckpointStore`."""
+        return FirstStore(path, keep=keep, group=self.group) if self.is_first else PartStore(path, group=self.group)
+
+    def begins_checkpoint(self, *, is_writing: bool) -> bool:
+        """Returns whether a checkpoint that is due begins now; else all ranks are asked for one.
+
+        Args:
+            is_writing: True while one is being written: none is asked for then.
+        """
+        if not is_writing:
+            self.ask_for_checkpoint()
+        return False
+
+    def ask_for_checkpoint(self) -> None:
+        """Asks all ranks for a checkpoint after their next update. Any thread may call."""
+        self._wants_checkpoint = True
+
+    def goes_on(self, *, is_done: bool, end: int) -> bool:
+        """Returns whether training goes on. Of several ranks each goes on until all have agreed to end, in `agree`.
+
+        Args:
+            is_done: True if this rank has a reason to stop.
+            end: The number of the reason if training has reached its end; 0: it has not.
+        """
+        del is_done
+        self.end = end if self.is_first else 0
+        return True
+
+    def agree(self, state: RankState) -> Round:
+        """Agrees with the other ranks on what comes next; see `RankRounds.agree`.
+
+        Args:
+            state: The state of this rank, but for `ends` and `checkpoint`.
+        """
+        agreed = self._rounds.agree(dataclasses.replace(state, ends=self.end, checkpoint=self._wants_checkpoint))
+        self._homes.note_loads(agreed.n_actors)
+        self.end = agreed.ends
+        if agreed.checkpoint:
+            self._wants_checkpoint = False
+        return agreed
+
+
+class _OneRank(Ranks):
+    """A learner that is alone: it waits for nobody, and agrees with itself."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Group(),
+            torch.device("cpu"),
+            n_local_ranks=1,
+            data_timeout_s=math.inf,
+            check_updates=1,
+            advertised_host="",
+        )
+        self.homes = ONE_HOME
+
+    def choose_device(self, name: str) -> torch.device:
+        """Returns the device for a name: `auto`, `cpu` or `cuda`."""
+        return choose_device(name)
+
+    def join(self, join: Callable[[GradientReduction], None]) -> None:
+        """Leaves the algorithm as it is: not every own algorithm can learn with others."""
+
+    def begins_checkpoint(self, *, is_writing: bool) -> bool:
+        """Returns True: nobody else writes a part."""
+        del is_writing
+        return True
+
+    def goes_on(self, *, is_done: bool, end: int) -> bool:
+        """Returns whether there is no reason to stop."""
+        del end
+        return not is_done
+
+
+# The default of every run.
+ONE_RANK: Final[Ranks] = _OneRank()
+
+
+@contextlib.contextmanager
+def joined_ranks(
+    place: RankPlace,
+    settings: Mapping[str, object],
+    *,
+    device: str,
+    backend: Backend,
+    timeout_s: float,
+    data_timeout_s: float,
+    check_updates: int,
+    advertised_host: str,
+) -> Iterator[Ranks]:
+    """Finds the other ranks, and leaves them at the end.
+
+    Args:
+        place: The place of this process.
+        settings: The settings that must be the same everywhere.
+        device: The name of the learner's device; of several GPUs of a machine, each rank has its own.
+        backend: See `choose_backend`.
+        timeout_s: See `RankGroup`.
+        data_timeout_s: See `Ranks`, as for the two below.
+        check_updates: Likewise.
+        advertised_host: Likewise.
+
+    Raises:
+        ConfigurationError: The device or the backend cannot be used here.
+        MismatchError: Another rank has other settings, or another version.
+        RankLostError: Not all ranks have come in time.
+    """
+    own = _device_of_rank(device, place)
+    chosen = choose_backend(backend, own)
+    with RankGroup(place, timeout_s=timeout_s) as group:
+        group.compare(settings)
+        group.begin(chosen)
+        yield Ranks(
+            group,
+            own,
+            n_local_ranks=place.n_local_ranks,
+            data_timeout_s=data_timeout_s,
+            check_updates=check_updates,
+            advertised_host=advertised_host,
+        )
+
+
+def _device_of_rank(name: str, place: RankPlace) -> torch.device:
+    """Returns the device of a rank: of several GPUs of a machine, each rank has its own.
+
+    Raises:
+        ConfigurationError: There is no CUDA device, or there are fewer than ranks.
+    """
+    device = choose_device(name)
+    if device.type == "cpu":
+        return device
+    n_devices = torch.cuda.device_count()
+    if place.local_rank >= n_devices:
+        raise ConfigurationError(
+            f"--device: {name!r} for the local rank {place.local_rank} of a machine with {n_devices} CUDA devices; "
+            f"expected one for each rank; start at most {n_devices} with --nproc-per-node, or use --device cpu"
+        )
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return device
