@@ -13,8 +13,8 @@ from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
 from rollcast.learner.ranks.ranks import Ranks
 from rollcast.learner.ranks.rounds import RankState, Round, policy_digest
-from rollcast.learner.training.agreed_checkpoints import AgreedCheckpoints
 from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.rank_checkpoints import AgreedCheckpoints
 from rollcast.services.errors import (
     CollectInterruptedError,
     CollectTimeoutError,

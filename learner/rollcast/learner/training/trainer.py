@@ -18,11 +18,10 @@ from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.training.agreed_checkpoints import AgreedCheckpoints
 from rollcast.learner.training.control import SaveCheckpoint, TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
 from rollcast.learner.training.events import TrainingEvents
-from rollcast.learner.training.part_keeper import PartKeeper
+from rollcast.learner.training.rank_checkpoints import AgreedCheckpoints, PartKeeper
 from rollcast.learner.training.ranked_experience import RankedExperience
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
