@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from rollcast.actor.policies.network_arithmetic import DEFAULT_ARITHMETIC, NetworkArithmetic, networks_compute
-from rollcast.actor.statistics.events import EpisodeEvents
+from rollcast.actor.statistics.events import EpisodeEvents, define_episode_stats, define_epoch_stats
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.defaults import short_name
 from rollcast.learner.experience.experience import ExperienceSource
@@ -20,7 +20,6 @@ from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.control import SaveCheckpoint, TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
-from rollcast.learner.training.events import TrainingEvents
 from rollcast.learner.training.rank_checkpoints import AgreedCheckpoints, PartKeeper
 from rollcast.learner.training.ranked_experience import RankedExperience
 from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
@@ -46,6 +45,23 @@ _LAST_EVALUATIONS_S: Final = 60.0
 _LOOK_S: Final = 0.05
 # Where ranks wait for each other at last: rank 0 may serve what connects them.
 _END: Final = "the end of all ranks"
+
+
+class TrainingEvents:
+    """The events of training; every update counts as an episode."""
+
+    @define_epoch_stats("mean", input_name="seconds", output_name="mean_s")
+    @define_epoch_stats("max", input_name="seconds", output_name="max_s")
+    @define_epoch_stats("max", input_name="waited_s", output_name="max_waited_s")
+    @define_episode_stats("sum", input_name="seconds", output_name="seconds")
+    @define_episode_stats("sum", input_name="waited_s", output_name="waited_s")
+    def learner_update(self, seconds: float, waited_s: float) -> None:
+        """An update was made.
+
+        Args:
+            seconds: The time that the update took.
+            waited_s: The seconds spent waiting for its batch.
+        """
 
 
 class Trainer:

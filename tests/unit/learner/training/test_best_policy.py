@@ -9,8 +9,8 @@ from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.experience.experience import Experience, FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.training.best_policy import BestPolicy
 from rollcast.learner.training.control import TrainingControl
+from rollcast.learner.training.run_keeper import BestPolicy
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
 from rollcast.services.policies.policies import PolicySpec, SavedPolicy
