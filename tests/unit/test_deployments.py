@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ class TestAllOfThem:
 
 
 class TestLearner:
+    @pytest.mark.parametrize(
+        ("given", "algorithm"),
+        [
+            ({}, "impala"),
+            # what is passed on and not set is not set, or empty
+            ({"ROLLCAST_ALGORITHM": ""}, "impala"),
+            ({"ROLLCAST_ALGORITHM": "sac"}, "sac"),
+            ({"ROLLCAST_ENV_ID": "Acrobot-v1"}, ""),
+            ({"ROLLCAST_RECIPE": "ppo-cartpole"}, ""),
+        ],
+    )
+    def test_learns_cartpole_by_impala_and_what_is_named_by_the_default(self, given, algorithm, tmp_path):
+        service = COMPOSE["services"]["learner"]
+        command = [part.replace("$$", "$") for part in (*service["entrypoint"], *service["command"])]
+        program = tmp_path / "rollcast"
+        program.write_text('#!/bin/sh\necho "$1 $ROLLCAST_ALGORITHM"\n')
+        program.chmod(0o755)
+        found = subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin", **given}, capture_output=True)
+        assert found.stdout.decode() == f"learner {algorithm}\n", found.stderr
+
     def test_stays_and_serves_its_policy_when_training_has_ended(self):
         for where, variables in environment("learner").items():
             assert "serve" in variables["ROLLCAST_WHEN_FINISHED"], where
