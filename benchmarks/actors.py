@@ -106,7 +106,7 @@ def learner(folder: str, n_actors: int, options: Sequence[str]) -> Iterator[tupl
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = ["--env-id", "CartPole-v1", "--address", address, "--max-actors", str(n_actors), "--torch-threads", "1"]
-    command += ["--n-rollout-steps", "32", "--envs-per-actor", "1", "--stop-return", "1e9"]
+    command += ["--n-rollout-steps", "32", "--envs-per-actor", "1", "--stop-return", "1e9", "--algorithm", "impala"]
     command += ["--limits.calls-per-second-per-host", "100000", "--limits.calls-per-second", "100000"]
     command += ["--total-steps", "1000000000", "--run-dir", f"{folder}/run", *options]
     process = subprocess.Popen(

@@ -258,7 +258,7 @@ def broadcast() -> Costs:
 def _learner(folder: str, *options: str) -> "subprocess.Popen[bytes]":
     """Starts `rollcast learner` at a free port, which it writes into the file `address` of the folder."""
     command = [sys.executable, "-m", "rollcast.learner", "learner", "--env-id", _ENV_ID, "--n-rollout-steps", "32"]
-    command += ["--batch-size", "8", "--torch-threads", "1", "--run-dir", f"{folder}/run"]
+    command += ["--algorithm", "impala", "--batch-size", "8", "--torch-threads", "1", "--run-dir", f"{folder}/run"]
     command += ["--address", "127.0.0.1:0", "--address-file", f"{folder}/address", *options]
     return subprocess.Popen(command)
 

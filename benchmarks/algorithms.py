@@ -27,6 +27,7 @@ _COMMON = (
     *("--n-actors", "2", "--envs-per-actor", "64", "--n-rollout-steps", "64", "--batch-size", "128"),
     *("--torch-threads", "1", "--stop-return", "1e9", "--total-steps", "1000000000"),
 )
+_IMPALA = ("--algorithm", "impala")
 _PASSES = ("--{0}.n-epochs", "4", "--{0}.minibatch-steps", "2048")
 _PPO = ("--algorithm", "ppo", *(option.format("ppo") for option in _PASSES))
 _APPO = ("--algorithm", "appo", *(option.format("appo") for option in _PASSES))
@@ -35,8 +36,11 @@ _RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "PPO, 4 epochs, minibatches of 2,048": (_PPO, "0.35"),
     "the same with two torch threads, for actors wait meanwhile": ((*_PPO, "--torch-threads", "2"), "0.35"),
     "APPO, 4 epochs, minibatches of 2,048": (_APPO, ""),
-    "IMPALA with an LSTM of 64": (("--recurrence", "lstm"), "0.20"),
-    "IMPALA, 10 episodes evaluated every 2 seconds": (("--eval-interval-s", "2", "--eval-episodes", "10"), "0.95"),
+    "IMPALA with an LSTM of 64": ((*_IMPALA, "--recurrence", "lstm"), "0.20"),
+    "IMPALA, 10 episodes evaluated every 2 seconds": (
+        (*_IMPALA, "--eval-interval-s", "2", "--eval-episodes", "10"),
+        "0.95",
+    ),
 }
 
 
@@ -87,7 +91,7 @@ def main() -> None:
     impala: list[float] = []
     for _ in range(options.rounds):
         for name, (arguments, _target) in _RUNS.items():
-            impala.append(measure((), options.seconds))
+            impala.append(measure(_IMPALA, options.seconds))
             rates[name].append(measure(arguments, options.seconds))
             ratios[name].append(rates[name][-1] / impala[-1])
     rows = [("IMPALA", f"{statistics.median(impala):,.0f}", "1.00", "")]

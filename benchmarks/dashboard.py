@@ -99,7 +99,7 @@ def measure_cost(rounds: int, seconds: float) -> list[tuple[str, str]]:
     Each round has both, a few seconds each, so that what else the machine does is in both alike.
     """
     address = f"localhost:{free_port()}"
-    ends = ("--total-steps", "1000000000", "--stop-return", "1e9")
+    ends = ("--algorithm", "impala", "--total-steps", "1000000000", "--stop-return", "1e9")
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         options = ("--n-actors", 1, "--address", address, "--run-dir", Path(folder) / "run", *ends)
         with running("learner", "train", *options), LearnerClient(address) as learner:

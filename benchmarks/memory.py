@@ -45,7 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--interval-s", type=float, default=30.0, help="seconds between two lines")
-    parser.add_argument("train_options", nargs="*", help="options of `rollcast train`, after --")
+    parser.add_argument(
+        "train_options",
+        nargs="*",
+        default=["--algorithm", "impala"],
+        help="options of `rollcast train`, after -- (default: --algorithm impala)",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # training ends with this process
     with tempfile.TemporaryDirectory() as folder:

@@ -277,7 +277,7 @@ def _measure_learners(n_ranks: int, batch_size: int, seconds: float) -> tuple[fl
             "1e9",
         ]
         learner += ["--batch-size", str(batch_size), "--envs-per-actor", "64", "--n-rollout-steps", "32"]
-        learner += ["--total-steps", "1000000000", "--torch-threads", "1"]
+        learner += ["--total-steps", "1000000000", "--torch-threads", "1", "--algorithm", "impala"]
         process = stack.enter_context(running([*learner_command(n_ranks), *learner]))
         actor = [sys.executable, "-m", "rollcast.actor", "--learner-address", address, "--envs-per-actor", "64"]
         for _ in range(2):

@@ -44,7 +44,7 @@ class Task:
 
 
 TASKS: Final = {
-    "impala-cartpole": Task("CartPole-v1", 600_000, 400.0, 16, ("--stop-return", "475")),
+    "impala-cartpole": Task("CartPole-v1", 600_000, 400.0, 16, ("--algorithm", "impala", "--stop-return", "475")),
     "sac-pendulum": Task(
         "Pendulum-v1", 8_000, -200.0, 256, ("--algorithm", "sac", "--stop-return", "0", "--envs-per-actor", "2")
     ),

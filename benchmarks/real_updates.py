@@ -37,8 +37,8 @@ NATURE_CNN = (
     "--batch-size",
     "8",
 )
-MLP_64 = ("--env-id", "CartPole-v1", "--hidden-sizes", "[64, 64]")
-MLP_256 = ("--env-id", "Acrobot-v1", "--hidden-sizes", "[256, 256]")
+MLP_64 = ("--algorithm", "impala", "--env-id", "CartPole-v1", "--hidden-sizes", "[64, 64]")
+MLP_256 = ("--algorithm", "impala", "--env-id", "Acrobot-v1", "--hidden-sizes", "[256, 256]")
 
 
 def policies_of(options: Sequence[str], *, rounding: str, n_before: int, n_kept: int) -> list[PolicyState]:

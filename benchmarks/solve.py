@@ -50,7 +50,12 @@ def main() -> None:
     parser.add_argument(
         "--env-id", nargs="+", default=["CartPole-v1"], help="environments to solve, one after the other"
     )
-    parser.add_argument("train_options", nargs="*", help="options of `rollcast train`, after --")
+    parser.add_argument(
+        "train_options",
+        nargs="*",
+        default=["--algorithm", "impala"],
+        help="options of `rollcast train`, after -- (default: --algorithm impala)",
+    )
     options = parser.parse_args()
     rows, in_time, all_seconds = [], 0, []
     for env_id, seed in itertools.product(options.env_id, range(options.seeds)):

@@ -139,7 +139,7 @@ def watch(address: str, n_clients: int, out: Connection) -> None:
 def measure_learner(seconds: float, rounds: int) -> list[tuple[float, float, float]]:
     """Returns the rates of a learner with no, one and four clients, in updates per second of its processor time."""
     options = ("--n-actors", "2", "--envs-per-actor", "64", "--n-rollout-steps", "64", "--batch-size", "128")
-    options += ("--torch-threads", "1", "--stop-return", "1e9", "--total-steps", "1000000000")
+    options += ("--torch-threads", "1", "--stop-return", "1e9", "--total-steps", "1000000000", "--algorithm", "impala")
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/learner"
         command = [sys.executable, "-m", "rollcast.learner", "train", *options, "--run-dir", f"{folder}/run"]

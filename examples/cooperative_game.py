@@ -14,7 +14,8 @@ ARGUMENTS = (
     "train",
     *("--env-id", "mpe2.simple_spread_v3:parallel_env", "--env-kwargs", '{"N": 2, "local_ratio": 0.0}'),
     *("--n-rollout-steps", "25", "--envs-per-actor", "16", "--batch-size", "16", "--total-steps", "300000"),
-    *("--impala.discount", "0.9", "--impala.learning-rate", "0.003", "--impala.reward-scale", "0.3"),
+    *("--algorithm", "impala", "--impala.discount", "0.9"),
+    *("--impala.learning-rate", "0.003", "--impala.reward-scale", "0.3"),
 )
 
 if __name__ == "__main__":

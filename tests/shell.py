@@ -25,7 +25,8 @@ SMALL = {
     "ROLLCAST_N_ACTORS": "1",
     "ROLLCAST_ACTOR_KIND": "sequential",
     "ROLLCAST_ENVS_PER_ACTOR": "4",
-    "ROLLCAST_BATCH_SIZE": "4",
+    # whole rollouts of an actor, as PPO wants them, also of two agents
+    "ROLLCAST_BATCH_SIZE": "8",
 }
 
 

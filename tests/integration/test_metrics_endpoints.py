@@ -30,6 +30,7 @@ def metrics_at(port: int) -> tuple[str, str]:
 def test_learner_and_actor_count_the_same_rollouts(tmp_path):
     address, of_learner, of_actor = f"127.0.0.1:{free_port()}", free_port(), free_port()
     learning = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run", "--stop-return", "1e9")
+    learning += ("--algorithm", "impala")
     acting = ("actor", "--learner-address", address, "--actor-id", "left-arm", "--envs-per-actor", 8)
     with running(*learning, *metrics_at(of_learner)) as learner, running(*acting, *metrics_at(of_actor)):
         wait_until(lambda: scrape(of_learner).get(("rollcast_train_updates_total",), 0) > 5, "updates")

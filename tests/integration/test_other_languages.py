@@ -36,7 +36,7 @@ def learner(tmp_path_factory):
     """The address of a `rollcast learner` that one small rollout moves to the next version."""
     address = f"127.0.0.1:{free_port()}"
     arguments = ("--run-dir", tmp_path_factory.mktemp("learner") / "run", "--n-rollout-steps", 8, "--batch-size", 2)
-    with running("learner", "learner", "--address", address, *arguments):
+    with running("learner", "learner", "--address", address, "--algorithm", "impala", *arguments):
         wait_until(lambda: status_of(address).phase is Phase.TRAINING, "the learner")
         yield address
 

@@ -28,6 +28,7 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
     address, through = f"127.0.0.1:{port}", f"127.0.0.1:{relay_port}"
     relay = ("learner", "relay", "--learner-address", address, "--address", through, "--policy-encoding", "delta")
     training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 8_000)
+    training += ("--algorithm", "impala")
     learner = (
         *("learner", "learner", "--address", address, "--run-dir", tmp_path, "--when-finished", "serve"),
         *("--policy-rounding", "bfloat16", "--max-policy-lag", 20, "--stop-return", 1e9, *training),

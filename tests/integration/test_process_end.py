@@ -9,7 +9,7 @@ from tests.processes import completed, running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BUSY = ("--env-id", "tests.busy_environments:busy_cartpole")
-SHORT = ("--batch-size", 4, "--n-rollout-steps", 8, "--total-steps", 200)
+SHORT = ("--algorithm", "impala", "--batch-size", 4, "--n-rollout-steps", 8, "--total-steps", 200)
 
 
 def test_commands_end_well_although_a_thread_is_in_torch(tmp_path: Path):

@@ -136,6 +136,7 @@ def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
 def test_two_ranks_learn(tmp_path: Path):
     # An untrained policy has 22. Two ranks with B = 8 have needed up to 400k steps for 475.
     arguments = ("--run-dir", tmp_path / "run", "--total-steps", 800_000, "--batch-size", 8, "--stop-return", 400)
+    arguments += ("--algorithm", "impala")
     summary = tmp_path / "summary.json"
     with ranks(*arguments, "--envs-per-actor", 4, "--summary-json", summary) as two:
         with actors(two.address(), 2, "--envs-per-actor", 4):
@@ -297,7 +298,7 @@ def test_ranks_that_have_solved_their_run_serve_its_policy_and_do_so_again_when_
 
 def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_one(tmp_path: Path):
     replay = ("--algorithm", "dqn", "--replay.min-size", 64, "--replay.capacity", 4096)
-    for name, algorithm in (("impala", ()), ("dqn", replay)):
+    for name, algorithm in (("impala", ("--algorithm", "impala")), ("dqn", replay)):
         common = ("--run-dir", tmp_path / name, "--resume", "auto", *QUICK, *algorithm)
         with ranks(*common, *ENDLESS) as two, actors(two.address(), 2, "--reconnect-timeout-s", 120) as both:
             two.wait_for_updates()
@@ -337,7 +338,8 @@ def wait_for_an_actor_at_each(ranks: Ranks) -> None:
 
 def test_ranks_with_different_settings_are_refused(tmp_path: Path):
     own = {1: ("--impala.learning-rate", 0.5)}
-    with ranks("--run-dir", tmp_path / "run", "--impala.learning-rate", 0.25, own=own) as two:
+    options = ("--run-dir", tmp_path / "run", "--algorithm", "impala", "--impala.learning-rate", 0.25)
+    with ranks(*options, own=own) as two:
         for rank in range(2):
             code, output = two.ended(rank)
             assert code == 1

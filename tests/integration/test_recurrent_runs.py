@@ -27,7 +27,7 @@ def train(run_dir: Path, *arguments: object) -> None:
     completed("train", *ENV, *SMALL, "--stop-return", 1e9, "--run-dir", run_dir, *arguments)
 
 
-@pytest.mark.parametrize("algorithm", [(), R2D2], ids=["impala", "r2d2"])
+@pytest.mark.parametrize("algorithm", [("--algorithm", "impala"), R2D2], ids=["impala", "r2d2"])
 def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path, algorithm: tuple[object, ...]):
     run, path = tmp_path / "run", tmp_path / "played.rollouts"
     train(run, "--total-steps", 1000, "--n-actors", 2, "--durable", *STACKED, *algorithm)

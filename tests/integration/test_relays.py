@@ -148,7 +148,7 @@ def test_a_relay_that_is_told_to_stop_ends_in_time_and_its_actors_go_on(tmp_path
 def test_a_killed_durable_learner_goes_on_behind_a_relay(tmp_path: Path):
     port, relay_port = free_port(), free_port()
     own, run = f"127.0.0.1:{port}", tmp_path / "run"
-    options = ("--durable", "--resume", "auto")
+    options = ("--algorithm", "impala", "--durable", "--resume", "auto")
     with (
         running(*relay(relay_port, own)) as relaying,
         running(*actor(f"127.0.0.1:{relay_port}", "--actor-id", "a")) as acting,

@@ -183,6 +183,7 @@ class TestARealRun:
     def test_lane_of_the_learner_and_all_actors_are_shown_then_the_end(self, tmp_path: Path):
         address = f"unix:{tmp_path}/learner"
         learner = ("learner", "learner", "--address", address, "--total-steps", "1000000000", "--stop-return", "1e9")
+        learner += ("--algorithm", "impala")
         act = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--actor-id")
         with running(*learner, "--run-dir", tmp_path / "run"), running(*act, "left-arm"), running(*act, "right-arm"):
             with LearnerClient(address, timeout_s=DEADLINE_S) as client:

@@ -11,6 +11,7 @@ from tests.processes import completed
 pytestmark = pytest.mark.slow
 
 SMALL = ("--actor-kind", "sequential", "--envs-per-actor", 4, "--batch-size", 4, "--log-interval-s", 0.05)
+SMALL += ("--algorithm", "impala")
 
 
 def train_twice(tracker: str, folder: Path, **variables: str) -> Path:

@@ -22,7 +22,7 @@ from tests.unit.learner.history.test_lanes import rows_of
 
 pytestmark = pytest.mark.slow
 
-SLOW = ("--env-id", "tests.environments:SlowEnv", "--n-rollout-steps", 5, "--batch-size", 4)
+SLOW = ("--env-id", "tests.environments:SlowEnv", "--n-rollout-steps", 5, "--batch-size", 4, "--algorithm", "impala")
 
 
 @dataclass

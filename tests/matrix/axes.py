@@ -274,7 +274,10 @@ def total_steps(case: Case) -> int:
 
 
 def arguments(case: Case) -> list[str]:
-    """Returns the arguments of `rollcast train`; those that say what a run without them does, too, are left out."""
+    """Returns the arguments of `rollcast train`; those that say what a run without them does, too, are left out.
+
+    But the algorithm is always named: what is said of a run depends on it.
+    """
     environment = {name.removeprefix("env."): value for name, value in case.items() if name.startswith("env.")}
     is_registered = environment.pop("is_registered", False)
     if is_registered:
@@ -297,7 +300,7 @@ def arguments(case: Case) -> list[str]:
         if name.startswith("env.") or name == "batch_size" or " " in name or value is None:
             continue
         is_default = name not in own and name.split(".")[0] not in own and value == _default(name, algorithm)
-        if not is_default:
+        if not is_default or name == "algorithm":
             given[f"{algorithm}{name}" if name.startswith(".") else name] = value
     if case.get("eval_interval_steps") is not None:
         given["eval_episodes"] = 2

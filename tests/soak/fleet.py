@@ -150,7 +150,8 @@ def make_crews(folder: Path, *, step_s: float) -> list[Crew]:
     assert made.returncode == 0, made.stderr
     env = ("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", f'{{"step_s": {step_s}}}')
     dqn = ("--algorithm", "dqn", "--replay.capacity", 20_000, "--replay.samples-per-insert", 8, *_ENDLESS)
-    impala = ("--n-actors", 1, "--envs-per-actor", 4, "--batch-size", 8, "--n-rollout-steps", 16, *_ENDLESS)
+    impala = ("--algorithm", "impala", "--n-actors", 1, "--envs-per-actor", 4, "--batch-size", 8)
+    impala += ("--n-rollout-steps", 16, *_ENDLESS)
     return [
         Crew("DQN", folder, ("learner", *dqn), certs=folder / "certs", env=env, same_name=True),
         Crew("IMPALA", folder, ("train", *impala), certs=None, env=env, same_name=False),
