@@ -56,6 +56,8 @@ _UNBOUNDED: Final = 1e30
 # The algorithms that learn from a step once or a few times, and the steps a second below which steps are dear.
 _LEARN_ONCE: Final = ("impala", "ppo", "appo")
 _DEAR: Final = 100.0
+# How fast steps are is known early; the first record's time is also that in which actors start.
+_MIN_SPEEDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -511,14 +513,17 @@ def replay_ratio_off(run: RunRecords) -> Iterator[LearningFinding]:
 def steps_dear(run: RunRecords) -> Iterator[LearningFinding]:
     """Steps are so slow that an algorithm that learns from each of them many times gets further with them.
 
-    Below 100 a second, those of all actors, SAC and DQN keep up on one core. Source: SB3's tips, "Which algorithm
+    Below 100 a second, those of all actors, SAC and DQN keep up on one core. It is told at the start of a run, when
+    beginning another costs little: after two records. Source: SB3's tips, "Which algorithm
     should I use?" (SAC, TD3 and DQN for few samples, PPO and A2C for short wall-clock time); Haarnoja et al. 2018,
     figure 1.
     """
     if run.algorithm not in _LEARN_ONCE or run.spaces is None or len(run.spaces) > 1 or has_learnt(run):
         return
     speed, waits = run.series(ENV_STEPS_PER_SECOND.tag, last=0.5), run.series(WAITING_FRACTION.tag, last=0.5)
-    if not (speed.mostly(speed.values < _DEAR) and waits.mostly(waits.values > _MOSTLY)):
+    if min(len(speed.values), len(waits.values)) < _MIN_SPEEDS:
+        return
+    if min((speed.values < _DEAR).mean(), (waits.values > _MOSTLY).mean()) < _MOSTLY:
         return
     (substep,) = run.spaces.values()
     has_memory = run.settings.get("recurrence", "none") != "none"

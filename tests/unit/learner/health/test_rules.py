@@ -122,6 +122,16 @@ def test_where_steps_are_dear_another_algorithm_is_named(
         assert "steps-dear" not in rules_of(RunRecords(records=records_of, settings=SETTINGS, spaces={"0": observed}))
 
 
+def test_dear_steps_are_told_at_the_start_of_a_run():
+    spaces_ = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (2,), np.float32), action=spaces.Box(-1, 1, (2,)))}
+    begun = {"train__episodes": 9, "episode_count__epoch": 1, "train__updates": lambda i: i + 1}
+    assert rules_of(run_of(records(2, **begun | SLOW), spaces_=spaces_)) == ["steps-dear"]
+    assert rules_of(run_of(records(1, **begun | SLOW), spaces_=spaces_)) == []
+    # actors that were slow to start
+    starting = {"speed__env_steps_per_second": lambda i: 5000.0 * i}
+    assert rules_of(run_of(records(2, **begun | SLOW | starting), spaces_=spaces_)) == []
+
+
 def test_a_healthy_run_an_empty_one_and_one_of_another_algorithm_have_no_findings():
     assert rules_of(run_of(records(**HEALTHY))) == []
     assert rules_of(run_of([])) == []
