@@ -7,7 +7,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import FlatParameters
 
 
 class Linear(nn.Module):

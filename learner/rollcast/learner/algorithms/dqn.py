@@ -18,11 +18,10 @@ from rollcast.actor.policies.torch_action_masks import forbid
 from rollcast.actor.policies.torch_q_values import action_values, outputs_gradient
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.descent import Descent, adam
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
-from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.target_networks import TargetNetwork
 from rollcast.learner.algorithms.training_state import StatePart
 from rollcast.learner.algorithms.transitions import transitions_of, with_head

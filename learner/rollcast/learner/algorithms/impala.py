@@ -19,10 +19,9 @@ from rollcast.learner.algorithms.actor_critic_networks import (
     watch_of,
 )
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.descent import Descent, RMSprop, adam
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.optimizers import RMSprop, adam
 from rollcast.learner.algorithms.reward_scaling import RewardScaling
 from rollcast.learner.algorithms.trajectories import (
     columns_of,

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm, Metrics, check_learns
-from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.descent import Descent, make_capturable
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from rollcast.learner.algorithms.optimizers import make_capturable
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.algorithms.training_state import (
     StatePart,

@@ -17,7 +17,7 @@ from rollcast.learner.algorithms.actor_critic_networks import (
     watch_of,
 )
 from rollcast.learner.algorithms.algorithm import Metrics
-from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.descent import Descent, adam
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.minibatches import (
     Steps,
@@ -27,7 +27,6 @@ from rollcast.learner.algorithms.minibatches import (
     steps_of,
 )
 from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.ppo_loss import ppo_loss
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings, PpoSettings
 from rollcast.learner.algorithms.reward_scaling import RewardScaling

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.critics import CriticEnsemble
-from rollcast.learner.algorithms.descent import Descent
+from rollcast.learner.algorithms.descent import Descent, adam
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.one_policy import PRIORITIES, OnePolicy
-from rollcast.learner.algorithms.optimizers import adam
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.soft_actions import mean, smallest, soft_actions
 from rollcast.learner.algorithms.target_networks import TargetNetwork

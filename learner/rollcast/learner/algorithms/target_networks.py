@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import FlatParameters
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

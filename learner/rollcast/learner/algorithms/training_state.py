@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollcast.learner.algorithms.descent import Descent
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import Descent, FlatParameters
 from rollcast.learner.devices.generators import restore_generator
 from rollcast.services.errors import ConfigurationError
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.services.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from tests.every_algorithm import CASES, same_state
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from rollcast.learner.algorithms.optimizers import Adam, RMSprop
+from rollcast.learner.algorithms.descent import Adam, RMSprop
 
 KINDS = [
     pytest.param(Adam, torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.9), "fused": True}, id="Adam"),
@@ -14,7 +14,7 @@ KINDS = [
 _TRAIN = """
 import sys
 import torch
-from rollcast.learner.algorithms.optimizers import Adam, RMSprop
+from rollcast.learner.algorithms.descent import Adam, RMSprop
 
 for kind in (Adam, RMSprop):
     parameter = torch.nn.Parameter(torch.ones(2))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
+from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.learner.algorithms.policy_snapshot import MergedStates, PolicySnapshot
 from rollcast.learner.devices.copier import make_copier
 from rollcast.services.errors import RollcastError

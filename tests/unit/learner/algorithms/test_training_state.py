@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollcast.learner.algorithms.descent import Descent
-from rollcast.learner.algorithms.optimizers import adam
+from rollcast.learner.algorithms.descent import Descent, adam
 from rollcast.learner.algorithms.training_state import (
     load_parts,
     read_training_state,

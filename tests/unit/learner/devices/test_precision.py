@@ -12,9 +12,9 @@ from rollcast.actor.policies.network_arithmetic import NetworkArithmetic, networ
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.appo_settings import AppoSettings
+from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.flat_parameters import FlatParameters
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
