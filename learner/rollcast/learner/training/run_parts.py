@@ -1,4 +1,4 @@
-"""Makes the parts of a training run from its settings: algorithm, replay buffers, experience, schedule."""
+"""Makes the parts of a training run from its settings: arithmetic, algorithm, replay buffers, experience, schedule."""
 
 import math
 from collections.abc import Callable
@@ -23,6 +23,8 @@ from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
+from rollcast.learner.devices.graphs import CudaGraph, GraphedWork
+from rollcast.learner.devices.precision import UpdateArithmetic, choose_arithmetic, set_tf32
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
@@ -49,6 +51,12 @@ _DISCOUNT = 0.99
 # B at least, where the settings do not say: IMPALA's also for an own algorithm.
 _LEAST_TRAJECTORIES: Final = {"impala": 8, "ppo": 16, "appo": 16}
 
+# A policy of as many weights computes with several threads of torch. On two cores, forward and backward passes begin to
+# gain from a second thread at 10 million multiply-adds: 2.1 ms became 1.4 ms with 12 million, 1.0 ms became 1.2 ms with
+# 5 million. This many weights and the 64 steps of the smallest minibatches are 32 million. Where another process wants
+# the cores, threads wait for each other: passes of all sizes then took 2 to 16 times as long with two as with one.
+_LARGE_WEIGHTS: Final = 500_000
+
 # By the name for `--algorithm`; the settings of each have the same name.
 ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[Dqn] | type[R2d2]] = {
     "impala": Impala,
@@ -58,6 +66,72 @@ ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[D
     "dqn": Dqn,
     "r2d2": R2d2,
 }
+
+
+def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateArithmetic:
+    """Chooses the arithmetic of updates, and sets it for this process where torch knows no smaller scope.
+
+    Raises:
+        ConfigurationError: The device does not have the precision.
+    """
+    arithmetic = choose_arithmetic(
+        settings.precision, settings.channels_last, device, deterministic=settings.deterministic
+    )
+    if device.type == "cuda":
+        set_tf32(arithmetic)
+    return arithmetic
+
+
+def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: torch.device, n_ranks: int = 1) -> None:
+    """Has updates replayed as CUDA graphs, if the settings ask for it. Call it before the first update.
+
+    Raises:
+        ConfigurationError: The settings ask for what the device or the algorithm cannot.
+    """
+    if settings.cuda_graphs == "off":
+        return
+    why_not = algorithm.why_not_captured()
+    if device.type != "cuda":
+        why_not = f"the device is {device}, which has no graphs"
+    elif settings.deterministic:
+        why_not = "no run has shown yet that they give the bits that --deterministic promises"
+    elif n_ranks > 1:
+        why_not = "no run has shown yet that a graph can hold operations of all ranks"
+    if why_not is None:
+        algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
+    elif settings.cuda_graphs == "on":
+        raise ConfigurationError(
+            f"--cuda-graphs on: {why_not}; expected a GPU, and updates in which the host decides nothing; choose "
+            "--cuda-graphs auto, or off"
+        )
+
+
+def choose_torch_threads(
+    n_threads: int, n_weights: int, *, n_cores: int, n_local_actors: int, n_local_ranks: int, of_openmp: str | None
+) -> tuple[int, str]:
+    """Chooses the threads of torch in a learner: one, unless somebody asks for more, or the network is large.
+
+    Args:
+        n_threads: What --torch-threads says; 0: nothing.
+        n_weights: The weights of the policy.
+        n_cores: The cores that this process may use, see `usable_cores`.
+        n_local_actors: The actor processes that need some of them.
+        n_local_ranks: The learners that share them.
+        of_openmp: The environment variable OMP_NUM_THREADS; None: it is not set.
+
+    Returns:
+        The number, and why, for people.
+    """
+    if n_threads:
+        return n_threads, "--torch-threads"
+    # "4,2" are the threads of nested regions; what OpenMP does not understand, it ignores.
+    first = (of_openmp or "").split(",")[0].strip()
+    if first.isdecimal() and int(first):
+        return int(first), "OMP_NUM_THREADS"
+    if n_weights < _LARGE_WEIGHTS:
+        return 1, "the network is small"
+    n_left = max(1, (n_cores - n_local_actors) // n_local_ranks)
+    return n_left, f"the policy has {n_weights:,} weights, and each learner {n_left} of {n_cores} cores"
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:

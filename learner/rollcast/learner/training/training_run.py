@@ -44,16 +44,14 @@ from rollcast.learner.training.run_checks import (
     check_on_policy,
     check_settings,
 )
-from rollcast.learner.training.run_device import (
-    capture_updates,
-    choose_torch_threads,
-    make_arithmetic,
-)
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
     batch_size,
+    capture_updates,
+    choose_torch_threads,
     load_initial_data,
     make_algorithm,
+    make_arithmetic,
     make_experience,
     make_replay_buffers,
     make_schedule,
