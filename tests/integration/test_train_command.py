@@ -71,12 +71,12 @@ def test_train_solves_cartpole(solved_run: Path):
 def test_run_directory_has_settings_metrics_and_policies(solved_run: Path):
     settings = yaml.safe_load((solved_run / "settings.yaml").read_text())
     assert settings["env_id"] == "CartPole-v1"
-    assert settings["impala"]["discount"] == 0.997
+    assert (settings["algorithm"], settings["n_rollout_steps"], settings["ppo"]["discount"]) == ("ppo", 128, 0.99)
     lines = [json.loads(line) for line in (solved_run / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((solved_run.parent / "summary.json").read_text())
     assert lines[-1]["env_steps"] == summary["env_steps"], "the end is recorded"
     assert lines[-1]["train/mean_return"] == pytest.approx(summary["mean_return"])
-    assert "impala/policy_loss" in lines[-1]
+    assert "ppo/policy_loss" in lines[-1]
     assert list((solved_run / "tensorboard").glob("events*"))
     assert (solved_run / "policy_last.safetensors").is_file()
     assert (solved_run / "policy_best.safetensors").is_file()

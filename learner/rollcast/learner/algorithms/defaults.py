@@ -1,12 +1,18 @@
 """The defaults that each algorithm gives to shared settings. Imports neither torch nor grpc."""
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
 from rollcast.actor.entry_points import split_entry_point
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import AUTO_NETWORK, IMAGE_NETWORKS
+
+# The one that learns most tasks with its defaults: `benchmarks.first_contact`.
+DEFAULT_ALGORITHM: Final = "ppo"
+
+# The default of runs before it: they go on with it.
+FORMER_DEFAULT: Final = "impala"
 
 # Off-policy algorithms learn from large batches of transitions and want short rollouts, which arrive sooner. SAC makes
 # an update for every environment step, as in the paper: 256 samples per insert at a batch of 256. DQN makes one for
@@ -143,6 +149,11 @@ def readers_of(group: str) -> str:
     """Returns the built-in algorithms that read a group of settings, in words: `"sac, dqn or r2d2"`."""
     *others, last = [name for name, groups in ALGORITHM_GROUPS.items() if group in groups]
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def if_default(settings: BaseModel) -> str:
+    """Returns `" (the default)"`, which follows the algorithm's name in messages, if nobody chose it; else `""`."""
+    return "" if "algorithm" in settings.model_fields_set else " (the default)"
 
 
 def is_own(algorithm: str) -> bool:

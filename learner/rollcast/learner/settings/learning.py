@@ -10,8 +10,11 @@ from rollcast.actor.settings import EnvironmentSettings, EnvsPerActor
 from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
+    DEFAULT_ALGORITHM,
+    FORMER_DEFAULT,
     check_algorithm,
     foreign_groups,
+    if_default,
     readers_of,
     with_algorithm_defaults,
 )
@@ -40,6 +43,7 @@ from rollcast.services.settings.addresses import ListeningAddress
 from rollcast.services.settings.command_line import HELP
 from rollcast.services.settings.help_text import HelpScope
 from rollcast.services.settings.numbers import AtLeastOne, Seed
+from rollcast.services.settings.options import variable_name
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.recipes import recipe_given, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
@@ -74,7 +78,7 @@ class LearnerSettings(
         "localhost:50051", "The address to listen on: host:port (port 0: any free port) or unix:/path.", FREE
     )
     algorithm: Annotated[str, AfterValidator(check_algorithm)] = setting(
-        "impala",
+        DEFAULT_ALGORITHM,
         "The algorithm: impala, ppo, appo, sac, dqn, r2d2, or package.module:factory for your own. Options you do not "
         "set use the algorithm's defaults; --algorithm sac --help shows those of SAC.",
         stays("the checkpoint is of that algorithm"),
@@ -300,7 +304,7 @@ class LearnerSettings(
     durable: bool = setting(
         False,
         "Write every rollout to a log in the run's folder before acknowledging it: a learner that is killed "
-        "and resumed loses no acknowledged rollout. For actors in other processes only.",
+        "and resumed loses no acknowledged rollout. For actors in other processes only; not with ppo.",
         FREE,
     )
     durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = setting(
@@ -387,7 +391,13 @@ class LearnerSettings(
         from rollcast.learner.checkpoints.resuming import resumed_settings
 
         try:
-            return cls.model_validate(resumed_settings(settings, given))
+            values = resumed_settings(settings, given)
+            if values["resume"] is None and "algorithm" not in given.model_fields_set:
+                # a run that was begun when another algorithm was the default
+                former = with_algorithm_defaults(given.model_copy(update={"algorithm": FORMER_DEFAULT}), FORMER_DEFAULT)
+                found = resumed_settings(former, given)
+                values = values if found["resume"] is None else found
+            return cls.model_validate({"algorithm": FORMER_DEFAULT, **values})
         except ValidationError as error:
             raise ConfigurationError(
                 f"the settings of the run {settings.resume} are not valid: "
@@ -407,22 +417,24 @@ def _joined(defaults: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
 def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> None:
     """Refuses options of algorithms that are not chosen, because they would change nothing.
 
-    Variables of the environment may be left over and pass. So do defaults in a file: a run's settings.yaml has all.
+    Variables of the environment may be left over and pass, but for those of the algorithm that was the default, if none
+    is chosen. So do defaults in a file: a run's settings.yaml has all.
 
     Raises:
         ConfigurationError: If the command line has such an option, or the file or the recipe such a value.
     """
     lines = []
+    told = f"the algorithm is {settings.algorithm!r}{if_default(settings)}, which does not use it"
     for group in sorted(foreign_groups(settings.algorithm)):
         expected = f"expected options of {settings.algorithm}; leave it out, or choose --algorithm {readers_of(group)}"
         for option in origins.options_in((group,)):
-            lines.append(f"{option}: the algorithm is {settings.algorithm!r}, which does not use it; {expected}")
+            lines.append(f"{option}: {told}; {expected}")
+        if group == FORMER_DEFAULT and "algorithm" not in settings.model_fields_set:
+            variables = (name for name in origins.variables() if name.startswith(f"{variable_name((group,))}__"))
+            lines.extend(f"{variable}: {told}; {expected}" for variable in sorted(variables))
         kind = type(getattr(settings, group))
         for source, values in ((repr(str(origins.file)), origins.from_file), ("the recipe", origins.preset)):
             if group in values and kind.model_validate(values[group]) != kind():
-                lines.append(
-                    f"{group} (from {source}): the algorithm is {settings.algorithm!r}, which does not use it; "
-                    f"{expected}"
-                )
+                lines.append(f"{group} (from {source}): {told}; {expected}")
     if lines:
         raise ConfigurationError("\n".join(lines))

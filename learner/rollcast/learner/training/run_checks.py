@@ -3,6 +3,7 @@
 from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.defaults import if_default
 from rollcast.learner.algorithms.minibatches import check_minibatch_steps, items_in_minibatch
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
@@ -40,26 +41,27 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
     """
     if not algorithm.on_policy:
         return
-    name, spaces = f"--algorithm {settings.algorithm}", algorithm.policy.spaces
+    name, spaces = f"--algorithm {settings.algorithm}{if_default(settings)}", algorithm.policy.spaces
     if len(spaces) > 1:
         raise ConfigurationError(
             f"{name} in an environment with the substeps {sorted(spaces)}; expected one, of which a batch has all that "
-            "was played with a policy; choose --algorithm appo, or let the agents share a policy"
+            "was played with a policy; choose --algorithm appo or impala, or let the agents share a policy"
         )
     if settings.updates_per_broadcast != 1:
         raise ConfigurationError(
             f"{name} with --updates-per-broadcast {settings.updates_per_broadcast}; expected 1: each batch is played "
-            "by the policy of the update before; leave it out"
+            "by the policy of the update before; leave it out, or choose --algorithm appo or impala"
         )
     if settings.max_policy_lag:
         raise ConfigurationError(
             f"{name} with --max-policy-lag {settings.max_policy_lag}; expected none: it never learns from an older "
-            "policy; leave it out, or choose --algorithm appo"
+            "policy; leave it out, or choose --algorithm appo or impala"
         )
     if settings.durable:
         raise ConfigurationError(
             f"--durable with {name}; expected one of the two: acknowledged rollouts of a killed learner are of an "
-            "older policy, and could not be used again; leave --durable out"
+            "older policy, and could not be used again; leave --durable out, or choose "
+            "--algorithm appo or impala"
         )
     (substep,) = spaces.values()
     n_trajectories = settings.envs_per_actor * substep.n_agents
@@ -67,7 +69,7 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
         raise ConfigurationError(
             f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
             "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "
-            "is too old for the next batch; change one of them"
+            "is too old for the next batch; change one of them, or choose --algorithm appo or impala"
         )
 
 
@@ -151,8 +153,8 @@ def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
     reasons = {
         "--deterministic: actors play in step, and nothing comes before the next policy": settings.deterministic,
         "--actor-kind sequential: actors do not play while the learner learns": is_sequential,
-        f"--algorithm {settings.algorithm}, which learns from the newest policy's rollouts only: nothing comes before "
-        "it": algorithm.on_policy,
+        f"--algorithm {settings.algorithm}{if_default(settings)}, which learns from the newest policy's "
+        "rollouts only: nothing comes before it": algorithm.on_policy,
         f"--algorithm {settings.algorithm}, which draws its batches from a replay buffer": algorithm.learns_from_replay,
         f"--max-policy-lag {settings.max_policy_lag} and several substeps: what becomes too old cannot be taken out of "
         "several batches": has_several and settings.max_policy_lag is not None,
@@ -161,7 +163,7 @@ def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
         if holds:
             raise ConfigurationError(
                 f"--batch-ahead on with {reason}; expected rollouts that come while the trainer learns; choose "
-                "--batch-ahead auto, or off"
+                f"--batch-ahead auto, or off{'; or choose --algorithm appo or impala' if algorithm.on_policy else ''}"
             )
 
 

@@ -14,7 +14,7 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.defaults import is_own, readers_of
+from rollcast.learner.algorithms.defaults import if_default, is_own, readers_of
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
@@ -145,8 +145,8 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
     if kwargs and not is_own(name):
         raise ConfigurationError(
-            f"--algorithm-kwargs: {kwargs} with --algorithm {name}; expected none, for it has options of its own: see "
-            f"--{name}.* in rollcast train --algorithm {name} --help"
+            f"--algorithm-kwargs: {kwargs} with --algorithm {name}{if_default(settings)}; expected none, for it has "
+            f"options of its own: see --{name}.* in rollcast train --algorithm {name} --help"
         )
 
     def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
@@ -280,9 +280,9 @@ def load_initial_data(
         return
     if buffers is None:
         raise ConfigurationError(
-            f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}, which learns from fresh rollouts "
-            f"and has no replay buffer; expected {readers_of('replay')}; choose one of them, or leave --initial-data "
-            "out"
+            f"--initial-data: {str(path)!r} with --algorithm {settings.algorithm}{if_default(settings)}, which "
+            f"learns from fresh rollouts and has no replay buffer; expected {readers_of('replay')}; choose "
+            "one of them, or leave --initial-data out"
         )
     load_recording(buffers, path, policy.spaces, announce=announce, observe=partial(observe_rollout, policy))
 
@@ -437,6 +437,22 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
     # Actors that play in step bring a rollout each for every batch.
     return of_actor * (n_actors if settings.deterministic else max(n_actors, math.ceil(least / of_actor)))
+
+
+def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
+    """Returns a line on how large batches are where the settings do not say, and on what other actors than these do.
+
+    Raises:
+        ConfigurationError: As of `batch_size`.
+    """
+    line = f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)"
+    kind = ALGORITHMS.get(settings.algorithm)
+    if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
+        return line
+    return (
+        f"{line}, those of two actors: with more, some wait for the next batch; set --batch-size to what all bring in "
+        f"a round, or choose --algorithm appo or impala, whose actors play on while {settings.algorithm}'s wait"
+    )
 
 
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:

@@ -46,6 +46,7 @@ from rollcast.learner.training.run_checks import (
 )
 from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
+    batch_line,
     batch_size,
     capture_updates,
     choose_torch_threads,
@@ -171,7 +172,7 @@ def training_run(
     if hint := raw_frames_hint(spaces):
         announce(hint)
     if settings.batch_size is None:
-        announce(f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)")
+        announce(batch_line(settings, spaces))
     with ExitStack() as stack:
         device = _prepare_arithmetic(settings, stack, ranks)
         learner = _make_learner(settings, spaces, device, announce, ranks)

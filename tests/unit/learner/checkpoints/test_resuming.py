@@ -26,7 +26,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.resume_rules import FREE, resume_rule, why_not
 from rollcast.services.settings.setting import setting
 from rollcast.services.status.status import Phase
-from tests.unit.learner.checkpoints.resumable_runs import resumed, settings_for, train
+from tests.unit.learner.checkpoints.resumable_runs import OPTIONS, resumed, settings_for, train
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +85,29 @@ def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, a
             assert getattr(after.replay, name) == getattr(before.replay, name), name
     counts = [actors.get_epoch_stats_aggregator().state()[0] for actors in (whole.actors, part.actors)]
     assert counts[0] == counts[1], "cumulative statistics"
+
+
+def test_a_run_by_the_former_default_goes_on_by_it_if_no_algorithm_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/before")
+    train(settings_for(run, "impala"), n_casts=9)
+    given = f"--hidden-sizes 8 --device cpu --torch-threads 1 --actor-kind sequential {OPTIONS['impala']}".split()
+
+    def by(*options: str) -> tuple[str, str | None]:
+        found = TrainSettings.from_command_line("rollcast train", [*given, *options])
+        return found.algorithm, found.resume
+
+    assert by() == ("ppo", None)
+    assert by("--resume", "auto") == ("impala", str(run))
+    assert by("--resume", "auto", "--algorithm", "ppo") == ("ppo", None)
+    assert by("--resume", str(run)) == ("impala", str(run))
+    # of a time when there was no other
+    settings = RunDirectory(run).read_settings()
+    del settings["algorithm"]
+    RunDirectory(run).write_settings(settings)
+    assert by("--resume", str(run)) == ("impala", str(run))
+    train(resumed(run))
+    assert RunDirectory(run).read_settings()["algorithm"] == "impala"
 
 
 def test_metrics_go_on_in_the_same_file(tmp_path):

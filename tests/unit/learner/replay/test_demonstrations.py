@@ -271,7 +271,7 @@ class TestWhatIsRefused:
     def test_rejects_algorithm_without_a_buffer(self, tmp_path: Path):
         settings = TrainSettings(initial_data=tmp_path / "demo")
         with pytest.raises(
-            ConfigurationError, match=r"--algorithm impala, .* no replay buffer; expected sac, dqn or r2d2"
+            ConfigurationError, match=r"--algorithm ppo \(the default\), .* no replay buffer; expected sac, dqn or r2d2"
         ):
             load_initial_data(settings, TorchPolicy(SPACES, PolicySpec()), None, announce=lambda line: None)
 

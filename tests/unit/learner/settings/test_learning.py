@@ -15,6 +15,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.settings.recipes import read_recipe, recipe_names
 from rollcast.tools.commands import COMMANDS
+from rollcast.tools.slurm.settings import SlurmSettings
 
 
 def train_settings(*arguments: str) -> TrainSettings:
@@ -27,6 +28,18 @@ def test_algorithm_sets_envs_per_actor_unless_it_is_given(settings, algorithm: s
     arguments = ["--algorithm", algorithm]
     assert settings.from_command_line("rollcast", arguments).envs_per_actor == envs_per_actor
     assert settings.from_command_line("rollcast", [*arguments, "--envs-per-actor", "7"]).envs_per_actor == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments"), [(TrainSettings, []), (ServingSettings, []), (SlurmSettings, ["--actors", "4"])]
+)
+def test_ppo_with_its_own_defaults_is_the_default(settings: type[LearnerSettings], arguments: list[str]):
+    by_default, named = (
+        settings.from_command_line("rollcast", [*arguments, "--env-id", "Acrobot-v1", *chosen])
+        for chosen in ([], ["--algorithm", "ppo"])
+    )
+    assert by_default.model_dump() == named.model_dump()
+    assert (named.algorithm, named.n_rollout_steps, named.total_steps) == ("ppo", 128, 1_000_000)
 
 
 def test_actor_leaves_envs_per_actor_to_the_learner():
@@ -112,7 +125,7 @@ def test_help_follows_the_algorithm_of_the_environment_variable(
     ("option", "guess"),
     [
         ("--n-actor", "--n-actors?"),
-        ("--learning-rate", "--impala.learning-rate?"),
+        ("--learning-rate", "--ppo.learning-rate?"),
         ("--impala.learnig-rate", "--impala.learning-rate?"),
         ("--impala.double", "--dqn.double, or --r2d2.double?"),
         ("--when-to-stop", ""),
@@ -129,8 +142,12 @@ class TestOptionsOfAnotherAlgorithm:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--sac.tau", "0.1"], "--sac.tau: the algorithm is 'impala', which does not use it; .* --algorithm sac$"),
-            (["--no-dqn.double"], "--no-dqn.double: the algorithm is 'impala'"),
+            (
+                ["--sac.tau", "0.1"],
+                r"--sac.tau: the algorithm is 'ppo' \(the default\), which does not use it; .* --algorithm sac$",
+            ),
+            (["--impala.discount=0.9"], r"--impala.discount: the algorithm is 'ppo' \(the default\), .* impala$"),
+            (["--algorithm", "ppo", "--no-dqn.double"], "--no-dqn.double: the algorithm is 'ppo', which"),
             (["--replay.capacity=5"], "--replay.capacity: .* choose --algorithm sac, dqn or r2d2$"),
             (["--algorithm", "dqn", "--impala.discount", "0.5"], "--impala.discount: the algorithm is 'dqn'"),
             (["--algorithm", "my.module:Mine", "--sac.tau", "0.1"], "--sac.tau: the algorithm is 'my.module:Mine'"),
@@ -143,9 +160,11 @@ class TestOptionsOfAnotherAlgorithm:
     def test_are_refused_in_a_file_unless_they_are_defaults(self, tmp_path: Path):
         file = tmp_path / "run.yaml"
         file.write_text("sac:\n  tau: 0.005\n")
-        assert TrainSettings.from_command_line("rollcast", ["--config", str(file)]).algorithm == "impala"
+        assert TrainSettings.from_command_line("rollcast", ["--config", str(file)]).algorithm == "ppo"
         file.write_text("sac:\n  tau: 0.1\n")
-        with pytest.raises(ConfigurationError, match=r"sac \(from '.*run.yaml'\): the algorithm is 'impala'"):
+        with pytest.raises(
+            ConfigurationError, match=r"sac \(from '.*run.yaml'\): the algorithm is 'ppo' \(the default\)"
+        ):
             TrainSettings.from_command_line("rollcast", ["--config", str(file)])
         chosen = TrainSettings.from_command_line("rollcast", ["--config", str(file), "--algorithm", "sac"])
         assert chosen.sac.tau == 0.1
@@ -153,6 +172,14 @@ class TestOptionsOfAnotherAlgorithm:
     def test_are_taken_from_the_environment_where_they_may_be_left_over(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("ROLLCAST_SAC__TAU", "0.1")
         assert TrainSettings.from_command_line("rollcast", []).sac.tau == 0.1
+
+    def test_are_not_left_over_if_they_are_those_of_the_former_default(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("ROLLCAST_IMPALA__DISCOUNT", "0.9")
+        refused = r"ROLLCAST_IMPALA__DISCOUNT: the algorithm is 'ppo' \(the default\), .*choose --algorithm impala$"
+        with pytest.raises(ConfigurationError, match=refused):
+            train_settings()
+        assert train_settings("--algorithm", "impala").impala.discount == 0.9
+        assert train_settings("--algorithm", "ppo").impala.discount == 0.9, "left over"
 
     def test_include_no_replay_settings_for_an_own_algorithm(self):
         arguments = ["--algorithm", "my.module:Mine", "--replay.capacity", "50"]

@@ -59,6 +59,26 @@ def test_rejects_minibatches_that_would_cut_recurrent_trajectories(name: str):
         check_settings(settings)
 
 
+@pytest.mark.parametrize(
+    ("options", "spaces"),
+    [
+        (["--updates-per-broadcast", "2"], SPACES),
+        (["--max-policy-lag", "3"], SPACES),
+        (["--durable"], SPACES),
+        (["--batch-size", "12"], SPACES),
+        (["--batch-ahead", "on"], SPACES),
+        ([], TWO_SUBSTEPS),
+    ],
+)
+def test_says_that_the_algorithm_is_the_default_and_which_takes_the_option(options: list[str], spaces):
+    settings = settings_of(*options)
+    algorithm = make_algorithm(settings, spaces, choose_device("cpu"))
+    says = r"--algorithm ppo \(the default\).*choose --algorithm appo or impala"
+    with pytest.raises(ConfigurationError, match=says):
+        check_on_policy(settings, algorithm)
+        check_batch_ahead(settings, algorithm)
+
+
 @pytest.mark.parametrize("options", [[], ["--max-policy-lag", "0"], ["--batch-size", "24"], ["--deterministic"]])
 def test_accepts_what_keeps_batches_on_policy(options: list[str]):
     check(*options)

@@ -9,6 +9,7 @@ from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import (
+    batch_line,
     batch_size,
     capture_updates,
     choose_torch_threads,
@@ -24,12 +25,14 @@ from tests.rollouts import CARTPOLE_LIKE
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        ("--algorithm impala", 16),
+        ("--algorithm impala --n-actors 1", 8),
+        ("--algorithm impala --n-actors 8 --envs-per-actor 64", 512),
+        ("--algorithm impala --n-actors 1 --envs-per-actor 1", 8),
+        ("--algorithm impala --n-actors 2 --envs-per-actor 3", 9),
+        ("--algorithm impala --n-actors 1 --envs-per-actor 1 --deterministic", 1),
         ("", 16),
-        ("--n-actors 1", 8),
-        ("--n-actors 8 --envs-per-actor 64", 512),
-        ("--n-actors 1 --envs-per-actor 1", 8),
-        ("--n-actors 2 --envs-per-actor 3", 9),
-        ("--n-actors 1 --envs-per-actor 1 --deterministic", 1),
+        ("--n-actors 2 --envs-per-actor 3", 18),
         ("--algorithm ppo", 16),
         ("--algorithm ppo --n-actors 1", 16),
         ("--algorithm ppo --n-actors 2 --envs-per-actor 64", 128),
@@ -51,6 +54,17 @@ def test_a_batch_has_what_the_actors_bring_in_a_round(arguments: str, expected: 
 def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
     settings = ServingSettings.from_command_line("rollcast learner", ["--insecure", *arguments.split()])
     assert batch_size(settings, CARTPOLE_LIKE) == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [((), "choose --algorithm appo or impala"), (("--algorithm", "appo"), None), (("--max-actors", "2"), "two actors")],
+)
+def test_a_learner_by_ppo_says_who_would_wait(algorithm: tuple[str, ...], told: str | None):
+    line = batch_line(ServingSettings.from_command_line("rollcast learner", ["--insecure", *algorithm]), CARTPOLE_LIKE)
+    assert line.startswith("batches have 16 rollouts of an environment each (--batch-size)")
+    assert told in line if told else line.endswith("(--batch-size)")
+    assert batch_line(TrainSettings.from_command_line("rollcast train", []), CARTPOLE_LIKE).endswith("(--batch-size)")
 
 
 def test_each_agent_of_a_round_has_a_trajectory():
