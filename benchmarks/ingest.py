@@ -25,13 +25,14 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.bare_streams import serve_uploads, upload
 from benchmarks.table import print_table
 from rollcast.learner.durable.rollouts import DurableRollouts
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.recording_codec import RecordingHeader
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from rollcast.services.status.status import ActorState

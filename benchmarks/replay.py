@@ -25,7 +25,8 @@ from benchmarks.table import print_table
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.sampling.trees import SumTree
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.columns.columns import SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 
 N_STEPS = 100

@@ -21,13 +21,14 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.services.client.channel import COMMON_OPTIONS
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.errors import RollcastError
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import policy_pb2, rollout_pb2

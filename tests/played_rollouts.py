@@ -198,19 +198,8 @@ def check_transitions(
 def on_host(sample: ReplaySample) -> ReplaySample:
     """The same sample, all of it in main memory."""
 
-    def columns(of: SampleColumns) -> SampleColumns:
-        fields = {name: getattr(of, name) for name in ("observation", "next_observation", "final_observation")}
-        return SampleColumns(
-            action=host_array(of.action),
-            log_prob=None if of.log_prob is None else host_array(of.log_prob),
-            initial_state=None if of.initial_state is None else host_array(of.initial_state),
-            previous_observation=None
-            if of.previous_observation is None
-            else {path: host_array(leaf) for path, leaf in of.previous_observation.items()},
-            **{name: {path: host_array(leaf) for path, leaf in leaves.items()} for name, leaves in fields.items()},
-        )
-
-    return dataclasses.replace(sample, substeps={key: columns(of) for key, of in sample.substeps.items()})
+    substeps = {key: columns.map(host_array, SampleColumns) for key, columns in sample.substeps.items()}
+    return dataclasses.replace(sample, substeps=substeps)
 
 
 def check_same(sample: ReplaySample, twin: ReplaySample):

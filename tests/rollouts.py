@@ -9,8 +9,9 @@ import numpy as np
 from google.protobuf.proto import parse_length_prefixed
 from gymnasium import spaces
 
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.recording_codec import RecordingHeader, recording_header_from_proto
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, SubstepSpaces, space_leaves
 from rollcast.v1 import recording_pb2

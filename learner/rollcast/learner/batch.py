@@ -7,33 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollcast.services.columns.columns import Columns
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchColumns:
-    """The observations and actions of one substep.
+class BatchColumns(Columns[Tensor]):
+    """The observations and actions of one substep: the fields of `rollcast.services.SubstepColumns` as tensors.
 
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
         action: `[T, B, ...]`, in the space's own dtype.
         log_prob: float32 `[T, B]`, of the action under the policy that acted.
-        last_observation: `[B, ...]` for every leaf, the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `Batch.final_index`.
-        initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None
-            if the policy is not recurrent.
-        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows, the oldest
-            first; None if the policy sees single frames.
     """
 
-    observation: Mapping[str, Tensor]
-    action: Tensor
     log_prob: Tensor
-    last_observation: Mapping[str, Tensor]
-    final_observation: Mapping[str, Tensor]
-    initial_state: Tensor | None = None
-    previous_observation: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from rollcast.services.exports import lazy_exports
 if TYPE_CHECKING:
     from rollcast.services.client.client import LearnerClient
     from rollcast.services.client.replay import ReplayClient
+    from rollcast.services.columns.columns import SubstepColumns
     from rollcast.services.errors import (
         ActorFailedError,
         ActorReplacedError,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus
     from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
     from rollcast.services.rollouts.recording_codec import RecordingHeader
-    from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+    from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
     from rollcast.services.security.security import ClientSecurity, ServerSecurity, ServerTls
     from rollcast.services.spaces.spaces import (
         FLAT_SUBSTEP,

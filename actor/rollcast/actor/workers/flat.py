@@ -17,8 +17,9 @@ from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.carried import Carried
 from rollcast.actor.workers.env_seeds import seed_vector
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.errors import ActorFailedError, ConfigurationError
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, space_leaves
 

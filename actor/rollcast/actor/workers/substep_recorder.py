@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from rollcast.actor.policies.base import RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, SubstepColumns
+from rollcast.services.columns.columns import SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
 

@@ -1,9 +1,11 @@
 """Copies trajectories from the queue into batches `[T, B, ...]`, in a ring of slots that are allocated once."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import EllipsisType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,87 +14,53 @@ from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.devices.copier import Copier, Fence
 from rollcast.learner.devices.staging import ArrayLayout, Staging, send_together
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.services.columns.columns import Columns, CopyInto
+from rollcast.services.columns.schema import ColumnSchema, common_schemas, substep_schemas
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import COMMON_STEPS, FINAL_AXES, LAST_AXES, PREVIOUS_AXES, STEP_AXES
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
-from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import space_leaves
 
 # Two would do on the CPU: training uses one while the other is filled. The third leaves time for a copy to a GPU.
 N_SLOTS: Final = 3
 
-# Arrays, tensors, or their layouts.
-A = TypeVar("A")
-A2 = TypeVar("A2")
 
-
-@dataclass(frozen=True, slots=True)
-class _SubstepColumns(Generic[A]):
-    """The columns of one substep in a slot; see `BatchColumns`."""
-
-    observation: dict[str, A]
-    action: A
-    log_prob: A
-    last_observation: dict[str, A]
-    initial_state: A | None
-    previous_observation: dict[str, A]
-
-    def map(self, convert: Callable[[A], A2]) -> "_SubstepColumns[A2]":
-        """Converts every column, always in the same order."""
-        return _SubstepColumns(
-            observation=_map_leaves(convert, self.observation),
-            action=convert(self.action),
-            log_prob=convert(self.log_prob),
-            last_observation=_map_leaves(convert, self.last_observation),
-            initial_state=None if self.initial_state is None else convert(self.initial_state),
-            previous_observation=_map_leaves(convert, self.previous_observation),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns(Generic[A]):
-    """The columns of a slot; see `Batch`."""
-
-    substeps: dict[str, _SubstepColumns[A]]
-    reward: A
-    terminated: A
-    truncated: A
-    valid: A
-
-    def map(self, convert: Callable[[A], A2]) -> "_Columns[A2]":
-        """Converts every column, always in the same order."""
-        return _Columns(
-            substeps={key: columns.map(convert) for key, columns in self.substeps.items()},
-            reward=convert(self.reward),
-            terminated=convert(self.terminated),
-            truncated=convert(self.truncated),
-            valid=convert(self.valid),
-        )
-
-    def arrange(self, arrays: list[A2]) -> "_Columns[A2]":
-        """Returns columns like these of other arrays, which are in the order of `flat`."""
-        following = iter(arrays)
-        return self.map(lambda _: next(following))
-
-    def flat(self) -> list[A]:
-        """Lists all columns."""
-        listed: list[A] = []
-        self.map(listed.append)
-        return listed
-
-
-def _map_leaves(convert: Callable[[A], A2], leaves: Mapping[str, A]) -> dict[str, A2]:
-    return {path: convert(leaf) for path, leaf in leaves.items()}
+_common_steps: Final[Callable[[Any], tuple[Any, ...]]] = attrgetter(*COMMON_STEPS)
 
 
 class _Slot:
-    """Memory for one batch: a staging for the columns, and one for the final observations, whose number changes."""
+    """Memory for one batch: a staging for the columns, and one for the final observations, whose number changes.
 
-    def __init__(self, layout: _Columns[ArrayLayout], copier: Copier) -> None:
+    Attributes:
+        key: The substep.
+        copy: Copies trajectories into the columns.
+        columns: The columns, without final observations.
+        common: The columns of steps that a batch has once, by field.
+        filler_steps: Those `[T, B, ...]` that are filled where no step is: all but `valid`.
+    """
+
+    def __init__(self, rollout_shape: RolloutShape, batch_size: int, copier: Copier) -> None:
         self._copier = copier
         self._staging, self._final_staging = Staging(copier), Staging(copier)
-        self.columns: _Columns[NDArray[Any]] = layout.arrange(self._staging.open(layout.flat()))
-        self.policy_version = np.zeros(self.columns.reward.shape[1], np.int64)
+        (self.key,) = rollout_shape.spaces
+        schemas = substep_schemas(self.key, rollout_shape, n_trajectories=batch_size)
+        common = common_schemas(self.key, rollout_shape, n_trajectories=batch_size)
+        kept = Columns[ColumnSchema].of(lambda column: {} if column.axes == FINAL_AXES else column.arrays(schemas))
+        layout = [
+            (schema.shape, schema.leaf.dtype) for schema in (*kept.flat(), *(common[name] for name in COMMON_STEPS))
+        ]
+        arrays = self._staging.open(layout)
+        self.columns: Columns[NDArray[Any]] = kept.filled(arrays, Columns)
+        self.copy = CopyInto(self.columns)
+        # The numbers of the columns among the arrays that are sent, final observations last.
+        staged, finals = itertools.count(), itertools.count(len(arrays))
+        self._numbers: Columns[int] = schemas.map(
+            lambda schema: next(finals if schema.axes == FINAL_AXES else staged), Columns
+        )
+        self.common = dict(zip(COMMON_STEPS, arrays[-len(COMMON_STEPS) :], strict=True))
+        self.filler_steps = [array for name, array in self.common.items() if name != "valid"]
+        self.filler_steps += self.columns.with_axes(STEP_AXES)
+        self.policy_version = np.zeros(batch_size, np.int64)
         self.clear()
 
     def begin(self) -> None:
@@ -105,43 +73,28 @@ class _Slot:
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
         self.n_env_steps = 0
-        self.final_observation: dict[str, dict[str, list[NDArray[Any]]]] = {
-            key: {path: [] for path in columns.observation} for key, columns in self.columns.substeps.items()
-        }
+        self.final_observation: dict[str, list[NDArray[Any]]] = {path: [] for path in self.columns.observation}
 
     def send(self) -> "FinishedBatch":
         """Begins to copy the batch to the device."""
         n_finals = sum(map(len, self.final_index))
         layout: list[ArrayLayout] = [((n_finals, 2), np.int64)]
         pieces: list[list[NDArray[Any]]] = [list(self.final_index)]
-        for key, leaves in self.final_observation.items():
-            for path, arrays in leaves.items():
-                column = self.columns.substeps[key].last_observation[path]
-                layout.append(((n_finals, *column.shape[1:]), column.dtype))
-                pieces.append(arrays)
+        for path, arrays in self.final_observation.items():
+            column = self.columns.last_observation[path]
+            layout.append(((n_finals, *column.shape[1:]), column.dtype))
+            pieces.append(arrays)
         for target, arrays in zip(self._final_staging.open(layout), pieces, strict=True):
             if arrays:
                 np.concatenate(arrays, out=target)
         (sent, (final_index, *finals)), fence = send_together(self._copier, self._staging, self._final_staging)
-        following = iter(finals)
-        columns = self.columns.arrange(sent)
+        reward, terminated, truncated, valid = sent[-len(COMMON_STEPS) :]
         batch = Batch(
-            substeps={
-                key: BatchColumns(
-                    observation=substep.observation,
-                    action=substep.action,
-                    log_prob=substep.log_prob,
-                    last_observation=substep.last_observation,
-                    final_observation={path: next(following) for path in self.final_observation[key]},
-                    initial_state=substep.initial_state,
-                    previous_observation=substep.previous_observation or None,
-                )
-                for key, substep in columns.substeps.items()
-            },
-            reward=columns.reward,
-            terminated=columns.terminated,
-            truncated=columns.truncated,
-            valid=columns.valid,
+            substeps={self.key: self._numbers.picked([*sent, *finals], BatchColumns)},
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
             final_index=final_index,
             policy_version=self.policy_version.copy(),
             n_env_steps=self.n_env_steps,
@@ -196,8 +149,7 @@ class Batcher:
     ) -> None:
         self._batch_size = batch_size
         self._keeps_idle = keeps_idle
-        layout = _layout(rollout_shape, batch_size)
-        self._slots = [_Slot(layout, copier) for _ in range(n_slots)]
+        self._slots = [_Slot(rollout_shape, batch_size, copier) for _ in range(n_slots)]
         self._current = 0
         self._filled = 0
 
@@ -228,29 +180,17 @@ class Batcher:
                 source = acting.nonzero()[0]
                 n_trajectories = len(source)
         target = slice(self._filled, self._filled + n_trajectories)
-        for key, columns in rollout.substeps.items():
-            room = slot.columns.substeps[key]
-            room.action[:, target] = columns.action[:, source]
-            room.log_prob[:, target] = columns.log_prob[:, source]
-            for path, column in room.observation.items():
-                column[:, target] = columns.observation[path][:, source]
-                room.last_observation[path][target] = columns.last_observation[path][source]
-            if room.initial_state is not None and columns.initial_state is not None:
-                room.initial_state[target] = columns.initial_state[source]
-            if columns.previous_observation is not None:
-                for path, column in room.previous_observation.items():
-                    column[target] = columns.previous_observation[path][source]
-        slot.columns.reward[:, target] = rollout.reward[:, source]
-        slot.columns.terminated[:, target] = rollout.terminated[:, source]
-        slot.columns.truncated[:, target] = rollout.truncated[:, source]
+        slot.copy(rollout.substeps[slot.key], target, source)
+        for column, values in zip(slot.common.values(), _common_steps(rollout), strict=True):
+            if values is not None:
+                column[:, target] = values[:, source]
         if rollout.valid is None:
-            slot.columns.valid[:, target] = True
+            slot.common["valid"][:, target] = True
             slot.n_env_steps += rollout.n_steps * n_trajectories
         else:
             valid = rollout.valid[:, source]
-            slot.columns.valid[:, target] = valid
             slot.n_env_steps += int(np.count_nonzero(valid))
-            _fill_before_first(slot.columns, valid, self._filled)
+            _fill_before_first(slot.filler_steps, valid, self._filled)
         slot.policy_version[target] = rollout.policy_version
         slot.episodes += (
             rollout.episodes
@@ -267,7 +207,7 @@ class Batcher:
         """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
         if self._keeps_idle:
-            _fill_idle(self._slots[self._current].columns)
+            _fill_idle(self._slots[self._current])
         finished = self._slots[self._current].send()
         self._current = (self._current + 1) % len(self._slots)
         self._filled = 0
@@ -294,39 +234,16 @@ class Batcher:
         else:
             shifted[:, 1] = self._filled - 1 + np.cumsum(acting)[shifted[:, 1]]
         slot.final_index.append(shifted)
-        for key, columns in piece.rollout.substeps.items():
-            for path, arrays in slot.final_observation[key].items():
-                arrays.append(columns.final_observation[path][wanted])
+        finals = piece.rollout.substeps[slot.key].final_observation
+        for path, arrays in slot.final_observation.items():
+            arrays.append(finals[path][wanted])
 
 
-def _layout(rollout_shape: RolloutShape, batch_size: int) -> _Columns[ArrayLayout]:
-    """Returns the shapes and dtypes of the columns of a slot."""
-
-    def leaves_of(leaves: Mapping[str, LeafSchema], *leading: int) -> dict[str, ArrayLayout]:
-        return {path: ((*leading, *leaf.shape), leaf.dtype) for path, leaf in leaves.items()}
-
-    shape = rollout_shape.n_rollout_steps, batch_size
-    state_size, frame_stack = rollout_shape.state_size, rollout_shape.frame_stack
-    substeps: dict[str, _SubstepColumns[ArrayLayout]] = {}
-    for key, substep in rollout_shape.spaces.items():
-        leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()}
-        action = leaf_schema(substep.action)
-        substeps[key] = _SubstepColumns(
-            observation=leaves_of(leaves, *shape),
-            action=((*shape, *action.shape), action.dtype),
-            log_prob=(shape, np.float32),
-            last_observation=leaves_of(leaves, batch_size),
-            initial_state=((batch_size, state_size), np.float32) if state_size else None,
-            previous_observation=leaves_of(leaves, batch_size, frame_stack - 1) if frame_stack > 1 else {},
-        )
-    return _Columns(substeps, (shape, np.float32), (shape, np.bool_), (shape, np.bool_), (shape, np.bool_))
-
-
-def _fill_before_first(columns: _Columns[NDArray[Any]], valid: NDArray[np.bool_], start: int) -> None:
+def _fill_before_first(columns: Sequence[NDArray[Any]], valid: NDArray[np.bool_], start: int) -> None:
     """Copies the first transition of each trajectory into the rows before it.
 
     Args:
-        columns: The columns of a slot.
+        columns: `[T, B, ...]`, of a slot.
         valid: Which rows are transitions, bool `[T, n]`, of the trajectories `start:start + n` of the slot.
         start: The first of these trajectories.
     """
@@ -336,25 +253,19 @@ def _fill_before_first(columns: _Columns[NDArray[Any]], valid: NDArray[np.bool_]
     first = valid[:, late].argmax(axis=0)
     t, which = (np.arange(len(valid))[:, None] < first).nonzero()
     b, first = late[which] + start, first[which]
-    arrays = [columns.reward, columns.terminated, columns.truncated]
-    for substep in columns.substeps.values():
-        arrays += [*substep.observation.values(), substep.action, substep.log_prob]
-    for array in arrays:
-        array[t, b] = array[first, b]
+    for column in columns:
+        column[t, b] = column[first, b]
 
 
-def _fill_idle(columns: _Columns[NDArray[Any]]) -> None:
+def _fill_idle(slot: _Slot) -> None:
     """Copies the first transition of a trajectory into those that have none; where no trajectory has one, nothing."""
-    acts = columns.valid.any(axis=0)
+    valid = slot.common["valid"]
+    acts = valid.any(axis=0)
     if acts.all() or not acts.any():
         return
     idle, b = ~acts, acts.argmax()
-    t = columns.valid[:, b].argmax()
-    for array in (columns.reward, columns.terminated, columns.truncated):
-        array[:, idle] = array[t, b]
-    for substep in columns.substeps.values():
-        for array in (*substep.observation.values(), substep.action, substep.log_prob):
-            array[:, idle] = array[t, b]
-        states = () if substep.initial_state is None else (substep.initial_state,)
-        for array in (*substep.last_observation.values(), *substep.previous_observation.values(), *states):
-            array[idle] = array[b]
+    t = valid[:, b].argmax()
+    for column in slot.filler_steps:
+        column[:, idle] = column[t, b]
+    for column in slot.columns.with_axes(LAST_AXES, PREVIOUS_AXES):
+        column[idle] = column[b]

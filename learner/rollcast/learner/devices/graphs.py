@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.devices.work import DeviceWork, Outputs, Work
+from rollcast.services.columns.table import FINAL_AXES
 
 logger = logging.getLogger(__name__)
 
@@ -236,18 +237,12 @@ _OWN_TENSORS: Final = ("reward", "terminated", "truncated", "valid", "weights", 
 
 
 def _columns_with_room(columns: BatchColumns, n_finals: int) -> BatchColumns:
-    def zeros(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
-        if isinstance(value, Mapping):
-            return {path: torch.zeros_like(leaf) for path, leaf in value.items()}
-        return None if value is None else torch.zeros_like(value)
-
-    made = {field.name: zeros(getattr(columns, field.name)) for field in dataclasses.fields(columns)}
     # Networks see those that belong nowhere, too, so they must be observations: zeros may be none of the space.
     finals = {
         path: columns.last_observation[path][:1].repeat(n_finals, *[1] * (leaf.dim() - 1))
         for path, leaf in columns.final_observation.items()
     }
-    return BatchColumns(**{**made, "final_observation": finals})  # type: ignore[arg-type]  # the fields of the class
+    return dataclasses.replace(columns.map(torch.zeros_like, BatchColumns), final_observation=finals)
 
 
 def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
@@ -256,13 +251,9 @@ def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
         if (leaf := getattr(batch, name)) is not None:
             yield name, leaf
     for key, columns in batch.substeps.items():
-        for field in dataclasses.fields(columns):
-            value = getattr(columns, field.name)
-            if field.name == "final_observation" or value is None:
-                continue
-            leaves = value.items() if isinstance(value, Mapping) else [("", value)]
-            for path, leaf in leaves:
-                yield f"{key}/{field.name}/{path}", leaf
+        for column, path, leaf in columns.leaves():
+            if column.axes != FINAL_AXES:
+                yield f"{key}/{column.name}/{path}", leaf
 
 
 def _shape_of(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:

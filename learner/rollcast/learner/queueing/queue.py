@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.queueing.turns import Turn
+from rollcast.services.columns.columns import of_trajectories, take_common
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EventValue
 
 # A blocked producer checks so often that its stream is still open. With hundreds of them, that is what waiting costs.
@@ -120,27 +121,11 @@ def with_trajectories(
         final_index: `[n, 2]`, step and new number of the environment of each final observation that is kept.
         changes: Other fields that change.
     """
+    index = of_trajectories(envs, finals)
     return dataclasses.replace(
         rollout,
-        substeps={
-            key: SubstepColumns(
-                observation={path: array[:, envs] for path, array in columns.observation.items()},
-                action=columns.action[:, envs],
-                log_prob=columns.log_prob[:, envs],
-                last_observation={path: array[envs] for path, array in columns.last_observation.items()},
-                final_observation={path: array[finals] for path, array in columns.final_observation.items()},
-                initial_state=None if columns.initial_state is None else columns.initial_state[envs],
-                previous_observation=None
-                if columns.previous_observation is None
-                else {path: array[envs] for path, array in columns.previous_observation.items()},
-            )
-            for key, columns in rollout.substeps.items()
-        },
-        reward=rollout.reward[:, envs],
-        terminated=rollout.terminated[:, envs],
-        truncated=rollout.truncated[:, envs],
-        valid=None if rollout.valid is None else rollout.valid[:, envs],
-        final_index=final_index,
+        substeps={key: columns.take(index) for key, columns in rollout.substeps.items()},
+        **{**take_common(rollout, index), "final_index": final_index},
         **changes,
     )
 

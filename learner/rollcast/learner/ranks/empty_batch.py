@@ -1,5 +1,7 @@
 """Makes batches without any transition, for a rank that has no data while others have."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -9,6 +11,8 @@ from torch import Tensor
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import FINAL_AXES, LAST_AXES, PREVIOUS_AXES, STEP_AXES, Column
 from rollcast.services.spaces.spaces import space_leaves
 
 
@@ -29,31 +33,35 @@ def empty_batch(
         burn_in: See `Batch`.
     """
     ((key, substep),) = policy.spaces.items()
-    leaves = space_leaves(substep.observation)
     spec = policy.spec
-    stack = (spec.frame_stack,) if from_replay and spec.frame_stack > 1 else ()
     has_mask = action_mask_of(substep) is not None
-
-    def stack_of(path: str) -> tuple[int, ...]:
-        return () if has_mask and path == ACTION_MASK else stack
-
-    def filled(space: Space[object], *leading: int) -> Tensor:
-        value = _possible(space)
-        return torch.from_numpy(np.broadcast_to(value, (*leading, *value.shape)).copy()).to(device)
-
     shape = (n_steps, batch_size)
+    leading = {
+        STEP_AXES: shape,
+        LAST_AXES: (batch_size,),
+        FINAL_AXES: (0,),
+        PREVIOUS_AXES: (batch_size, spec.frame_stack - 1),
+    }
+    rollout_shape = RolloutShape.played_with(spec, policy.spaces, n_steps)
+    observations = space_leaves(substep.observation)
+
+    def filled(column: Column) -> dict[str, Tensor]:
+        if from_replay and column.axes == PREVIOUS_AXES:
+            return {}
+        made = {}
+        for path, schema in column.leaves(substep, rollout_shape).items():
+            stack: tuple[int, ...] = ()
+            value: NDArray[Any] = np.zeros(schema.shape, schema.dtype)
+            if column.dtype is None:
+                value = _possible(observations[path] if column.is_tree else substep.action)
+            if column.is_tree and from_replay and spec.frame_stack > 1 and not (has_mask and path == ACTION_MASK):
+                stack = (spec.frame_stack,)
+            array = np.broadcast_to(value, (*leading[column.axes], *stack, *value.shape))
+            made[path] = torch.from_numpy(array.copy()).to(device)
+        return made
+
     nothing = torch.zeros(shape, dtype=torch.bool, device=device)
-    columns = BatchColumns(
-        observation={path: filled(leaf, *shape, *stack_of(path)) for path, leaf in leaves.items()},
-        action=filled(substep.action, *shape),
-        log_prob=torch.zeros(shape, device=device),
-        last_observation={path: filled(leaf, batch_size, *stack_of(path)) for path, leaf in leaves.items()},
-        final_observation={path: filled(leaf, 0, *stack_of(path)) for path, leaf in leaves.items()},
-        initial_state=torch.zeros(batch_size, spec.state_size, device=device) if spec.state_size else None,
-        previous_observation={path: filled(leaf, batch_size, spec.frame_stack - 1) for path, leaf in leaves.items()}
-        if spec.frame_stack > 1 and not from_replay
-        else None,
-    )
+    columns = BatchColumns.of(filled)
     return Batch(
         substeps={key: columns},
         reward=torch.zeros(shape, device=device),

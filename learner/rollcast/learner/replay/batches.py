@@ -1,6 +1,5 @@
 """Turns samples of the buffer into batches that algorithms learn from, on the learner's device."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.devices.staging import Staging, send_together
 from rollcast.learner.replay.columns.memory import ColumnArray
 from rollcast.learner.replay.columns.samples import ReplaySample, SampleColumns
+from rollcast.services.columns.columns import common_fields
 
 # Samples that may be on their way to the device at once.
 _N_STAGINGS: Final = 2
@@ -62,22 +62,11 @@ class SampleBatcher:
         def tensor(array: ColumnArray) -> Tensor:
             return array.to(self._copier.device) if isinstance(array, Tensor) else sent[id(array)]
 
-        def tensors(leaves: Mapping[str, ColumnArray]) -> dict[str, Tensor]:
-            return {path: tensor(leaf) for path, leaf in leaves.items()}
-
         def columns_of(columns: SampleColumns) -> BatchColumns:
-            state, previous = columns.initial_state, columns.previous_observation
-            return BatchColumns(
-                observation=tensors(columns.observation),
-                action=tensor(columns.action),
-                log_prob=torch.full(sample.reward.shape, torch.nan, device=self._copier.device)
-                if columns.log_prob is None
-                else tensor(columns.log_prob),
-                last_observation=tensors(columns.next_observation),
-                final_observation=tensors(columns.final_observation),
-                initial_state=None if state is None else tensor(state),
-                previous_observation=None if previous is None else tensors(previous),
-            )
+            if columns.log_prob is not None:
+                return columns.map(tensor, BatchColumns)
+            unknown = torch.full(sample.reward.shape, torch.nan, device=self._copier.device)
+            return columns.map(tensor, BatchColumns, log_prob=unknown)
 
         return Batch(
             substeps={key: columns_of(columns) for key, columns in sample.substeps.items()},
@@ -115,11 +104,6 @@ class SampleBatcher:
 
 def _host_arrays(sample: ReplaySample) -> list[NDArray[np.generic]]:
     """Lists the arrays in main memory that a batch has as tensors."""
-    arrays: list[ColumnArray | None] = [sample.reward, sample.terminated, sample.truncated, sample.valid]
-    arrays += [sample.final_index, sample.weights, sample.discount]
-    for columns in sample.substeps.values():
-        arrays += [columns.action, columns.log_prob, columns.initial_state]
-        for leaves in (columns.observation, columns.next_observation, columns.final_observation):
-            arrays += leaves.values()
-        arrays += (columns.previous_observation or {}).values()
+    arrays: list[ColumnArray] = [*common_fields(sample), sample.weights, sample.discount]
+    arrays += [array for columns in sample.substeps.values() for array in columns.flat()]
     return [array for array in arrays if isinstance(array, np.ndarray)]

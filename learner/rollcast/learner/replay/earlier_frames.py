@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.frame_stacks import frames_before
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.columns.columns import SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 
 
 class EarlierFrames:

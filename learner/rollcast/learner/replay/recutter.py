@@ -1,16 +1,26 @@
 """Joins and cuts rollouts along time until they have a wanted length."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.replay.columns.frame_stacks import frames_before
 from rollcast.learner.replay.earlier_frames import EarlierFrames, goes_on
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
-from rollcast.services.spaces.spaces import Observation
+from rollcast.services.columns.columns import SubstepColumns, take_common
+from rollcast.services.columns.table import (
+    COLUMNS_BY_NAME,
+    COMMON_STEPS,
+    FINAL_AXES,
+    LAST_AXES,
+    PREVIOUS_AXES,
+    STEP_AXES,
+    Column,
+    Padding,
+)
+from rollcast.services.rollouts.rollouts import Rollout
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -107,25 +117,25 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
     with_finals = [part for part in parts if len(part.final_index)] or [last]
     offsets = np.cumsum([0] + [part.n_steps for part in parts[:-1]])
 
+    def substep(key: str) -> SubstepColumns:
+        def arrays(column: Column) -> Mapping[str, NDArray[Any]]:
+            if column.axes not in (STEP_AXES, FINAL_AXES):
+                return column.arrays(last.substeps[key])
+            joined = parts if column.axes == STEP_AXES else with_finals
+            each = [column.arrays(part.substeps[key]) for part in joined]
+            return {path: np.concatenate([arrays[path] for arrays in each]) for path in each[0]}
+
+        return dataclasses.replace(SubstepColumns.of(arrays), **_before_first(parts, key))
+
+    common: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in COMMON_STEPS if name != "valid"
+    }
+    if any(part.valid is not None for part in parts):
+        common["valid"] = np.concatenate([_valid(part) for part in parts])
     return dataclasses.replace(
         last,
         policy_version=min(part.policy_version for part in parts),
-        substeps={
-            key: SubstepColumns(
-                observation=_concatenated([part.substeps[key].observation for part in parts]),
-                action=np.concatenate([part.substeps[key].action for part in parts]),
-                log_prob=np.concatenate([part.substeps[key].log_prob for part in parts]),
-                last_observation=columns.last_observation,
-                final_observation=_concatenated([part.substeps[key].final_observation for part in with_finals]),
-                initial_state=_first_states(parts, key),
-                previous_observation=_first_frames(parts, key),
-            )
-            for key, columns in last.substeps.items()
-        },
-        reward=np.concatenate([part.reward for part in parts]),
-        terminated=np.concatenate([part.terminated for part in parts]),
-        truncated=np.concatenate([part.truncated for part in parts]),
-        valid=None if all(part.valid is None for part in parts) else np.concatenate([_valid(part) for part in parts]),
+        substeps={key: substep(key) for key in last.substeps},
         final_index=np.concatenate(
             [
                 part.final_index + np.array([offset, 0], np.int32)
@@ -133,6 +143,7 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
             ]
         ),
         episodes=(),
+        **common,
     )
 
 
@@ -146,23 +157,21 @@ def _parts_from(parts: Sequence[Rollout], start: int) -> Sequence[Rollout]:
     return ()
 
 
-def _first_states(parts: Sequence[Rollout], key: str) -> NDArray[np.float32] | None:
-    """Returns the states `[B, S]` with which a recurrent policy acted first in consecutive rollouts, if they are known.
+def _before_first(parts: Sequence[Rollout], key: str) -> dict[str, Any]:
+    """Returns what consecutive rollouts say of the time before the first transitions, by column; None if unknown.
 
-    The state that a rollout brings is that of the first transition of a trajectory. If a trajectory has none in the
-    first rollout, its state is in a later one.
+    These are the states `[B, S]` with which a recurrent policy acted first, and the frames `[B, K - 1, ...]` before.
+    What a rollout brings is that of the first transition of a trajectory. If a trajectory has none in the first
+    rollout, it is in a later one.
     """
-    return _of_first_transitions(parts, [part.substeps[key].initial_state for part in parts])
-
-
-def _first_frames(parts: Sequence[Rollout], key: str) -> Observation | None:
-    """Returns the frames `[B, K - 1, ...]` before the first transitions in consecutive rollouts, if they are known."""
-    frames = [part.substeps[key].previous_observation for part in parts]
-    known = [observation for observation in frames if observation is not None]
-    if len(known) < len(parts):
-        return None
-    first = {path: _of_first_transitions(parts, [observation[path] for observation in known]) for path in known[0]}
-    return {path: leaf for path, leaf in first.items() if leaf is not None}
+    found: dict[str, Any] = {}
+    for name in ("initial_state", "previous_observation"):
+        column = COLUMNS_BY_NAME[name]
+        each = [column.arrays(part.substeps[key]) for part in parts]
+        paths = each[0] if each else ()
+        first = {path: _of_first_transitions(parts, [arrays.get(path) for arrays in each]) for path in paths}
+        found[name] = column.field(first)
+    return found
 
 
 def _of_first_transitions(parts: Sequence[Rollout], arrays: Sequence[NDArray[Scalar] | None]) -> NDArray[Scalar] | None:
@@ -190,34 +199,23 @@ def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) ->
     """
     t = rollout.final_index[:, 0]
     wanted = (t >= start) & (t < stop)
+    index = {STEP_AXES: slice(start, stop), FINAL_AXES: wanted, LAST_AXES: ..., PREVIOUS_AXES: ...}
 
-    def after(columns: SubstepColumns) -> Observation:
-        if stop == rollout.n_steps:
-            return columns.last_observation
-        return {path: leaf[stop] for path, leaf in columns.observation.items()}
+    def substep(key: str, columns: SubstepColumns) -> SubstepColumns:
+        changes = _before_first(parts, key)
+        if columns.previous_observation is not None:
+            changes["previous_observation"] = frames_before(rollout, start, key)
+        if stop < rollout.n_steps:
+            changes["last_observation"] = {path: leaf[stop] for path, leaf in columns.observation.items()}
+        return dataclasses.replace(columns.take(index), **changes)
 
+    common = take_common(rollout, index)
+    common["final_index"] -= np.array([start, 0], np.int32)
     return dataclasses.replace(
         rollout,
-        substeps={
-            key: SubstepColumns(
-                observation={path: leaf[start:stop] for path, leaf in columns.observation.items()},
-                action=columns.action[start:stop],
-                log_prob=columns.log_prob[start:stop],
-                last_observation=after(columns),
-                final_observation={path: leaf[wanted] for path, leaf in columns.final_observation.items()},
-                initial_state=_first_states(parts, key),
-                previous_observation=None
-                if columns.previous_observation is None
-                else frames_before(rollout, start, key),
-            )
-            for key, columns in rollout.substeps.items()
-        },
-        reward=rollout.reward[start:stop],
-        terminated=rollout.terminated[start:stop],
-        truncated=rollout.truncated[start:stop],
-        valid=None if rollout.valid is None else rollout.valid[start:stop],
-        final_index=rollout.final_index[wanted] - np.array([start, 0], np.int32),
+        substeps={key: substep(key, columns) for key, columns in rollout.substeps.items()},
         episodes=(),
+        **common,
     )
 
 
@@ -232,32 +230,28 @@ def _filled_up(rollout: Rollout, n_steps: int) -> Rollout:
     def more(values: NDArray[Scalar], filler: NDArray[Scalar]) -> NDArray[Scalar]:
         return np.concatenate([values, np.broadcast_to(filler, (n_more, *values.shape[1:]))])
 
-    def none_more(values: NDArray[Scalar]) -> NDArray[Scalar]:
-        return more(values, np.zeros((), values.dtype))
+    def padded(columns: SubstepColumns, column: Column, path: str, values: NDArray[Any]) -> NDArray[Any]:
+        if column.axes != STEP_AXES:
+            return values
+        if column.padding is Padding.LAST_OBSERVATION:
+            return more(values, columns.last_observation[path])
+        return more(values, values[-1] if column.padding is Padding.LAST_ROW else np.zeros((), values.dtype))
 
+    def substep(columns: SubstepColumns) -> SubstepColumns:
+        return SubstepColumns.of(
+            lambda column: {
+                path: padded(columns, column, path, values) for path, values in column.arrays(columns).items()
+            }
+        )
+
+    rollout = dataclasses.replace(rollout, valid=_valid(rollout))
+    common: dict[str, Any] = {
+        name: more(values, np.zeros((), values.dtype)) for name in COMMON_STEPS for values in (getattr(rollout, name),)
+    }
     return dataclasses.replace(
-        rollout,
-        substeps={
-            key: dataclasses.replace(
-                columns,
-                observation={
-                    path: more(leaf, columns.last_observation[path]) for path, leaf in columns.observation.items()
-                },
-                action=more(columns.action, columns.action[-1]),
-                log_prob=none_more(columns.log_prob),
-            )
-            for key, columns in rollout.substeps.items()
-        },
-        reward=none_more(rollout.reward),
-        terminated=none_more(rollout.terminated),
-        truncated=none_more(rollout.truncated),
-        valid=none_more(_valid(rollout)),
+        rollout, substeps={key: substep(columns) for key, columns in rollout.substeps.items()}, **common
     )
 
 
 def _valid(rollout: Rollout) -> NDArray[np.bool_]:
     return np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
-
-
-def _concatenated(observations: Sequence[Observation]) -> Observation:
-    return {path: np.concatenate([one[path] for one in observations]) for path in observations[0]}

@@ -1,6 +1,6 @@
 """Adapts a replay buffer to `ReplayService`, through which other learners draw batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.limits.limits import MAX_BATCH_BYTES
 from rollcast.services.replay.replay import ReplayBatch, ReplayColumns, ReplayInfo, ReplayStatus
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.same_fields import same_fields
 
 _fields_beside_columns: Final = same_fields(ReplayBatch, but=("substeps",))
@@ -177,25 +177,9 @@ def _to_batch(sample: ReplaySample, copier: Copier) -> ReplayBatch:
         copied: NDArray[Any] = copier.send(source, to=memory).numpy()
         return copied
 
-    def leaves(observation: Mapping[str, ColumnArray]) -> Observation:
-        return {path: host_array(leaf) for path, leaf in observation.items()}
-
     batch = ReplayBatch(
         **_fields_beside_columns(sample),
-        substeps={
-            key: ReplayColumns(
-                observation=leaves(columns.observation),
-                action=host_array(columns.action),
-                log_prob=None if columns.log_prob is None else host_array(columns.log_prob),
-                next_observation=leaves(columns.next_observation),
-                final_observation=leaves(columns.final_observation),
-                initial_state=None if columns.initial_state is None else host_array(columns.initial_state),
-                previous_observation=None
-                if columns.previous_observation is None
-                else leaves(columns.previous_observation),
-            )
-            for key, columns in sample.substeps.items()
-        },
+        substeps={key: columns.map(host_array, ReplayColumns) for key, columns in sample.substeps.items()},
     )
     copier.fence().wait()
     return batch

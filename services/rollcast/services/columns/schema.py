@@ -1,22 +1,25 @@
 """Describes the columns of a rollout: their names, dtypes, shapes and sizes, as agreed at Join."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
+from rollcast.services.columns.columns import Columns
 from rollcast.services.columns.shape import RolloutShape
-from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import space_leaves
+from rollcast.services.columns.table import (
+    COMMON_COLUMNS,
+    FINAL_AXES,
+    LAST_AXES,
+    PREVIOUS_AXES,
+    STEP_AXES,
+    Column,
+)
+from rollcast.services.spaces.leaf_schema import LeafSchema
 
-# Names of the leading dimensions of the kinds of columns, for messages.
-STEP_AXES: Final = ("t", "b")
-LAST_AXES: Final = ("b",)
-FINAL_AXES: Final = ("final",)
-# Of the frames before a rollout.
-PREVIOUS_AXES: Final = ("b", "k")
 
-
+@functools.lru_cache(maxsize=4096)
 def column_name(key: str, column: str, path: str = "") -> str:
     """Returns the name of a substep's column, `"0/observation/camera"` or `"0/action"`."""
     return f"{key}/{column}/{path}" if path else f"{key}/{column}"
@@ -53,51 +56,47 @@ class ColumnSchema:
         return cls(name, leaf, axes, shape, DTYPE_NUMBERS[leaf.dtype], n_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class SubstepSchema:
-    """The schemas of one substep's columns; those of observations by path, in the order of the space.
+def substep_schemas(
+    key: str, rollout_shape: RolloutShape, *, n_trajectories: int | None = None
+) -> Columns[ColumnSchema]:
+    """Returns the schemas of a substep's columns.
 
-    `initial_state` is None if the policy is not recurrent; `previous_observation` is empty if it sees single frames.
+    Args:
+        key: The substep.
+        rollout_shape: The shape of the rollouts.
+        n_trajectories: B; None: that of the rollouts.
     """
+    leading = _leading_shapes(key, rollout_shape, n_trajectories)
 
-    observation: Mapping[str, ColumnSchema]
-    action: ColumnSchema
-    log_prob: ColumnSchema
-    last_observation: Mapping[str, ColumnSchema]
-    final_observation: Mapping[str, ColumnSchema]
-    initial_state: ColumnSchema | None
-    previous_observation: Mapping[str, ColumnSchema]
+    def schemas(column: Column) -> dict[str, ColumnSchema]:
+        return {
+            path: ColumnSchema.of(column_name(key, column.name, path), leaf, column.axes, leading[column.axes])
+            for path, leaf in column.leaves(rollout_shape.spaces[key], rollout_shape).items()
+        }
 
-    @classmethod
-    def of(cls, key: str, rollout_shape: RolloutShape) -> Self:
-        """Makes the schemas of a substep."""
-        spaces = rollout_shape.spaces[key]
-        leaves = {path: leaf_schema(leaf) for path, leaf in space_leaves(spaces.observation).items()}
+    return Columns.of(schemas)
 
-        def observation(column: str, axes: tuple[str, ...], leading: tuple[int, ...]) -> dict[str, ColumnSchema]:
-            return {
-                path: ColumnSchema.of(column_name(key, column, path), leaf, axes, leading)
-                for path, leaf in leaves.items()
-            }
 
-        step_shape = _, n_trajectories = rollout_shape.step_shape(key)
-        return cls(
-            observation=observation("observation", STEP_AXES, step_shape),
-            action=ColumnSchema.of(column_name(key, "action"), leaf_schema(spaces.action), STEP_AXES, step_shape),
-            log_prob=ColumnSchema.of(column_name(key, "log_prob"), LeafSchema(FLOAT32), STEP_AXES, step_shape),
-            last_observation=observation("last_observation", LAST_AXES, (n_trajectories,)),
-            final_observation=observation("final_observation", FINAL_AXES, (-1,)),
-            initial_state=ColumnSchema.of(
-                column_name(key, "initial_state"),
-                LeafSchema(FLOAT32, (rollout_shape.state_size,)),
-                LAST_AXES,
-                (n_trajectories,),
-            )
-            if rollout_shape.state_size
-            else None,
-            previous_observation=observation(
-                "previous_observation", PREVIOUS_AXES, (n_trajectories, rollout_shape.frame_stack - 1)
-            )
-            if rollout_shape.frame_stack > 1
-            else {},
-        )
+def common_schemas(
+    key: str, rollout_shape: RolloutShape, *, n_trajectories: int | None = None
+) -> dict[str, ColumnSchema]:
+    """Returns the schemas of the columns that a rollout of a substep has once; see `substep_schemas`."""
+    leading = _leading_shapes(key, rollout_shape, n_trajectories)
+    return {
+        column.name: ColumnSchema.of(column.name, leaf, column.axes, leading[column.axes])
+        for column in COMMON_COLUMNS
+        for leaf in column.leaves(rollout_shape.spaces[key], rollout_shape).values()
+    }
+
+
+def _leading_shapes(
+    key: str, rollout_shape: RolloutShape, n_trajectories: int | None
+) -> Mapping[tuple[str, ...], tuple[int, ...]]:
+    n_steps, n = rollout_shape.step_shape(key)
+    n = n if n_trajectories is None else n_trajectories
+    return {
+        STEP_AXES: (n_steps, n),
+        LAST_AXES: (n,),
+        FINAL_AXES: (-1,),
+        PREVIOUS_AXES: (n, rollout_shape.frame_stack - 1),
+    }

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.table import COLUMNS_BY_NAME, COMMON_COLUMNS
 from rollcast.services.errors import LimitExceededError
 from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
 from rollcast.services.replay.replay import ReplayBatch
@@ -23,7 +24,6 @@ MAX_KNOWN: Final = 64
 
 INT64: Final = np.dtype("<i8")
 FLOAT32: Final = np.dtype("<f4")
-_BOOL: Final = np.dtype(np.bool_)
 # Fields of the message and of the value have the same name; both are in the order of the message.
 ENTRY_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "keys": INT64,
@@ -31,13 +31,14 @@ ENTRY_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "n_steps": INT64,
     "discount": FLOAT32,
 }
-STEP_FIELDS: Final[dict[str, np.dtype[Any]]] = {
-    "reward": FLOAT32,
-    "terminated": _BOOL,
-    "truncated": _BOOL,
-    "valid": _BOOL,
+# Columns by field of the message of a substep, in the order of the message.
+_RENAMED: Final = {"next_observation": "last_observation"}
+SUBSTEP_FIELDS: Final = {
+    field.name: COLUMNS_BY_NAME[_RENAMED.get(field.name, field.name)]
+    for field in replay_pb2.SampleSubstep.DESCRIPTOR.fields
+    if field.name != "key"
 }
-LEAVES: Final = ("observation", "next_observation", "final_observation", "previous_observation")
+TREES: Final = frozenset(field for field, column in SUBSTEP_FIELDS.items() if column.is_tree)
 
 
 class Where(NamedTuple):
@@ -145,21 +146,12 @@ def _columns(batch: ReplayBatch) -> Iterator[tuple[Where, NDArray[Any]]]:
     for name in ENTRY_FIELDS:
         yield Where(name), getattr(batch, name)
     for key, columns in batch.substeps.items():
-        for path, array in columns.observation.items():
-            yield Where("observation", key, path), array
-        yield Where("action", key), columns.action
-        for path, array in columns.next_observation.items():
-            yield Where("next_observation", key, path), array
-        if columns.log_prob is not None:
-            yield Where("log_prob", key), columns.log_prob
-        for path, array in columns.final_observation.items():
-            yield Where("final_observation", key, path), array
-        if columns.initial_state is not None:
-            yield Where("initial_state", key), columns.initial_state
-        for path, array in (columns.previous_observation or {}).items():
-            yield Where("previous_observation", key, path), array
-    for name in (*STEP_FIELDS, "final_index", "policy_version"):
-        yield Where(name), getattr(batch, name)
+        for field, column in SUBSTEP_FIELDS.items():
+            for path, array in column.arrays(columns).items():
+                yield Where(field, key, path), array
+    for column in COMMON_COLUMNS:
+        yield Where(column.name), getattr(batch, column.name)
+    yield Where("policy_version"), batch.policy_version
 
 
 def _to_proto(batch: ReplayBatch, part: int, parts: int, *, deferred: bool) -> replay_pb2.SampleResponse:
@@ -167,6 +159,6 @@ def _to_proto(batch: ReplayBatch, part: int, parts: int, *, deferred: bool) -> r
     substeps = {key: proto.substeps.add(key=key) for key in batch.substeps}
     for where, array in _columns(batch):
         field = getattr(proto if where.substep is None else substeps[where.substep], where.field)
-        tensor = field.add(path=where.path).tensor if where.field in LEAVES else field
+        tensor = field.add(path=where.path).tensor if where.field in TREES else field
         fill_tensor(tensor, array, deferred=deferred and array.size > 0, what=where.field)
     return proto

@@ -1,18 +1,19 @@
 """Checks the header of one message of a batch, and finds its columns."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.columns import Columns
+from rollcast.services.columns.table import COLUMNS, COMMON_COLUMNS, FINAL_AXES, STEP_AXES
 from rollcast.services.errors import InvalidTensorError
-from rollcast.services.replay.batch_codec import ENTRY_FIELDS, FLOAT32, INT64, LEAVES, STEP_FIELDS, Where
+from rollcast.services.replay.batch_codec import ENTRY_FIELDS, INT64, SUBSTEP_FIELDS, TREES, Where
 from rollcast.services.replay.replay import ReplayBatch, ReplayColumns
+from rollcast.services.spaces.leaf_schema import BOOL
 from rollcast.services.wire.bools import check_bools
 from rollcast.services.wire.tensors import tensor_content, tensor_header
 from rollcast.v1 import replay_pb2, tensor_pb2
-
-_BOOL: Final = np.dtype(np.bool_)
 
 
 class Slot(NamedTuple):
@@ -33,41 +34,6 @@ class Slot(NamedTuple):
     axis: int | None
     offset: int
     values: NDArray[Any] | None
-
-
-class _NumberedColumns(NamedTuple):
-    """The positions of one substep's columns; those of leaves by path, in the order of `LEAVES`."""
-
-    key: str
-    action: int
-    log_prob: int | None
-    initial_state: int | None
-    leaves: tuple[dict[str, int], ...]
-
-    @classmethod
-    def of(cls, key: str, numbers: dict[Where, int]) -> "_NumberedColumns":
-        """Finds the positions of a substep's columns."""
-        leaves = tuple(
-            {where.path: number for where, number in numbers.items() if (where.field, where.substep) == (name, key)}
-            for name in LEAVES
-        )
-        log_prob, initial_state = (numbers.get(Where(name, key)) for name in ("log_prob", "initial_state"))
-        return cls(key, numbers[Where("action", key)], log_prob, initial_state, leaves)
-
-    def columns(self, arrays: list[NDArray[Any]]) -> ReplayColumns:
-        """Returns the substep's columns."""
-        observation, next_observation, final_observation, previous_observation = (
-            {path: arrays[number] for path, number in leaves.items()} for leaves in self.leaves
-        )
-        return ReplayColumns(
-            observation=observation,
-            action=arrays[self.action],
-            log_prob=None if self.log_prob is None else arrays[self.log_prob],
-            next_observation=next_observation,
-            final_observation=final_observation,
-            initial_state=None if self.initial_state is None else arrays[self.initial_state],
-            previous_observation=previous_observation or None,
-        )
 
 
 class PartLayout:
@@ -92,15 +58,14 @@ class PartLayout:
             self._add(Where(name), getattr(proto, name), (self.n_entries,), 0, dtype)
         for substep in proto.substeps:
             self._add_substep(substep, (n_steps, self.n_entries), n_finals)
-        for name, dtype in STEP_FIELDS.items():
-            self._add(Where(name), getattr(proto, name), (n_steps, self.n_entries), 1, dtype)
+        for column in COMMON_COLUMNS:
+            if column.axes == STEP_AXES:
+                self._add(Where(column.name), getattr(proto, column.name), (n_steps, self.n_entries), 1, column.dtype)
         self._add(Where("final_index"), proto.final_index, (n_finals, 2), None, INT64)
         self._add(Where("policy_version"), proto.policy_version, (self.n_entries,), 0, INT64)
-        number = {slot.where: number for number, slot in enumerate(self.slots)}
-        names = (*ENTRY_FIELDS, *STEP_FIELDS, "final_index", "policy_version")
-        self._fields = {name: number[Where(name)] for name in names}
-        self._bools = [(name, self._fields[name]) for name, dtype in STEP_FIELDS.items() if dtype == _BOOL]
-        self._substeps = [_NumberedColumns.of(substep.key, number) for substep in proto.substeps]
+        self._fields = {slot.where.field: i for i, slot in enumerate(self.slots) if slot.where.substep is None}
+        self._bools = [(column.name, self._fields[column.name]) for column in COMMON_COLUMNS if column.dtype == BOOL]
+        self._substeps = {substep.key: self._numbered(substep.key) for substep in proto.substeps}
         # Parts of one batch have the same form.
         self.form = [(slot.where, slot.dtype, with_entries(slot, 0)) for slot in self.slots]
         # The body as one record, made once the body is known to be long enough: numpy returns the fields of a record in
@@ -142,24 +107,31 @@ class PartLayout:
         return ReplayBatch(
             **{name: arrays[number] for name, number in self._fields.items()},
             burn_in=self.burn_in,
-            substeps={substep.key: substep.columns(arrays) for substep in self._substeps},
+            substeps={key: numbers.picked(arrays, ReplayColumns) for key, numbers in self._substeps.items()},
         )
 
     def _add_substep(self, proto: replay_pb2.SampleSubstep, step_shape: tuple[int, int], n_finals: int) -> None:
-        def add_leaves(name: str, leading: tuple[int, ...], axis: int | None) -> None:
-            for leaf in getattr(proto, name):
-                self._add(Where(name, proto.key, leaf.path), leaf.tensor, leading, axis)
+        leading = {STEP_AXES: (step_shape, 1), FINAL_AXES: ((n_finals,), None)}
+        for name, column in SUBSTEP_FIELDS.items():
+            shape, axis = leading.get(column.axes, (step_shape[1:], 0))
+            field = getattr(proto, name)
+            if column.is_tree:
+                for leaf in field:
+                    self._add(Where(name, proto.key, leaf.path), leaf.tensor, shape, axis)
+            elif column.dtype is None:
+                self._add(Where(name, proto.key), field, shape, axis)
+            elif proto.HasField(name):
+                # A state has any size.
+                own = () if column.axes == STEP_AXES else (field.shape[-1] if field.shape else 0,)
+                self._add(Where(name, proto.key), field, (*shape, *own), axis, column.dtype)
 
-        add_leaves("observation", step_shape, 1)
-        self._add(Where("action", proto.key), proto.action, step_shape, 1)
-        add_leaves("next_observation", step_shape[1:], 0)
-        if proto.HasField("log_prob"):
-            self._add(Where("log_prob", proto.key), proto.log_prob, step_shape, 1, FLOAT32)
-        add_leaves("final_observation", (n_finals,), None)
-        if proto.HasField("initial_state"):
-            state_size = proto.initial_state.shape[-1] if proto.initial_state.shape else 0
-            self._add(Where("initial_state", proto.key), proto.initial_state, (step_shape[1], state_size), 0, FLOAT32)
-        add_leaves("previous_observation", step_shape[1:], 0)
+    def _numbered(self, key: str) -> Columns[int]:
+        """Returns the positions of a substep's columns among `slots`."""
+        numbers: dict[str, dict[str, int]] = {column.name: {} for column in COLUMNS}
+        for number, slot in enumerate(self.slots):
+            if slot.where.substep == key:
+                numbers[SUBSTEP_FIELDS[slot.where.field].name][slot.where.path] = number
+        return Columns[int].of(lambda column: numbers[column.name])
 
     def _add(
         self,
@@ -170,7 +142,7 @@ class PartLayout:
         dtype: np.dtype[Any] | None = None,
     ) -> None:
         """Notes the next tensor, of exactly `leading` and `dtype`; without a dtype its shape need only begin so."""
-        what = f"leaf {where.path!r}" if where.field in LEAVES else where.field
+        what = f"leaf {where.path!r}" if where.field in TREES else where.field
         dtype, shape, n_bytes = tensor_header(proto, dtype=dtype, shape=leading if dtype else None, what=what)
         if shape[: len(leading)] != leading:
             raise InvalidTensorError(

@@ -7,6 +7,8 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.columns import Columns, of_trajectories, take_common
+from rollcast.services.columns.table import COMMON_COLUMNS
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 # The type of a sample's columns: numpy arrays, or tensors on a learner's device.
@@ -16,9 +18,9 @@ _Array = TypeVar("_Array")
 ACTORS: Final = "the actors"
 TRAINER: Final = "the trainer"
 
-# The arrays of a sample beside its columns: `[B]`, and `[T, B]`.
+# The arrays `[B]` of a sample beside its columns.
 _BY_ENTRY: Final = ("keys", "weights", "n_steps", "discount", "policy_version")
-_BY_STEP: Final = ("reward", "terminated", "truncated", "valid")
+_COMMON: Final = tuple(column.name for column in COMMON_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +70,13 @@ class ReplayInfo(ReplayStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledColumns(Generic[_Array]):
+class SampledColumns(Columns[_Array]):
     """The fields of `ReplayColumns`, which documents them, in arrays of any kind."""
 
-    observation: Mapping[str, _Array]
-    action: _Array
-    log_prob: _Array | None
-    next_observation: Mapping[str, _Array]
-    final_observation: Mapping[str, _Array]
-    initial_state: _Array | None = None
-    previous_observation: Mapping[str, _Array] | None = None
+    @property
+    def next_observation(self) -> Mapping[str, _Array]:
+        """The observation after the last step, by the name that it has in `ReplayService`."""
+        return self.last_observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +105,8 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
         action: `[T, B, ...]`.
         log_prob: float32 `[T, B]`, of the action under the policy that acted; None if the buffer does not keep it.
-        next_observation: `[B, ...]` for every leaf. Transitions: the observation m steps later, the true final one if
-            the episode ended. Rollouts: the observation after the last step.
+        last_observation: `[B, ...]` for every leaf, `next_observation` by another name. Transitions: the observation m
+            steps later, the true final one if the episode ended. Rollouts: the observation after the last step.
         final_observation: `[N, ...]` for every leaf, the true last observations at `ReplayBatch.final_index`.
         initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None if
             the buffer keeps none.
@@ -147,14 +146,9 @@ class ReplayBatch(Sample[NDArray[Any]]):
     @property
     def n_bytes(self) -> int:
         """The size of all arrays."""
-        n_bytes: int = sum(getattr(self, name).nbytes for name in (*_BY_ENTRY, *_BY_STEP, "final_index"))
-        for columns in self.substeps.values():
-            arrays = (columns.action, columns.log_prob, columns.initial_state)
-            n_bytes += sum(array.nbytes for array in arrays if array is not None)
-            previous = columns.previous_observation or {}
-            for leaves in (columns.observation, columns.next_observation, columns.final_observation, previous):
-                n_bytes += sum(array.nbytes for array in leaves.values())
-        return n_bytes
+        columns = (array for columns in self.substeps.values() for array in columns.flat())
+        common = (getattr(self, name) for name in (*_BY_ENTRY, *_COMMON))
+        return sum(array.nbytes for array in (*columns, *common))
 
     def entries(self, start: int, stop: int) -> "ReplayBatch":
         """Returns some of its entries as a batch of their own, with views where possible.
@@ -170,25 +164,12 @@ class ReplayBatch(Sample[NDArray[Any]]):
             return self
         cut = slice(start, stop)
         wanted = (self.final_index[:, 1] >= start) & (self.final_index[:, 1] < stop)
+        index = of_trajectories(cut, wanted)
+        common = take_common(self, index) | {name: getattr(self, name)[cut] for name in _BY_ENTRY}
         return replace(
             self,
-            substeps={
-                key: ReplayColumns(
-                    observation={path: array[:, cut] for path, array in columns.observation.items()},
-                    action=columns.action[:, cut],
-                    log_prob=None if columns.log_prob is None else columns.log_prob[:, cut],
-                    next_observation={path: array[cut] for path, array in columns.next_observation.items()},
-                    final_observation={path: array[wanted] for path, array in columns.final_observation.items()},
-                    initial_state=None if columns.initial_state is None else columns.initial_state[cut],
-                    previous_observation=None
-                    if columns.previous_observation is None
-                    else {path: array[cut] for path, array in columns.previous_observation.items()},
-                )
-                for key, columns in self.substeps.items()
-            },
-            final_index=self.final_index[wanted] - np.array([0, start]),
-            **{name: getattr(self, name)[cut] for name in _BY_ENTRY},
-            **{name: getattr(self, name)[:, cut] for name in _BY_STEP},
+            substeps={key: columns.take(index) for key, columns in self.substeps.items()},
+            **common | {"final_index": self.final_index[wanted] - np.array([0, start])},
         )
 
 

@@ -1,7 +1,6 @@
 """Puts messages together to rollouts, whose columns are views of one body, or of several bodies copied into one."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 
@@ -9,14 +8,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from rollcast.services.columns.schema import SubstepSchema
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.limits.texts import quoted
 from rollcast.services.rollouts.header_check import HeaderCheck, SubstepHeaderCheck, describe, refuse
 from rollcast.services.rollouts.layout import RolloutLayout
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics_codec import event_statistics_from_proto, event_values_from_proto
 from rollcast.services.rollouts.value_check import environment_at
 from rollcast.services.spaces.leaf_schema import INT32
@@ -221,7 +220,7 @@ def _finish(
         incarnation=header.incarnation,
         sequence=header.sequence,
         policy_version=header.policy_version,
-        substeps={check.key: _substep(check.schema, values)},
+        substeps={check.key: check.names.picked(values, SubstepColumns)},
         reward=values["reward"],
         terminated=values["terminated"],
         truncated=values["truncated"],
@@ -271,16 +270,3 @@ def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_
         )
     if len(body) > n_deferred - n_before:
         refuse(header, f"a body of {len(body)} bytes at offset {n_before}", f"at most {n_deferred - n_before} more")
-
-
-def _substep(schema: SubstepSchema, values: Mapping[str, NDArray[Any]]) -> SubstepColumns:
-    return SubstepColumns(
-        observation={path: values[column.name] for path, column in schema.observation.items()},
-        action=values[schema.action.name],
-        log_prob=values[schema.log_prob.name],
-        last_observation={path: values[column.name] for path, column in schema.last_observation.items()},
-        final_observation={path: values[column.name] for path, column in schema.final_observation.items()},
-        initial_state=None if schema.initial_state is None else values[schema.initial_state.name],
-        previous_observation={path: values[column.name] for path, column in schema.previous_observation.items()}
-        or None,
-    )

@@ -1,16 +1,18 @@
 """Encodes rollouts as messages: one that contains all of it, or those of a stream, with tensor bytes in bodies."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.columns import column_fields, common_fields
 from rollcast.services.columns.schema import column_name
+from rollcast.services.columns.table import COLUMNS, COMMON_COLUMNS, FINAL_AXES
 from rollcast.services.joining.activity import ActorActivity
 from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
-from rollcast.services.rollouts.rollouts import Rollout, SubstepColumns
+from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics_codec import fill_statistics
 from rollcast.services.wire.message_body import append_body
 from rollcast.services.wire.seal import seal
@@ -22,8 +24,6 @@ _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 # A message frees no memory before it is gone: neither the old content of a field that is set again, nor what Clear()
 # clears. Measured: a message reused for all rollouts of a stream grew by 105 bytes with each.
 _USES_OF_A_MESSAGE: Final = 256
-
-_ARRAY_NAMES: Final = ("reward", "terminated", "truncated", "valid", "final_index")
 
 
 def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
@@ -115,26 +115,13 @@ def _describe(rollout: Rollout) -> str:
 def _columns(rollout: Rollout) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yields the name and array of every column with values, in the order of the message's fields."""
     for key, columns in rollout.substeps.items():
-        for name, leaves in _leaf_columns(columns):
-            for path, array in leaves:
+        for column, value in zip(COLUMNS, column_fields(columns), strict=True):
+            for path, array in () if value is None else value.items() if column.is_tree else (("", value),):
                 if array.size:
-                    yield column_name(key, name, path), array
-    for name in _ARRAY_NAMES:
-        array = getattr(rollout, name)
+                    yield column_name(key, column.name, path), array
+    for column, array in zip(COMMON_COLUMNS, common_fields(rollout), strict=True):
         if array is not None and array.size:
-            yield name, array
-
-
-def _leaf_columns(columns: SubstepColumns) -> Iterator[tuple[str, Iterable[tuple[str, NDArray[Any]]]]]:
-    yield "observation", columns.observation.items()
-    yield "action", (("", columns.action),)
-    yield "log_prob", (("", columns.log_prob),)
-    yield "last_observation", columns.last_observation.items()
-    yield "final_observation", columns.final_observation.items()
-    if columns.initial_state is not None:
-        yield "initial_state", (("", columns.initial_state),)
-    if columns.previous_observation is not None:
-        yield "previous_observation", columns.previous_observation.items()
+            yield column.name, array
 
 
 def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
@@ -155,17 +142,14 @@ def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bo
     has_finals = len(rollout.final_index) > 0
     for key, columns in rollout.substeps.items():
         substep = header.substeps.add(key=key)
-        for name, leaves in _leaf_columns(columns):
-            if name == "final_observation" and not has_finals:
-                continue
-            field = getattr(substep, name)
-            for path, array in leaves:
-                column = column_name(key, name, path)
-                fill(field if isinstance(field, tensor_pb2.Tensor) else field.add(path=path).tensor, array, column)
-    for name in _ARRAY_NAMES:
-        array = getattr(rollout, name)
-        if array is not None and (name != "final_index" or has_finals):
-            fill(getattr(header, name), array, name)
+        for column, path, array in columns.leaves():
+            if column.axes != FINAL_AXES or has_finals:
+                field = getattr(substep, column.name)
+                proto = field.add(path=path).tensor if column.is_tree else field
+                fill(proto, array, column_name(key, column.name, path))
+    for column, array in zip(COMMON_COLUMNS, common_fields(rollout), strict=True):
+        if array is not None and (column.axes != FINAL_AXES or has_finals):
+            fill(getattr(header, column.name), array, column.name)
 
 
 def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Sequence[memoryview | NDArray[Any]], int]]:

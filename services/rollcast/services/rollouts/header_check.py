@@ -2,20 +2,24 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from rollcast.services.columns.schema import FINAL_AXES, STEP_AXES, ColumnSchema, SubstepSchema
+from rollcast.services.columns.columns import Columns, common_fields
+from rollcast.services.columns.schema import ColumnSchema, common_schemas, substep_schemas
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import COLUMNS, COMMON_COLUMNS, FINAL_AXES, Column
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
 from rollcast.services.limits.texts import quoted, quoted_names
-from rollcast.services.rollouts.layout import Column, RolloutLayout
+from rollcast.services.rollouts.layout import CheckedTensor, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem
-from rollcast.services.spaces.leaf_schema import BOOL, FLOAT32, INT32, LeafSchema
+from rollcast.services.spaces.leaf_schema import INT32
 from rollcast.services.wire.tensors import tensor_header
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
 # Layouts that a stream remembers.
 _MAX_KNOWN: Final = 64
+
+_MAY_BE_ABSENT: Final = tuple(column.name for column in COMMON_COLUMNS if column.is_optional)
 
 
 class HeaderCheck:
@@ -87,13 +91,10 @@ class SubstepHeaderCheck:
         self.key: Final = key
         self.step_shape: Final = rollout_shape.step_shape(key)
         self.n_agents: Final = rollout_shape.spaces[key].n_agents
-        self.schema: Final = SubstepSchema.of(key, rollout_shape)
-        flags = (("terminated", BOOL), ("truncated", BOOL), ("valid", BOOL))
-        self._scalars = {
-            name: ColumnSchema.of(name, LeafSchema(dtype), STEP_AXES, self.step_shape)
-            for name, dtype in (("reward", FLOAT32), *flags)
-        }
-        self._final_index = ColumnSchema.of("final_index", LeafSchema(INT32, (2,)), FINAL_AXES, (-1,))
+        self._schemas = substep_schemas(key, rollout_shape)
+        self._common_schemas = common_schemas(key, rollout_shape)
+        # The names of its columns, by which `RolloutLayout.read` returns them.
+        self.names: Final[Columns[str]] = self._schemas.map(lambda schema: schema.name, Columns)
         self._max_rollout_bytes = max_rollout_bytes
         # Headers that passed and their layouts, by number of final observations.
         self._known: dict[int, tuple[rollout_pb2.Rollout, RolloutLayout]] = {}
@@ -136,35 +137,14 @@ class SubstepHeaderCheck:
         if len(header.env_seeds) not in (0, n_trajectories):
             refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_trajectories}, one an environment, or none")
 
-    def _columns(self, header: rollout_pb2.Rollout) -> Iterator[Column]:
+    def _columns(self, header: rollout_pb2.Rollout) -> Iterator[CheckedTensor]:
         """Yields every column with its header checked, in the order of the message's fields."""
         n_final = self._count_final(header)
-        substep, schema = header.substeps[0], self.schema
-        yield from _leaves(header, substep.observation, schema.observation)
-        yield _checked(header, schema.action, substep.action)
-        yield _checked(header, schema.log_prob, substep.log_prob)
-        yield from _leaves(header, substep.last_observation, schema.last_observation)
-        if n_final or substep.final_observation:
-            yield from _leaves(header, substep.final_observation, schema.final_observation, n_final)
-        else:
-            for column in schema.final_observation.values():
-                yield Column(column, None, (0, *column.shape[1:]), 0)
-        if schema.initial_state is not None:
-            yield _checked(header, schema.initial_state, substep.initial_state)
-        elif substep.HasField("initial_state"):
-            refuse(header, "a column initial_state", "none: the learner's policy is not recurrent")
-        if schema.previous_observation:
-            yield from _leaves(header, substep.previous_observation, schema.previous_observation)
-        elif substep.previous_observation:
-            refuse(header, "a column previous_observation", "none: the learner's policy sees single frames")
-        # A column that was left out reads as an empty tensor, whose dtype is refused.
-        yield _checked(header, self._scalars["reward"], header.reward)
-        yield _checked(header, self._scalars["terminated"], header.terminated)
-        yield _checked(header, self._scalars["truncated"], header.truncated)
-        if header.HasField("valid"):
-            yield _checked(header, self._scalars["valid"], header.valid)
-        if header.HasField("final_index"):
-            yield _checked(header, self._final_index, header.final_index, n_final)
+        substep = header.substeps[0]
+        for column in COLUMNS:
+            yield from _tensors(header, substep, column, column.arrays(self._schemas), n_final)
+        for column in COMMON_COLUMNS:
+            yield from _tensors(header, header, column, {"": self._common_schemas[column.name]}, n_final)
 
     def _count_final(self, header: rollout_pb2.Rollout) -> int:
         if not header.HasField("final_index"):
@@ -175,7 +155,7 @@ class SubstepHeaderCheck:
             refuse(header, f"{shape[0]} final observations", f"at most {math.prod(self.step_shape)}, one a step")
         return shape[0]
 
-    def _check_limit(self, header: rollout_pb2.Rollout, columns: list[Column]) -> None:
+    def _check_limit(self, header: rollout_pb2.Rollout, columns: list[CheckedTensor]) -> None:
         limit = self._max_rollout_bytes
         if limit is None or (total := sum(column.n_bytes for column in columns)) <= limit:
             return
@@ -190,25 +170,20 @@ class SubstepHeaderCheck:
 
 def _tensors_of(header: rollout_pb2.Rollout) -> rollout_pb2.Rollout:
     """Returns a copy of what `_has_same_tensors` compares."""
-    fields = ("reward", "terminated", "truncated", "valid", "final_index")
-    present = {name: getattr(header, name) for name in fields if header.HasField(name)}
+    present: dict[str, Any] = {
+        column.name: getattr(header, column.name) for column in COMMON_COLUMNS if header.HasField(column.name)
+    }
     kept = rollout_pb2.Rollout(substeps=header.substeps, **present)
     kept.DiscardUnknownFields()
     return kept
 
 
 def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:
-    """Returns whether two headers have the same tensors in the same places, with one call of protobuf a field."""
-    return bool(
-        a.reward == b.reward
-        and a.terminated == b.terminated
-        and a.truncated == b.truncated
-        and a.final_index == b.final_index
-        and a.valid == b.valid
-        and a.HasField("valid") == b.HasField("valid")
-        and a.HasField("final_index") == b.HasField("final_index")
-        and a.substeps == b.substeps
-    )
+    """Returns whether two headers have the same tensors in the same places, with few calls of protobuf."""
+    for name in _MAY_BE_ABSENT:
+        if a.HasField(name) != b.HasField(name):
+            return False
+    return bool(common_fields(a) == common_fields(b) and a.substeps == b.substeps)
 
 
 def describe(header: rollout_pb2.Rollout, column: str) -> str:
@@ -240,14 +215,38 @@ def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = 
     )
 
 
+def _tensors(
+    header: rollout_pb2.Rollout,
+    message: rollout_pb2.Rollout | rollout_pb2.SubstepColumns,
+    column: Column,
+    schemas: Mapping[str, ColumnSchema],
+    n_final: int,
+) -> Iterator[CheckedTensor]:
+    """Yields the tensors of a column of a message, with their headers checked."""
+    field: Any = getattr(message, column.name)
+    is_there = len(field) > 0 if column.is_tree else message.HasField(column.name)
+    n_rows = n_final if column.axes == FINAL_AXES else None
+    if not schemas:
+        if is_there:
+            refuse(header, f"a column {column.name}", f"none: {column.absence}")
+    elif column.is_tree and (is_there or n_rows != 0):
+        yield from _leaves(header, field, schemas, n_rows)
+    elif column.is_tree:
+        for schema in schemas.values():
+            yield CheckedTensor(schema, None, (0, *schema.shape[1:]), 0)
+    elif is_there or not column.is_optional:
+        # A column that was left out reads as an empty tensor, whose dtype is refused.
+        yield _checked(header, schemas[""], field, n_rows)
+
+
 def _leaves(
     header: rollout_pb2.Rollout,
     leaves: Iterable[tensor_pb2.NamedTensor],
     schemas: Mapping[str, ColumnSchema],
     n_final: int | None = None,
-) -> Iterator[Column]:
+) -> Iterator[CheckedTensor]:
     paths: list[str] = []
-    columns: list[Column] = []
+    columns: list[CheckedTensor] = []
     for leaf in leaves:
         paths.append(leaf.path)
         if leaf.path in schemas:
@@ -262,7 +261,7 @@ def _leaves(
 
 def _checked(
     header: rollout_pb2.Rollout, schema: ColumnSchema, proto: tensor_pb2.Tensor, n_final: int | None = None
-) -> Column:
+) -> CheckedTensor:
     if n_final is None:
         shape, n_bytes = schema.shape, schema.n_bytes
     else:
@@ -270,4 +269,4 @@ def _checked(
     # Nearly always as agreed: the precise check costs three times as much and is needed for its message only.
     if proto.dtype != schema.dtype_number or proto.shape != list(shape):
         tensor_header(proto, dtype=schema.leaf.dtype, shape=shape, what=describe(header, schema.name))
-    return Column(schema, proto, shape, n_bytes)
+    return CheckedTensor(schema, proto, shape, n_bytes)

@@ -22,7 +22,7 @@ def _unknown(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
     return ""
 
 
-class Column(NamedTuple):
+class CheckedTensor(NamedTuple):
     """One tensor of a rollout whose header has been checked; `proto` is None for a column left out, without rows."""
 
     schema: ColumnSchema
@@ -42,7 +42,7 @@ class _Run(NamedTuple):
     leaf: LeafSchema
     offset: int
     n_values: int
-    columns: Sequence[Column]
+    columns: Sequence[CheckedTensor]
 
 
 class RolloutLayout:
@@ -52,7 +52,7 @@ class RolloutLayout:
         columns: Every column, in the order of the deferred bytes.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[CheckedTensor]) -> None:
         self._elsewhere = tuple(column for column in columns if not column.is_deferred)
         self._deferred = tuple(column for column in columns if column.is_deferred)
         self._offsets = tuple(itertools.accumulate((column.n_bytes for column in self._deferred), initial=0))
@@ -110,7 +110,7 @@ def _check(schema: ColumnSchema, values: NDArray[Any], what: str, whose: Whose) 
     )
 
 
-def _runs(columns: Sequence[Column], offsets: Sequence[int]) -> Iterator[_Run]:
+def _runs(columns: Sequence[CheckedTensor], offsets: Sequence[int]) -> Iterator[_Run]:
     start = 0
     for stop in range(1, len(columns) + 1):
         leaf = columns[start].schema.leaf

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
-from rollcast.services.spaces.spaces import Observation
 from rollcast.services.wire.same_fields import same_fields
 
 
@@ -50,33 +50,6 @@ class StreamProgress:
 
 # The names are the contract's; both ends of a stream copy them.
 progress_fields: Final = same_fields(StreamProgress)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubstepColumns:
-    """The observations and actions of one substep.
-
-    Attributes:
-        observation: `[T, B, ...]` for every leaf of the observation space, in the order of the space.
-        action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`, log-probability (density) of the action under the policy that acted.
-        last_observation: `[B, ...]` for every leaf, the observation after the last step.
-        final_observation: `[N, ...]` for every leaf, the true last observation of the episodes that ended at
-            `Rollout.final_index`.
-        initial_state: float32 `[B, S]`, the state with which a recurrent policy acted in the first valid row of each
-            trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` says how it goes on.
-        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid row of each
-            trajectory, the oldest first: that row's own observation where it begins an episode. None if the policy
-            sees single frames.
-    """
-
-    observation: Observation
-    action: NDArray[np.generic]
-    log_prob: NDArray[np.float32]
-    last_observation: Observation
-    final_observation: Observation
-    initial_state: NDArray[np.float32] | None = None
-    previous_observation: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

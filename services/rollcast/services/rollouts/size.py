@@ -2,25 +2,27 @@
 
 import math
 
-from rollcast.services.columns.schema import ColumnSchema, SubstepSchema
+from rollcast.services.columns.schema import common_schemas, substep_schemas
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import FINAL_AXES
 from rollcast.services.errors import LimitExceededError
 
-# A reward of four bytes; terminated, truncated and valid.
-_SCALARS_BYTES = 4 + 3
 
-
-def rollout_bytes(rollout_shape: RolloutShape, *, step_bytes: int = _SCALARS_BYTES, has_finals: bool = False) -> int:
+def rollout_bytes(rollout_shape: RolloutShape, *, step_bytes: int | None = None, has_finals: bool = False) -> int:
     """Returns the bytes of the largest rollout, over all substeps.
 
     Args:
         rollout_shape: The shape of the rollouts.
-        step_bytes: Bytes of a step of a trajectory beside its columns.
+        step_bytes: Bytes of a step of a trajectory beside its substep's columns; None: those of the common columns.
         has_finals: Count each observation as a final one, too; else final observations are not counted.
     """
     return max(
-        _column_bytes(SubstepSchema.of(key, rollout_shape), has_finals=has_finals)
-        + math.prod(rollout_shape.step_shape(key)) * step_bytes
+        _column_bytes(key, rollout_shape, has_finals=has_finals)
+        + (
+            _common_bytes(key, rollout_shape)
+            if step_bytes is None
+            else math.prod(rollout_shape.step_shape(key)) * step_bytes
+        )
         for key in rollout_shape.spaces
     )
 
@@ -45,9 +47,12 @@ def check_rollout_size(rollout_shape: RolloutShape, *, max_rollout_bytes: int, a
         )
 
 
-def _column_bytes(columns: SubstepSchema, *, has_finals: bool) -> int:
-    observations: list[ColumnSchema] = list(columns.observation.values()) * (2 if has_finals else 1)
-    others = (*columns.last_observation.values(), columns.action, columns.log_prob)
-    states = () if columns.initial_state is None else (columns.initial_state,)
-    previous = columns.previous_observation.values()
-    return sum(column.n_bytes for column in (*observations, *others, *states, *previous))
+def _column_bytes(key: str, rollout_shape: RolloutShape, *, has_finals: bool) -> int:
+    schemas = substep_schemas(key, rollout_shape)
+    finals = schemas.observation.values() if has_finals else ()
+    return sum(schema.n_bytes for schema in (*schemas.flat(), *finals) if schema.axes != FINAL_AXES)
+
+
+def _common_bytes(key: str, rollout_shape: RolloutShape) -> int:
+    schemas = common_schemas(key, rollout_shape).values()
+    return sum(schema.n_bytes for schema in schemas if schema.axes != FINAL_AXES)

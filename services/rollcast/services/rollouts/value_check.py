@@ -1,32 +1,30 @@
 """Checks the values of a rollout where it is made, with the learner's messages plus environment and seed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.services.columns.schema import (
-    FINAL_AXES,
-    LAST_AXES,
-    PREVIOUS_AXES,
-    STEP_AXES,
-    column_name,
-)
+from rollcast.services.columns.schema import column_name
+from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import COLUMNS, REWARD, Column
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation, space_leaves
+from rollcast.services.spaces.leaf_schema import LeafSchema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
-_NUMBER = LeafSchema(FLOAT32)
+# Observations come first, since the others derive from them.
+_FIRST = ("observation", "last_observation", "final_observation", "reward")
+_CHECKED = sorted((*COLUMNS, REWARD), key=lambda column: column.name not in _FIRST)
 
 
 class _Column(NamedTuple):
-    """Values to check, with their name and schema."""
+    """An array to check: its name, its place, and its schema."""
 
     name: str
-    axes: tuple[str, ...]
+    column: Column
+    path: str
     leaf: LeafSchema
-    values: NDArray[Any]
 
 
 class ValueCheck:
@@ -38,11 +36,17 @@ class ValueCheck:
 
     def __init__(self, spaces: EnvironmentSpaces) -> None:
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        self._leaves = {
-            key: {path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()}
+        # A state and earlier frames are checked alike, however many there are.
+        everything = RolloutShape(spaces, n_rollout_steps=1, state_size=1, frame_stack=2)
+        self._columns = {
+            key: [
+                _Column(column.name if column is REWARD else column_name(key, column.name, path), column, path, leaf)
+                for column in _CHECKED
+                for path, leaf in column.leaves(substep, everything).items()
+                if leaf.is_checked
+            ]
             for key, substep in spaces.items()
         }
-        self._actions = {key: leaf_schema(substep.action) for key, substep in spaces.items()}
 
     def __call__(self, rollout: Rollout) -> None:
         """Checks a rollout.
@@ -55,9 +59,13 @@ class ValueCheck:
                 space.
         """
         what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
-        n_agents = self._n_agents[rollout.substep_key]
-        for column in self._columns(rollout):
-            _check(column, what, rollout.env_seeds, n_agents, rollout.final_index)
+        key = rollout.substep_key
+        n_agents, columns = self._n_agents[key], rollout.substeps[key]
+        for checked in self._columns[key]:
+            values = getattr(rollout if checked.column is REWARD else columns, checked.column.name)
+            if values is not None:
+                values = values[checked.path] if checked.column.is_tree else values
+                _check(checked, values, what, rollout.env_seeds, n_agents, rollout.final_index)
 
     def check_observations(self, observation: Observation, *, key: str, what: str, env_seeds: Sequence[int]) -> None:
         """Checks the observations of an incomplete rollout: a wrong one may be the cause of another error.
@@ -71,29 +79,9 @@ class ValueCheck:
         Raises:
             InvalidTensorError: As above.
         """
-        for column in self._observations(key, "observation", STEP_AXES, observation):
-            _check(column, f"{what}: column ", env_seeds, self._n_agents[key], None)
-
-    def _columns(self, rollout: Rollout) -> Iterator[_Column]:
-        """Yields every column that may contain wrong values; observations first, since the others derive from them."""
-        key, columns = rollout.substep_key, rollout.substeps[rollout.substep_key]
-        yield from self._observations(key, "observation", STEP_AXES, columns.observation)
-        yield from self._observations(key, "last_observation", LAST_AXES, columns.last_observation)
-        yield from self._observations(key, "final_observation", FINAL_AXES, columns.final_observation)
-        yield _Column("reward", STEP_AXES, _NUMBER, rollout.reward)
-        yield _Column(column_name(key, "action"), STEP_AXES, self._actions[key], columns.action)
-        yield _Column(column_name(key, "log_prob"), STEP_AXES, _NUMBER, columns.log_prob)
-        if columns.initial_state is not None:
-            leaf = LeafSchema(FLOAT32, columns.initial_state.shape[1:])
-            yield _Column(column_name(key, "initial_state"), LAST_AXES, leaf, columns.initial_state)
-        if columns.previous_observation is not None:
-            yield from self._observations(key, "previous_observation", PREVIOUS_AXES, columns.previous_observation)
-
-    def _observations(
-        self, key: str, column: str, axes: tuple[str, ...], values: Mapping[str, NDArray[Any]]
-    ) -> Iterator[_Column]:
-        for path, leaf in self._leaves[key].items():
-            yield _Column(column_name(key, column, path), axes, leaf, values[path])
+        for checked in self._columns[key]:
+            if checked.column.name == "observation":
+                _check(checked, observation[checked.path], f"{what}: column ", env_seeds, self._n_agents[key], None)
 
 
 def environment_at(
@@ -127,13 +115,16 @@ def environment_at(
 
 
 def _check(
-    column: _Column, what: str, env_seeds: Sequence[int], n_agents: int, final_index: NDArray[Any] | None
+    checked: _Column,
+    values: NDArray[Any],
+    what: str,
+    env_seeds: Sequence[int],
+    n_agents: int,
+    final_index: NDArray[Any] | None,
 ) -> None:
-    if not column.leaf.is_checked:
-        return
+    axes = checked.column.axes
 
     def whose(index: tuple[int, ...]) -> str:
-        return environment_at(column.axes, index, env_seeds=env_seeds, n_agents=n_agents, final_index=final_index)
+        return environment_at(axes, index, env_seeds=env_seeds, n_agents=n_agents, final_index=final_index)
 
-    values = np.ascontiguousarray(column.values)
-    column.leaf.check_values(values, what=what + column.name, axes=column.axes, whose=whose)
+    checked.leaf.check_values(np.ascontiguousarray(values), what=what + checked.name, axes=axes, whose=whose)

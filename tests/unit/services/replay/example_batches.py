@@ -37,7 +37,7 @@ def example_batch(
                 },
                 action=rng.integers(0, 4, shape),
                 log_prob=rng.random(shape, np.float32) if log_prob else None,
-                next_observation={
+                last_observation={
                     "a": rng.random((n_entries, 2), np.float32),
                     "b": rng.integers(0, 255, (n_entries, 4, 4), dtype=np.uint8),
                 },

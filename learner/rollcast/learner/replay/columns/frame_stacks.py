@@ -5,7 +5,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.layout import EntryLayout
 from rollcast.services.rollouts.rollouts import Rollout
 
 # The row begins an episode: its stack has no older frame. The first transition of a trajectory has no such flag: the
@@ -105,18 +104,3 @@ def rows_before(
         row = row - ~(begins[np.maximum(row, 0), np.arange(len(row))] & (row >= first))
         rows[:, i] = row
     return rows
-
-
-def previous_frames(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """Lists the frames before a rollout, `[B, K - 1, ...]`, in the order of `StepColumns.observations`.
-
-    Args:
-        rollout: A rollout that `EntryLayout.check` has accepted.
-        layout: Layout of the entries, with a frame stack.
-    """
-    frames: list[NDArray[Any]] = []
-    for key, schemas in layout.substeps.items():
-        previous = rollout.substeps[key].previous_observation
-        assert previous is not None  # EntryLayout.check
-        frames += [previous[path] for path in schemas.observation]
-    return frames

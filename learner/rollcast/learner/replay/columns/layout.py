@@ -1,21 +1,26 @@
 """Describes the columns of entries, the bytes they take, and checks that rollouts have them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.action_masks import ACTION_MASK
+from rollcast.services.columns.columns import Columns
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import COLUMNS, FINAL_AXES, LAST_AXES, PREVIOUS_AXES, STEP_AXES, Column
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
-from rollcast.services.spaces.spaces import space_leaves
+from rollcast.services.spaces.leaf_schema import LeafSchema
 
 # int64 `[N]`, numbers of slots in a store, each in [0, n_slots).
 Slots: TypeAlias = NDArray[np.int64]
+
+# The columns of steps, the observations first.
+STEPS: Final = tuple(column.name for column in COLUMNS if column.axes == STEP_AXES)
 
 # Bytes of a step that lie in main memory wherever its columns are: the float32 reward, and the flags.
 STEP_BOOKKEEPING_BYTES: Final = 5
@@ -42,34 +47,19 @@ class StoredBytes(NamedTuple):
         return StoredBytes(n * self.columns, n * self.bookkeeping)
 
 
-@dataclass(frozen=True, slots=True)
-class SubstepLayout:
-    """The columns of one substep.
-
-    Attributes:
-        observation: The schema of every leaf, by path.
-        action: The schema of the action.
-    """
-
-    observation: Mapping[str, LeafSchema]
-    action: LeafSchema
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EntryLayout:
     """The columns of an environment.
 
     Attributes:
-        substeps: Layouts by substep key.
+        substeps: The schema of an entry of each column that is kept, by substep key.
         n_rollout_steps: T of every rollout.
-        log_prob: True if log-probabilities are kept.
         state_size: S, the size of the recurrent state that a rollout brings for its first step; 0: none is kept.
         frame_stack: K, the frames that the policy sees at once; columns hold every frame once, samples stacks.
     """
 
-    substeps: Mapping[str, SubstepLayout]
+    substeps: Mapping[str, Columns[LeafSchema]]
     n_rollout_steps: int
-    log_prob: bool
     state_size: int = 0
     frame_stack: int = 1
 
@@ -78,39 +68,55 @@ class EntryLayout:
         """The layout with stacks `[K, ...]` for leaves, except for the action mask; the layout itself if K is 1."""
         if self.frame_stack == 1:
             return self
-        return replace(
-            self,
-            substeps={
-                key: replace(
-                    substep,
-                    observation={
-                        path: schema
-                        if path == ACTION_MASK
-                        else LeafSchema(schema.dtype, (self.frame_stack, *schema.shape))
-                        for path, schema in substep.observation.items()
-                    },
-                )
-                for key, substep in self.substeps.items()
-            },
-            frame_stack=1,
-        )
+        substeps = {key: _stacked(columns, self.frame_stack) for key, columns in self.substeps.items()}
+        return replace(self, substeps=substeps, frame_stack=1)
+
+    def arrays(self, holder: Any, *columns: str) -> list[Any]:  # noqa: ANN401 - a rollout, a sample, or a layout
+        """Lists the arrays of columns in the order in which all arrays of entries are listed.
+
+        Args:
+            holder: What has `substeps` with these columns.
+            columns: The names of the columns.
+
+        Returns:
+            Column by column, of all substeps, their leaves in the order of the spaces.
+        """
+        substeps = holder.substeps
+        return [
+            getattr(substeps[key], name) if path is None else getattr(substeps[key], name)[path]
+            for name in columns
+            for key, path in self._places[name]
+        ]
+
+    @cached_property
+    def _places(self) -> Mapping[str, Sequence[tuple[str, str | None]]]:
+        """The substeps and paths of each column's arrays; no path if it has one array."""
+        return {
+            column.name: [
+                (key, path if column.is_tree else None)
+                for key, schemas in self.substeps.items()
+                for path in column.arrays(schemas)
+            ]
+            for column in COLUMNS
+        }
 
     @property
     def observation_bytes(self) -> int:
         """The bytes of one observation, over all substeps."""
-        return sum(schema_bytes(leaf) for substep in self.substeps.values() for leaf in substep.observation.values())
+        return self._bytes("observation")
 
     @property
     def step_bytes(self) -> StoredBytes:
-        """The bytes of one step: observation, action, log-probability if kept; float32 reward, one byte of flags."""
-        action = sum(schema_bytes(substep.action) for substep in self.substeps.values())
-        log_prob = 4 * len(self.substeps) if self.log_prob else 0
-        return StoredBytes(self.observation_bytes + action + log_prob, STEP_BOOKKEEPING_BYTES)
+        """The bytes of one step: its columns; float32 reward, one byte of flags."""
+        return StoredBytes(self._bytes(*STEPS), STEP_BOOKKEEPING_BYTES)
 
     @property
     def state_bytes(self) -> int:
         """The bytes of the recurrent states of one entry, over all substeps."""
-        return len(self.substeps) * self.state_size * _STATE_DTYPE.itemsize
+        return self._bytes("initial_state")
+
+    def _bytes(self, *columns: str) -> int:
+        return sum(schema_bytes(schema) for schema in self.arrays(self, *columns))
 
     def check(self, rollout: Rollout) -> None:
         """Refuses a rollout with other columns.
@@ -121,7 +127,7 @@ class EntryLayout:
         Raises:
             InvalidRolloutError: A column is missing, or has another dtype or shape.
         """
-        step_shape = n_steps, n_envs = rollout.reward.shape
+        n_steps, n_envs = rollout.reward.shape
         if n_steps != self.n_rollout_steps or not n_envs:
             raise self._error(rollout, f"it is {n_steps} steps of {n_envs} environments")
         if list(rollout.substeps) != list(self.substeps):
@@ -130,21 +136,32 @@ class EntryLayout:
             columns = rollout.substeps[key]
             if not columns.observation.keys() == columns.last_observation.keys() == layout.observation.keys():
                 raise self._error(rollout, f"substep {key!r} has the leaves {list(columns.observation)}")
-            for path, schema in layout.observation.items():
-                where = f"{key}/observation/{path}"
-                self._check(rollout, where, columns.observation[path], step_shape, schema)
-                self._check(rollout, f"{where} after the last step", columns.last_observation[path], (n_envs,), schema)
-                if len(rollout.final_index):
-                    n_final = (len(rollout.final_index),)
-                    final = columns.final_observation.get(path, _NOTHING)
-                    self._check(rollout, f"{where} at final_index", final, n_final, schema)
-                if self.frame_stack > 1:
-                    previous = (columns.previous_observation or {}).get(path, _NOTHING)
-                    n_previous = (n_envs, self.frame_stack - 1)
-                    self._check(rollout, f"{where} before the first step", previous, n_previous, schema)
-            self._check(rollout, f"{key}/action", columns.action, step_shape, layout.action)
-            if self.state_size:
-                self._check_state(rollout, key, columns.initial_state)
+        # In the order of `_WHERE`.
+        leading = ((n_steps, n_envs), (n_envs,), (len(rollout.final_index),), (n_envs, self.frame_stack - 1))
+        for key, column, path, axes, schema in self._checks:
+            if not leading[axes][0]:
+                continue
+            values = getattr(rollout.substeps[key], column.name)
+            if column.is_tree:
+                values = _NOTHING if values is None else values.get(path, _NOTHING)
+            elif column.name == "initial_state":
+                self._check_state(rollout, key, values)
+                continue
+            shape = leading[axes] + schema.shape
+            if values.dtype != schema.dtype or values.shape != shape:
+                what = f"observation/{path}" if column.is_tree else column.name
+                found = f"{values.dtype} {list(values.shape)} instead of {schema.dtype} {list(shape)}"
+                raise self._error(rollout, f"{key}/{what}{list(_WHERE.values())[axes]} is {found}")
+
+    @cached_property
+    def _checks(self) -> Sequence[tuple[str, Column, str, int, LeafSchema]]:
+        """What `check` compares: the substep, column and path, the number of the column's axes, and the schema."""
+        axes = list(_WHERE)
+        return [
+            (key, column, path, axes.index(column.axes), schema)
+            for key, schemas in self.substeps.items()
+            for column, path, schema in schemas.leaves()
+        ]
 
     def _check_state(self, rollout: Rollout, key: str, state: NDArray[np.float32] | None) -> None:
         expected = (rollout.n_envs, self.state_size)
@@ -155,20 +172,6 @@ class EntryLayout:
                 f"has {found}; expected float32 {list(expected)}, the states with which the policy acted first; play "
                 f"it with a policy of the same recurrence and recurrent_size, in rollouts of {self.n_rollout_steps} "
                 "steps"
-            )
-
-    def _check(
-        self,
-        rollout: Rollout,
-        what: str,
-        values: NDArray[np.generic],
-        leading: tuple[int, ...],
-        schema: LeafSchema,
-    ) -> None:
-        if values.dtype != schema.dtype or values.shape != (*leading, *schema.shape):
-            raise self._error(
-                rollout,
-                f"{what} is {values.dtype} {list(values.shape)} instead of {schema.dtype} {[*leading, *schema.shape]}",
             )
 
     def _error(self, rollout: Rollout, wrong: str) -> InvalidRolloutError:
@@ -191,17 +194,33 @@ def make_layout(rollout_shape: RolloutShape, *, log_prob: bool) -> EntryLayout:
     """
     return EntryLayout(
         substeps={
-            key: SubstepLayout(
-                observation={path: leaf_schema(leaf) for path, leaf in space_leaves(substep.observation).items()},
-                action=leaf_schema(substep.action),
+            key: Columns[LeafSchema].of(
+                lambda column, substep=substep: (
+                    {}  # type: ignore[misc]  # mypy infers no type of such a lambda
+                    if column.name == "log_prob" and not log_prob
+                    else column.leaves(substep, rollout_shape)
+                )
             )
             for key, substep in rollout_shape.spaces.items()
         },
         n_rollout_steps=rollout_shape.n_rollout_steps,
-        log_prob=log_prob,
         state_size=rollout_shape.state_size,
         frame_stack=rollout_shape.frame_stack,
     )
+
+
+def _stacked(columns: Columns[LeafSchema], frame_stack: int) -> Columns[LeafSchema]:
+    def stacked(column: Column) -> Mapping[str, LeafSchema]:
+        if column.axes == PREVIOUS_AXES:
+            return {}
+        if not column.is_tree:
+            return column.arrays(columns)
+        return {
+            path: schema if path == ACTION_MASK else LeafSchema(schema.dtype, (frame_stack, *schema.shape))
+            for path, schema in column.arrays(columns).items()
+        }
+
+    return Columns[LeafSchema].of(stacked)
 
 
 def schema_bytes(schema: LeafSchema) -> int:
@@ -210,4 +229,10 @@ def schema_bytes(schema: LeafSchema) -> int:
 
 
 _NOTHING = np.zeros(0)
+_WHERE: Final = {
+    STEP_AXES: "",
+    LAST_AXES: " after the last step",
+    FINAL_AXES: " at final_index",
+    PREVIOUS_AXES: " before the first step",
+}
 _STATE_DTYPE = np.dtype(np.float32)

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
-from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.layout import STEPS, EntryLayout
 from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, Gather
+from rollcast.services.columns.columns import Columns
+from rollcast.services.columns.table import FINAL_AXES, LAST_AXES, PREVIOUS_AXES, STEP_AXES, Column
 from rollcast.services.replay.replay import Sample, SampledColumns
 from rollcast.services.spaces.leaf_schema import LeafSchema
 
@@ -83,30 +86,21 @@ class Room:
             discount: gamma.
             burn_in: `ReplaySample.burn_in`.
         """
-
-        def zeros(schema: LeafSchema, *leading: int) -> ColumnArray:
-            return memory.zeros((*leading, *schema.shape), schema.dtype)
-
         shape = (n_steps, batch_size)
-        substeps = {
-            key: SampleColumns(
-                observation={path: zeros(schema, *shape) for path, schema in substep.observation.items()},
-                action=zeros(substep.action, *shape),
-                log_prob=memory.zeros(shape, np.dtype(np.float32)) if layout.log_prob else None,
-                next_observation={path: zeros(schema, batch_size) for path, schema in substep.observation.items()},
-                final_observation={path: zeros(schema, 0) for path, schema in substep.observation.items()},
-                initial_state=memory.zeros((batch_size, layout.state_size), np.dtype(np.float32))
-                if layout.state_size
-                else None,
-                previous_observation={
-                    path: zeros(schema, batch_size, layout.frame_stack - 1)
-                    for path, schema in substep.observation.items()
-                }
-                if layout.frame_stack > 1
-                else None,
-            )
-            for key, substep in layout.substeps.items()
+        leading = {
+            STEP_AXES: shape,
+            LAST_AXES: (batch_size,),
+            FINAL_AXES: (0,),
+            PREVIOUS_AXES: (batch_size, layout.frame_stack - 1),
         }
+
+        def zeros(column: Column, schemas: Columns[LeafSchema]) -> Mapping[str, ColumnArray]:
+            return {
+                path: memory.zeros((*leading[column.axes], *schema.shape), schema.dtype)
+                for path, schema in column.arrays(schemas).items()
+            }
+
+        substeps = {key: SampleColumns.of(partial(zeros, schemas=schemas)) for key, schemas in layout.substeps.items()}
         self.sample = ReplaySample(
             keys=np.zeros(batch_size, np.int64),
             weights=np.ones(batch_size, np.float32),
@@ -121,15 +115,10 @@ class Room:
             policy_version=np.full(batch_size, -1, np.int64),
             burn_in=burn_in,
         )
-        flat = [array for columns in substeps.values() for array in columns.observation.values()]
-        flat += [columns.action for columns in substeps.values()]
-        flat += [columns.log_prob for columns in substeps.values() if columns.log_prob is not None]
-        self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in flat]
-        self.next_targets = [array for columns in substeps.values() for array in columns.next_observation.values()]
-        previous = [columns.previous_observation or {} for columns in substeps.values()]
-        self.previous_targets = [array for leaves in previous for array in leaves.values()]
-        states = [columns.initial_state for columns in substeps.values()]
-        self.state_targets = [state for state in states if state is not None]
+        self.step_targets = [array.reshape(-1, *array.shape[2:]) for array in layout.arrays(self.sample, *STEPS)]
+        self.next_targets = layout.arrays(self.sample, "last_observation")
+        self.previous_targets = layout.arrays(self.sample, "previous_observation")
+        self.state_targets = layout.arrays(self.sample, "initial_state")
         self.reward = self.sample.reward.reshape(-1)
         self.gather_stacks = None
         self.flags = np.zeros(n_steps * batch_size, np.uint8)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings, rows_of_stacks
-from rollcast.learner.replay.columns.layout import EntryLayout
+from rollcast.learner.replay.columns.layout import STEPS, EntryLayout
 from rollcast.learner.replay.columns.memory import ColumnArray, ColumnMemory, PendingRows, Write, numbered
 from rollcast.learner.replay.columns.samples import Room
 from rollcast.services.rollouts.rollouts import Rollout
@@ -53,16 +53,11 @@ class StepColumns:
         """
         self._layout = layout
         self.memory = memory
-        substeps = layout.substeps.values()
-        schemas = [schema for substep in substeps for schema in substep.observation.values()]
-        n_observations = len(schemas)
-        schemas += [substep.action for substep in substeps]
-        n_rows_each = [n_rows + n_more_observations] * n_observations + [n_rows] * len(substeps)
+        n_observations = len(layout.arrays(layout, "observation"))
         self.steps = [
-            memory.zeros((n, *schema.shape), schema.dtype) for n, schema in zip(n_rows_each, schemas, strict=True)
+            memory.zeros((n_rows + (n_more_observations if i < n_observations else 0), *schema.shape), schema.dtype)
+            for i, schema in enumerate(layout.arrays(layout, *STEPS))
         ]
-        if layout.log_prob:
-            self.steps += [memory.zeros((n_rows,), np.dtype(np.float32)) for _ in substeps]
         self.observations = self.steps[:n_observations]
         self.reward = np.zeros(n_rows, np.float32)
         self.flags = np.zeros(n_rows, np.uint8)
@@ -149,41 +144,6 @@ class StepColumns:
             np.bitwise_and(room.flags, _ALL_BUT_BEGINS, room.flags)
         np.bitwise_and(room.flags, _TERMINATED, room.terminated)
         np.greater_equal(room.flags, _TRUNCATED, room.truncated)
-
-
-def step_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """Lists a rollout's columns `[T, B, ...]` in the order of `StepColumns.steps`."""
-    columns = [rollout.substeps[key] for key in layout.substeps]
-    sources = observation_sources(rollout, layout, "observation")
-    sources += [substep.action for substep in columns]
-    if layout.log_prob:
-        sources += [substep.log_prob for substep in columns]
-    return sources
-
-
-def observation_sources(
-    rollout: Rollout, layout: EntryLayout, which: Literal["observation", "last_observation", "final_observation"]
-) -> list[NDArray[Any]]:
-    """Lists observations of a rollout in the order of `StepColumns.observations`.
-
-    Args:
-        rollout: The rollout.
-        layout: Layout of the entries.
-        which: `"observation"`: `[T, B, ...]`; `"last_observation"`: `[B, ...]`; `"final_observation"`: `[N, ...]`.
-    """
-    return [
-        getattr(rollout.substeps[key], which)[path]
-        for key, schemas in layout.substeps.items()
-        for path in schemas.observation
-    ]
-
-
-def state_sources(rollout: Rollout, layout: EntryLayout) -> list[NDArray[Any]]:
-    """Lists the recurrent states `[B, S]` of a rollout, by substep; empty if the layout has none."""
-    if not layout.state_size:
-        return []
-    states = [rollout.substeps[key].initial_state for key in layout.substeps]
-    return [state for state in states if state is not None]
 
 
 def pack_flags(rollout: Rollout, frame_stack: int = 1) -> NDArray[np.uint8]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.frame_stacks import BEGINS, previous_frames, rows_before
-from rollcast.learner.replay.columns.layout import EntryLayout, Slots, StoredBytes
+from rollcast.learner.replay.columns.frame_stacks import BEGINS, rows_before
+from rollcast.learner.replay.columns.layout import STEPS, EntryLayout, Slots, StoredBytes
 from rollcast.learner.replay.columns.memory import (
     Blocks,
     ColumnArray,
@@ -24,10 +24,7 @@ from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import (
     STEP,
     StepColumns,
-    observation_sources,
     pack_flags,
-    state_sources,
-    step_sources,
 )
 from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.saving.part_state import PartState
@@ -82,9 +79,9 @@ class RolloutStore(SlotStore):
             layout, memory or MainMemory(), self._n_step_rows, n_more_observations=capacity * layout.frame_stack
         )
         self._n_previous = layout.frame_stack - 1
-        substeps = layout.substeps if layout.state_size else ()
         self._states = [
-            self._columns.memory.zeros((capacity, layout.state_size), np.dtype(np.float32)) for _ in substeps
+            self._columns.memory.zeros((capacity, *schema.shape), schema.dtype)
+            for schema in layout.arrays(layout, "initial_state")
         ]
         self._policy_version = np.zeros(capacity, np.int64)
         # By slot: the steps t at which episodes ended, ascending, and their final observations in the columns' order.
@@ -217,7 +214,7 @@ class RolloutStore(SlotStore):
         t = rows.array("final_t", (n_finals,), np.int64)
         if not 0 <= t.min() <= t.max() < n_steps or (np.diff(t + n_steps * np.repeat(np.arange(n), sizes)) <= 0).any():
             raise ValueError(f"final_t is from {t.min()} to {t.max()}; expected below {n_steps}, ascending in an entry")
-        leaves = [leaf for substep in self._layout.substeps.values() for leaf in substep.observation.values()]
+        leaves = self._layout.arrays(self._layout, "final_observation")
         finals = [rows.array(f"final{i}", (n_finals, *leaf.shape), leaf.dtype) for i, leaf in enumerate(leaves)]
         return sizes, t, finals
 
@@ -261,16 +258,17 @@ class RolloutStore(SlotStore):
             self._finals.pop(slot, None)
         columns, layout = self._columns, self._layout
         rows = Blocks(self._n_step_rows, layout.n_rollout_steps, slots)
-        last = observation_sources(rollout, layout, "last_observation")
+        last = layout.arrays(rollout, "last_observation")
         writes = [
-            Write(columns.steps, rows, step_sources(rollout, layout)),
+            Write(columns.steps, rows, layout.arrays(rollout, *STEPS)),
             Write(columns.observations, np.add(slots, self._first_last), last),
         ]
         if self._states:
-            writes.append(Write(self._states, slots, state_sources(rollout, layout)))
+            writes.append(Write(self._states, slots, layout.arrays(rollout, "initial_state")))
         if self._n_previous:
-            frames = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in previous_frames(rollout, layout)]
-            writes.append(Write(columns.observations, self._previous_rows(slots), frames))
+            frames = layout.arrays(rollout, "previous_observation")
+            flat = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in frames]
+            writes.append(Write(columns.observations, self._previous_rows(slots), flat))
         columns.memory.write(writes)
         write_rows((columns.reward, columns.flags), rows, (rollout.reward, pack_flags(rollout, layout.frame_stack)))
         self._policy_version[slots] = rollout.policy_version
@@ -281,7 +279,7 @@ class RolloutStore(SlotStore):
         t, b = rollout.final_index.T.astype(np.int64)
         order = np.lexsort((t, b))
         envs, sizes = np.unique(b, return_counts=True)
-        finals = [final[order] for final in observation_sources(rollout, self._layout, "final_observation")]
+        finals = [final[order] for final in self._layout.arrays(rollout, "final_observation")]
         self._put_finals(slots[envs], sizes, t[order], finals)
 
     def _put_finals(

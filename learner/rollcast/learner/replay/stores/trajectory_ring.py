@@ -6,16 +6,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.replay.columns.frame_stacks import BEGINS, previous_frames
-from rollcast.learner.replay.columns.layout import EntryLayout, Slots
+from rollcast.learner.replay.columns.frame_stacks import BEGINS
+from rollcast.learner.replay.columns.layout import STEPS, EntryLayout, Slots
 from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory, PendingRows, Span, Write, write_rows
 from rollcast.learner.replay.columns.samples import ReplaySample, Room
 from rollcast.learner.replay.columns.steps import (
     ENTRY,
     StepColumns,
-    observation_sources,
     pack_flags,
-    step_sources,
 )
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.learner.replay.saving.row_guard import RowGuard, select
@@ -157,21 +155,22 @@ class TrajectoryRing:
             n_ahead = min(max(n_rows, _AHEAD_BYTES // self.row_bytes), self.n_slots)
             self.guard.before_overwriting(np.arange(first, first + n_ahead) % self.n_slots, self.read_rows)
         spans = self._spans(first, plan.source)
-        sources = step_sources(rollout, self._layout)
+        sources = self._layout.arrays(rollout, *STEPS)
         ends = (plan.ends + first) % self.n_slots
         writes = [Write(columns.steps, span, sources) for span in spans]
-        last = observation_sources(rollout, self._layout, "last_observation")
+        last = self._layout.arrays(rollout, "last_observation")
         writes.append(Write(columns.observations, ends, last))
         finals = plan.finals
         if len(finals):
             finals = (finals + first) % self.n_slots
-            observations = observation_sources(rollout, self._layout, "final_observation")
+            observations = self._layout.arrays(rollout, "final_observation")
             writes.append(Write(columns.observations, finals, observations))
         previous = plan.previous
         if len(previous):
             previous = (previous + first) % self.n_slots
-            frames = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in previous_frames(rollout, self._layout)]
-            writes.append(Write(columns.observations, previous, frames))
+            frames = self._layout.arrays(rollout, "previous_observation")
+            flat = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in frames]
+            writes.append(Write(columns.observations, previous, flat))
         columns.memory.write(writes)
         bookkeeping = (rollout.reward, pack_flags(rollout, self._layout.frame_stack))
         for span in spans:

@@ -53,7 +53,7 @@ class TransitionStore(SlotStore):
         self._discount = discount
         memory = memory or MainMemory()
         self._columns = StepColumns(stacked, memory, capacity)
-        schemas = [schema for substep in stacked.substeps.values() for schema in substep.observation.values()]
+        schemas = stacked.arrays(stacked, "last_observation")
         self._next = [memory.zeros((capacity, *schema.shape), schema.dtype) for schema in schemas]
         self._n_steps = np.ones(capacity, np.uint16)
         # Takes rollouts apart, in main memory; grows with the largest number of environments.

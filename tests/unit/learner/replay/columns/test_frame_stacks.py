@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.policies.action_masks import ACTION_MASK
-from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings, previous_frames, rows_of_stacks
+from rollcast.learner.replay.columns.frame_stacks import BEGINS, flag_beginnings, rows_of_stacks
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.columns.memory import ColumnMemory, Write, host_array
 from rollcast.learner.replay.columns.steps import ENTRY, STEP, TRUNCATED, StepColumns
@@ -63,7 +63,7 @@ def test_previous_frames_are_listed_in_the_order_of_the_columns():
     world.play(ends)
     rollout, _ = world.play(ends)
     layout.check(rollout)
-    frames = previous_frames(rollout, layout)
+    frames = layout.arrays(rollout, "previous_observation")
     assert [(leaf.dtype, leaf.shape) for leaf in frames] == [(np.float32, (2, 2, 2)), (np.uint8, (2, 2, 2, 3))]
     first = rollout.substeps[FLAT_SUBSTEP].observation["a"][0, :, 0]
     # two steps before; one step before, in which an episode began

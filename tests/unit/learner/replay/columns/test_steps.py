@@ -2,9 +2,9 @@ import dataclasses
 
 import numpy as np
 
-from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.columns.layout import STEPS, make_layout
 from rollcast.learner.replay.columns.memory import Blocks, ColumnMemory, MainMemory, Write, write_rows
-from rollcast.learner.replay.columns.steps import STEP, StepColumns, observation_sources, pack_flags, step_sources
+from rollcast.learner.replay.columns.steps import STEP, StepColumns, pack_flags
 from rollcast.services.columns.shape import RolloutShape
 from tests.played_rollouts import SPACES, TERMINATES, TRUNCATES, World
 
@@ -33,7 +33,7 @@ def test_flags_mark_episode_ends_and_invalid_rows():
 
 def test_gathers_and_reads_the_rows_that_were_written(memory: ColumnMemory):
     rollout, columns = played(), StepColumns(LAYOUT, memory, 6)
-    sources = step_sources(rollout, LAYOUT)
+    sources = LAYOUT.arrays(rollout, *STEPS)
     blocks = Blocks(6, 3, np.arange(2))
     memory.write([Write(columns.steps, blocks, sources)])
     write_rows((columns.reward,), blocks, (rollout.reward,))
@@ -51,6 +51,6 @@ def test_observations_are_listed_in_the_order_of_the_columns():
     rollout = played()
     columns = StepColumns(LAYOUT, MainMemory(), 6)
     for which in ("observation", "last_observation", "final_observation"):
-        sources = observation_sources(rollout, LAYOUT, which)
+        sources = LAYOUT.arrays(rollout, which)
         assert [source.dtype for source in sources] == [column.dtype for column in columns.observations]
-    assert len(observation_sources(rollout, LAYOUT, "final_observation")[0]) == len(rollout.final_index) == 2
+    assert len(LAYOUT.arrays(rollout, "final_observation")[0]) == len(rollout.final_index) == 2

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ LAYOUT = make_layout(RolloutShape(SPACES, T), log_prob=False)
 def test_every_transition_keeps_its_own_next_observation(
     has_reset_rows: bool, n_step: int, frame_stack: int, memory: ColumnMemory
 ):
-    layout = dataclasses.replace(LAYOUT, frame_stack=frame_stack)
+    layout = make_layout(RolloutShape(SPACES, T, frame_stack=frame_stack), log_prob=False)
     store = TransitionStore(layout, 40, LowestPriority(40), n_step=n_step, discount=0.9, memory=memory)
     world, known, inside = World(T, has_reset_rows=has_reset_rows, n_envs=3, frame_stack=frame_stack), {}, set()
     stacks = world.stacks if frame_stack > 1 else None
@@ -44,5 +42,5 @@ def test_takes_twice_the_bytes_of_a_ring():
 
 
 def test_stacks_take_their_bytes():
-    stacked = transition_bytes(dataclasses.replace(LAYOUT, frame_stack=4))
+    stacked = transition_bytes(make_layout(RolloutShape(SPACES, T, frame_stack=4), log_prob=False))
     assert stacked.columns == transition_bytes(LAYOUT).columns + 2 * 3 * LAYOUT.observation_bytes
