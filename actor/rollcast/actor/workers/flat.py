@@ -16,8 +16,7 @@ from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.carried import Carried
 from rollcast.actor.workers.env_seeds import seed_vector
-from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns
-from rollcast.services.columns.columns import SubstepColumns
+from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns, step_schemas
 from rollcast.services.errors import ActorFailedError, ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EventValue
@@ -59,6 +58,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._spaces = environment_spaces(vector_env)[FLAT_SUBSTEP]
         self._leaves = space_leaves(self._spaces.observation)
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
+        self._step_schemas = step_schemas(self._spaces)
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
@@ -95,7 +95,7 @@ class RolloutWorker(Worker[VectorEnv]):
         if self._observation is None:
             self._observation = self._reset()
         columns = RolloutColumns(
-            self._leaves, self._spaces.action, self._n_steps, self._vector_env.num_envs, self._observation
+            self._leaves, self._step_schemas, self._n_steps, self._vector_env.num_envs, self._observation
         )
         self._carried.begin_rollout()
         try:
@@ -111,13 +111,9 @@ class RolloutWorker(Worker[VectorEnv]):
             return None
         if not self._has_reset_rows:
             columns.check_final_observations()
-        substep = SubstepColumns(
-            observation={path: column[:-1] for path, column in columns.observation.items()},
-            action=columns.action,
+        substep = columns.substep(
             # Once for all T * B actions, which costs a tenth of once a step.
             log_prob=self._policy.log_prob(self._parameters, columns.action, FLAT_SUBSTEP),
-            last_observation={path: column[-1] for path, column in columns.observation.items()},
-            final_observation=columns.final_observations(),
             initial_state=self._carried.initial_state(valid),
             previous_observation=self._carried.previous_observation(columns.observation, valid),
         )

@@ -8,13 +8,23 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from rollcast.services.columns.columns import SubstepColumns
+from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import COLUMNS, STEP_AXES
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
-from rollcast.services.spaces.spaces import flatten_observation
+from rollcast.services.spaces.leaf_schema import LeafSchema
+from rollcast.services.spaces.spaces import SubstepSpaces, flatten_observation
 
 # Statistics of events, by step and environment in which the episode ended.
 EpisodeEventValues: TypeAlias = Mapping[tuple[int, int], tuple[EventValue, ...]]
+
+
+def step_schemas(spaces: SubstepSpaces) -> dict[str, LeafSchema]:
+    """Returns the schemas of one entry of the columns of steps, by name, but for observations."""
+    columns = (column for column in COLUMNS if column.axes == STEP_AXES and not column.is_tree)
+    return {column.name: column.leaves(spaces, RolloutShape({}, 1))[""] for column in columns}
 
 
 class RolloutColumns:
@@ -22,7 +32,8 @@ class RolloutColumns:
 
     Attributes:
         observation: `[T + 1, B, ...]` for every leaf; the last row is the observation after the last step.
-        action: `[T, B, ...]`.
+        steps: The other columns of steps, `[T, B, ...]` by name; log-probabilities come at the end.
+        action: `[T, B, ...]`, one of them.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`.
         truncated: bool `[T, B]`.
@@ -32,13 +43,13 @@ class RolloutColumns:
 
     __slots__ = (
         *("_final", "_final_index", "_leaves"),
-        *("action", "cut", "dropped", "observation", "reward", "terminated", "truncated"),
+        *("action", "cut", "dropped", "observation", "reward", "steps", "terminated", "truncated"),
     )
 
     def __init__(
         self,
         leaves: Mapping[str, Space[Any]],
-        action_space: Space[Any],
+        steps: Mapping[str, LeafSchema],
         n_steps: int,
         n_envs: int,
         first_observation: Mapping[str, NDArray[Any]],
@@ -47,7 +58,7 @@ class RolloutColumns:
 
         Args:
             leaves: Leaves of the observation space, by path.
-            action_space: The action space.
+            steps: What `step_schemas` returns.
             n_steps: T.
             n_envs: B.
             first_observation: `[B, ...]` for every leaf, copied into the first row.
@@ -57,7 +68,12 @@ class RolloutColumns:
         for path, leaf in leaves.items():
             self.observation[path] = np.empty((n_steps + 1, n_envs, *(leaf.shape or ())), dtype=leaf.dtype)
             self.observation[path][0] = first_observation[path]
-        self.action: NDArray[Any] = np.empty((n_steps, n_envs, *(action_space.shape or ())), dtype=action_space.dtype)
+        self.steps: dict[str, NDArray[Any]] = {
+            name: np.zeros((n_steps, n_envs, *schema.shape), schema.dtype)
+            for name, schema in steps.items()
+            if name != "log_prob"
+        }
+        self.action = self.steps["action"]
         self.reward = np.empty((n_steps, n_envs), dtype=np.float32)
         self.terminated = np.empty((n_steps, n_envs), dtype=np.bool_)
         self.truncated = np.empty((n_steps, n_envs), dtype=np.bool_)
@@ -118,6 +134,17 @@ class RolloutColumns:
                 "expected infos['final_obs'] in every step that ends an episode, as AutoresetMode.SAME_STEP promises; "
                 "make it give them, or declare another mode in its metadata"
             )
+
+    def substep(self, **computed: Any) -> SubstepColumns:  # noqa: ANN401 - a column
+        """Returns the recorded columns, with those that are computed for the whole rollout."""
+        steps: dict[str, Any] = self.steps
+        return SubstepColumns(
+            observation={path: column[:-1] for path, column in self.observation.items()},
+            last_observation={path: column[-1] for path, column in self.observation.items()},
+            final_observation=self.final_observations(),
+            **steps,
+            **computed,
+        )
 
     def final_observations(self) -> dict[str, NDArray[Any]]:
         """Returns the final observations, `[N, ...]` for every leaf, in the order of `final_indices`."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.policies.base import RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
+from rollcast.actor.workers.recording import step_schemas
 from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
@@ -71,7 +72,7 @@ class SubstepRecorder:
         stacks: FrameStacks | None = None,
     ) -> None:
         self._leaves = space_leaves(spaces.observation)
-        self._action_space = spaces.action
+        self._schemas = step_schemas(spaces)
         self._n_steps = n_steps
         self._n = n_trajectories
         self._used: Rows = np.zeros(n_trajectories, np.int64)
@@ -97,8 +98,7 @@ class SubstepRecorder:
         self._observation = {
             path: np.zeros((n_rows + 1, n, *(leaf.shape or ())), leaf.dtype) for path, leaf in self._leaves.items()
         }
-        self._action = np.zeros((n_rows, n, *(self._action_space.shape or ())), self._action_space.dtype)
-        self._log_prob = np.zeros((n_rows, n), np.float32)
+        self._steps = {name: np.zeros((n_rows, n, *leaf.shape), leaf.dtype) for name, leaf in self._schemas.items()}
         self._reward = np.zeros((n_rows, n), np.float32)
         self._terminated = np.zeros((n_rows, n), np.bool_)
         self._truncated = np.zeros((n_rows, n), np.bool_)
@@ -165,8 +165,8 @@ class SubstepRecorder:
             self._state_before_last[trajectories] = before
             self._first_state[trajectories[rows == 0]] = before[rows == 0]
             self._state[trajectories] = state
-        self._action[rows, trajectories] = action
-        self._log_prob[rows, trajectories] = log_prob
+        self._steps["action"][rows, trajectories] = action
+        self._steps["log_prob"][rows, trajectories] = log_prob
         self._is_open[trajectories] = True
         self._used[trajectories] += 1
         self._length[trajectories] += 1
@@ -239,11 +239,11 @@ class SubstepRecorder:
             return column[:n_steps] if whole else column[source, everyone]
 
         taken = [final for final in self._finals if final.row < n_steps]
+        steps: dict[str, Any] = {name: aligned(column) for name, column in self._steps.items()}
         recorded = Recorded(
             columns=SubstepColumns(
                 observation={path: aligned(column) for path, column in self._observation.items()},
-                action=aligned(self._action),
-                log_prob=aligned(self._log_prob),
+                **steps,
                 last_observation={path: column[n_taken, everyone] for path, column in self._observation.items()},
                 final_observation={
                     path: np.array([final.leaves[path] for final in taken], leaf.dtype).reshape(-1, *(leaf.shape or ()))
@@ -266,12 +266,12 @@ class SubstepRecorder:
 
     def _carry_on(self, n_taken: Rows) -> None:
         """Starts the next recording with at most one row of each agent, and its current observation."""
-        before = (self._action, self._log_prob, self._reward, self._terminated, self._truncated)
+        before = (*self._steps.values(), self._reward, self._terminated, self._truncated)
         observation = self._observation
         left = self._used - n_taken
         everyone = np.arange(self._n)
         self._allocate()
-        now = (self._action, self._log_prob, self._reward, self._terminated, self._truncated)
+        now = (*self._steps.values(), self._reward, self._terminated, self._truncated)
         for path, column in observation.items():
             self._observation[path][0] = column[n_taken, everyone]
             self._observation[path][left, everyone] = column[self._used, everyone]
