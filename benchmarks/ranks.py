@@ -128,12 +128,12 @@ def _measure_as_rank(seconds: float) -> None:
     from rollcast.learner.algorithms.impala_settings import ImpalaSettings
     from rollcast.learner.batch import Batch
     from rollcast.learner.ranks.group import RankGroup
-    from rollcast.learner.ranks.place import rank_place
+    from rollcast.learner.ranks.rank_info import rank_info
     from rollcast.services.policies.policies import PolicySpec
     from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 
     torch.set_num_threads(1)
-    place = rank_place(os.environ)
+    place = rank_info(os.environ)
     assert place is not None, "started without RANK"
 
     def pixels() -> Batch:

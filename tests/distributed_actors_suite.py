@@ -135,7 +135,7 @@ class DistributedActorsSuite:
                 "odd": 9.0,
                 "even": 6.0,
             }
-            assert actors.get_stats_value("bell", LogStatsLevel.EPOCH) == 2.0
+            assert actors.get_stats_value("doorbell", LogStatsLevel.EPOCH) == 2.0
             actors.get_epoch_stats_aggregator().reset_epoch()
             with pytest.raises(StatisticsError, match="no episode has ended in this epoch"):
                 actors.get_stats_value("wrapped_step", LogStatsLevel.EPOCH)

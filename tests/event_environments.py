@@ -26,7 +26,7 @@ class StepEvents:
     @define_epoch_stats("max")
     @define_episode_stats("max")
     @define_step_stats("count")
-    def bell(self) -> None:
+    def doorbell(self) -> None:
         """Rings twice in step 2."""
 
 
@@ -52,8 +52,8 @@ class FiringEnv(FiresEvents, CountingEnv):
         result = super().step(action)
         self._events.step_made("odd" if self._step % 2 else "even", self._step)
         if self._step == 2:
-            self._events.bell()
-            self._events.bell()
+            self._events.doorbell()
+            self._events.doorbell()
         return result
 
 
@@ -83,5 +83,5 @@ VALUES = {
     ("step_made", "total", "reset"): 100.0,
     ("step_made", "total", "odd"): 9.0,
     ("step_made", "total", "even"): 6.0,
-    ("bell", ""): 2.0,
+    ("doorbell", ""): 2.0,
 }

@@ -8,13 +8,13 @@ import torch
 
 from rollcast.learner.ranks import group as group_module
 from rollcast.learner.ranks.group import RankGroup
-from rollcast.learner.ranks.place import rank_place
+from rollcast.learner.ranks.rank_info import rank_info
 from rollcast.services.errors import ConfigurationError, RollcastError
 
 
 def main(what: str) -> int:
     """Does it; returns 0, or 1 after an error of rollcast's own, which it prints."""
-    place = rank_place(os.environ)
+    place = rank_info(os.environ)
     assert place is not None
     is_last = place.rank == place.n_ranks - 1
     try:

@@ -30,7 +30,7 @@ from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.ranks.group import RankGroup
-from rollcast.learner.ranks.place import rank_place
+from rollcast.learner.ranks.rank_info import rank_info
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
 from rollcast.services.policies.policies import PolicySpec
 from tests.batches import BOX_SPACES, SPACES, B, make_batch, recurrent_batch, transition_batch
@@ -228,7 +228,7 @@ def alone(case: Case) -> OnePolicy[Any]:
 
 def main(folder: Path) -> None:
     """Makes the updates of one rank, and writes what came of them."""
-    place = rank_place(os.environ)
+    place = rank_info(os.environ)
     assert place is not None
     torch.set_num_threads(1)
     with RankGroup(place, timeout_s=60.0) as group:

@@ -36,7 +36,7 @@ from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.batch import Batch
 from rollcast.learner.batching.assembly import AssembledBatch, Assembly
-from rollcast.learner.batching.taking import RolloutTaker
+from rollcast.learner.batching.collector import RolloutCollector
 from rollcast.learner.experience.experience import ExperienceSource, FreshExperience, SaveExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.experience.replayed import ReplayedExperience
@@ -192,16 +192,16 @@ def _faults_of_batch(batch: Batch, pieces: list[RolloutSlice]) -> list[str]:
 
 
 def _record_pieces(record: Record) -> None:
-    note = RolloutTaker._note
+    note = RolloutCollector._note
 
-    def noted(taker: RolloutTaker, piece: RolloutSlice, is_stale: bool) -> None:
-        note(taker, piece, is_stale)
+    def noted(collector: RolloutCollector, piece: RolloutSlice, is_stale: bool) -> None:
+        note(collector, piece, is_stale)
         rollout = piece.rollout
         seeds = rollout.env_seeds[piece.start : piece.stop]
         kind = "stale" if is_stale else "taken"
         record.coming.append((kind, rollout.actor_id, rollout.incarnation, rollout.sequence, seeds))
 
-    _replace(RolloutTaker, _note=noted)
+    _replace(RolloutCollector, _note=noted)
 
 
 def _record_insertions(record: Record) -> None:

@@ -104,7 +104,7 @@ def test_actor_notices_a_lost_rollout(
     learner: FakeLearner, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """A flipped bit in the length of a message: the learner waits for the rest of it, and pings are answered."""
-    monkeypatch.setattr("rollcast.actor.connection.silence.SILENCE_S", 1.0)
+    monkeypatch.setattr("rollcast.actor.connection.stall_detector.SILENCE_S", 1.0)
     monkeypatch.setattr("tests.chaos.proxy._ROLLOUT_BYTES", 200)
     learner.sink.resumes = True
     with LearnerConnection(proxy.address, offer()) as connection:
@@ -120,7 +120,7 @@ def test_actor_notices_a_lost_rollout(
 
 
 def test_long_rollout_is_not_taken_for_a_lost_message(learner: FakeLearner, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rollcast.actor.connection.silence.SILENCE_S", 0.5)
+    monkeypatch.setattr("rollcast.actor.connection.stall_detector.SILENCE_S", 0.5)
     learner.sink.awaiting_s = 60.0
     learner.sink.capacity = 0
     with LearnerConnection(learner.address, offer()) as connection:

@@ -449,7 +449,7 @@ def test_events_leave_their_processes_with_the_last_step(mode):
         infos = [vector_env.step(np.zeros(2, np.int64))[4] for _ in range(30)]
         played.append([list(events_in(info, are_final=mode is AutoresetMode.SAME_STEP)) for info in infos])
         assert [bool(info) for info in infos] == [bool(events) for events in played[-1]]
-        assert vector_env.statistics.get_stats_value("bell", LogStatsLevel.EPOCH) == 2.0
+        assert vector_env.statistics.get_stats_value("doorbell", LogStatsLevel.EPOCH) == 2.0
         vector_env.close()
     assert played[0] == played[1]
     # with a row for the reset, episodes take a step more

@@ -151,7 +151,7 @@ FAULTS = (
     ),
     PutIn(
         "a silent learner is never asked",
-        f"{_CONNECTION}/silence.py",
+        f"{_CONNECTION}/stall_detector.py",
         "        self._ask_after_s = silent_s + SILENCE_S\n        return True",
         "        self._ask_after_s = silent_s + SILENCE_S\n        return False",
     ),

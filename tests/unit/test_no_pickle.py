@@ -16,7 +16,7 @@ LOCAL_PROCESS_LAUNCHER = {
     "actor/rollcast/actor/acting/local_process.py",
     # processes of a vector environment, on this machine: arrays are shared, infos and calls go through their pipes
     "actor/rollcast/actor/vector/shared_memory.py",
-    "actor/rollcast/actor/vector/bell.py",
+    "actor/rollcast/actor/vector/doorbell.py",
     "actor/rollcast/actor/vector/subproc.py",
     "actor/rollcast/actor/vector/child.py",
     "actor/rollcast/actor/vector/child_process.py",
@@ -28,7 +28,7 @@ LOCAL_PROCESS_LAUNCHER = {
     "services/rollcast/services/process/interrupts.py",
     "tests/integration/test_subproc_vector_env.py",
     "tests/unit/actor/vector/test_shared_memory.py",
-    "tests/unit/actor/vector/test_bell.py",
+    "tests/unit/actor/vector/test_doorbell.py",
     # a client that never reads must not do so in the process whose memory is measured
     "tests/attacks/silent_readers.py",
     # nor may the attackers whose cost to others is measured

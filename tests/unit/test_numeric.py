@@ -56,4 +56,4 @@ def test_files_are_those_of_the_folders_and_those_that_compare_within_a_toleranc
     assert "tests/unit/learner/algorithms/test_on_accelerator.py" in found, "in a folder, and compares bits"
     assert "tests/unit/learner/ranks/test_reduction.py" in found, "elsewhere, and compares within a tolerance"
     assert "tests/unit/learner/algorithms/test_learning.py" not in found, "trains"
-    assert "tests/unit/learner/ranks/test_homes.py" not in found, "compares nothing that is computed"
+    assert "tests/unit/learner/ranks/test_assignment.py" not in found, "compares nothing that is computed"

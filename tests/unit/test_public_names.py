@@ -46,9 +46,9 @@ def test_every_export_has_a_docstring(package: types.ModuleType):
 def test_type_checkers_see_the_modules_that_python_imports(package: types.ModuleType):
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     (seen,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
-    homes = _imported_names(seen)
-    assert homes.keys() == set(package.__all__)
-    for name, module in homes.items():
+    assignment = _imported_names(seen)
+    assert assignment.keys() == set(package.__all__)
+    for name, module in assignment.items():
         assert getattr(package, name) is getattr(importlib.import_module(module), name), f"{module}.{name}"
 
 

@@ -6,7 +6,7 @@ Imports little before torch, so that the forkserver starts meanwhile.
 import os
 from typing import IO
 
-from rollcast.learner.ranks.place import rank_place, refuse_ranks
+from rollcast.learner.ranks.rank_info import rank_info, refuse_ranks
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
 
@@ -45,7 +45,7 @@ def serve_actors(settings: ServingSettings, output: IO[str]) -> int:
     Raises:
         RollcastError: If training cannot start or go on.
     """
-    place = rank_place(os.environ)
+    place = rank_info(os.environ)
     if place is not None:
         # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -26,7 +26,9 @@ def lazy_exports(package: str, *, extra: str | None = None) -> tuple[Callable[[s
     """
 
     def get(name: str) -> object:
-        home = None if name.startswith("__") else _homes(package).get(name)  # Python asks for `__path__` and the like
+        home = (
+            None if name.startswith("__") else _assignment(package).get(name)
+        )  # Python asks for `__path__` and the like
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -40,11 +42,11 @@ def lazy_exports(package: str, *, extra: str | None = None) -> tuple[Callable[[s
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted(_homes(package))
+    return get, lambda: sorted(_assignment(package))
 
 
 @functools.cache
-def _homes(package: str) -> Mapping[str, str]:
+def _assignment(package: str) -> Mapping[str, str]:
     """Returns the module of each name that a package imports under `if TYPE_CHECKING:`."""
     import ast
     import inspect  # not above: a health check of a container imports this module and needs neither

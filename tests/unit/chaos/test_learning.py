@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from rollcast.learner.batching.assembly import Assembly
-from rollcast.learner.batching.taking import RolloutTaker
+from rollcast.learner.batching.collector import RolloutCollector
 from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.queueing.arrivals import Arrivals
 from rollcast.learner.queueing.queue import RolloutQueue
@@ -33,7 +33,7 @@ def record(tmp_path: Path) -> Iterator[Record]:
 def test_a_stale_rollout_keeps_its_place_among_those_of_a_batch(record: Record, tmp_path: Path):
     newest, of_an_earlier_learner = 1, 2
     queue = RolloutQueue(4 * len(SEEDS))
-    taker = RolloutTaker(
+    collector = RolloutCollector(
         queue,
         Arrivals(queue),
         StaleTrajectories(None),
@@ -51,7 +51,7 @@ def test_a_stale_rollout_keeps_its_place_among_those_of_a_batch(record: Record, 
         rollout = dataclasses.replace(played(sequence, N_STEPS), policy_version=version)
         assert queue.put(rollout, is_active=lambda: True)
     while assembly.n_missing:
-        piece = taker.get(assembly.n_missing, 0.0)
+        piece = collector.get(assembly.n_missing, 0.0)
         if piece is not None:
             assembly.add(piece)
     assembly.finish().ready()

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Unpack
 
 from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.reconnects import Reconnects
-from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
+from rollcast.actor.connection.stall_detector import ASK_TIMEOUT_S, StallDetector
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError, TrainingEndedError
 from rollcast.services.joining.activity import ActorFailure
@@ -52,7 +52,7 @@ class EvaluatorConnection(Connection):
         # Of the thread that keeps the policies.
         self._assembler = PolicyAssembler(encodings=self._encodings)
         self._subscription: PolicySubscription | None = None
-        self._silence = Silence()
+        self._stalls = StallDetector()
         self._newest: GivenPolicy | None = None
         # The policy that is played with, until it is reported.
         self._held: GivenPolicy | None = None
@@ -104,7 +104,7 @@ class EvaluatorConnection(Connection):
             else:
                 with self._changed:
                     self._held = None
-                    self._silence.broken()
+                    self._stalls.broken()
                 return True
             self._ending.wait(delay_s)
 
@@ -155,13 +155,13 @@ class EvaluatorConnection(Connection):
                 incarnation=agreement.incarnation,
                 assembler=self._assembler,
             )
-            self._silence.opened()
+            self._stalls.opened()
         for version, state in subscription:
             reconnects.progressed()
             with self._changed:
                 self._newest = GivenPolicy(agreement.learner_nonce, version, state)
-                self._silence.broken()
-                self._silence.progressed()
+                self._stalls.broken()
+                self._stalls.progressed()
                 self._changed.notify_all()
         if subscription.is_cancelled:
             raise NotReadyError("the subscription was cancelled, because a policy did not come; join again")
@@ -171,14 +171,14 @@ class EvaluatorConnection(Connection):
         """Asks a silent learner which policy it has given; ends the subscription, to open another, if that was lost."""
         with self._changed:
             client, subscription = self._client, self._subscription
-            if client is None or subscription is None or self._is_over() or not self._silence.is_to_be_asked():
+            if client is None or subscription is None or self._is_over() or not self._stalls.is_to_be_asked():
                 return
         try:
             answer = client.join(self._joining.offer(0), timeout_s=ASK_TIMEOUT_S)
         except RollcastError as error:
             logger.debug("the learner at %s does not say what it has given: %s", self._address, error)
             with self._changed:
-                is_lost = self._subscription is subscription and self._silence.is_in_vain()
+                is_lost = self._subscription is subscription and self._stalls.is_in_vain()
         else:
             with self._changed:
                 is_lost = self._subscription is subscription and bool(self._find_loss(answer))
@@ -188,7 +188,7 @@ class EvaluatorConnection(Connection):
     def _find_loss(self, answer: JoinAgreement) -> str:
         """Returns what was lost, if anything was. Called with the lock held."""
         version = 0 if self._newest is None else self._newest.version
-        return self._silence.find_loss(answer, is_open=True, acknowledged=0, has_sent=False, policy_version=version)
+        return self._stalls.find_loss(answer, is_open=True, acknowledged=0, has_sent=False, policy_version=version)
 
     def _loops(self) -> Mapping[str, Callable[[], None]]:
         return {"policies": partial(self._keep_stream, self._read_policies)}

@@ -10,7 +10,7 @@ from rollcast.actor.connection.base import Connection, ConnectionOptions
 from rollcast.actor.connection.outbox import Outbox
 from rollcast.actor.connection.policy_feed import PolicyFeed, ReceivedPolicy
 from rollcast.actor.connection.reconnects import Reconnects
-from rollcast.actor.connection.silence import ASK_TIMEOUT_S, Silence
+from rollcast.actor.connection.stall_detector import ASK_TIMEOUT_S, StallDetector
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
@@ -39,7 +39,7 @@ class LearnerConnection(Connection):
     def __init__(self, address: str, offer: JoinOffer, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(address, offer, **options)
         self._outbox = Outbox()
-        self._silence = Silence()
+        self._stalls = StallDetector()
         self._feed = PolicyFeed(
             self._changed, is_over=self._is_over, on_end=self._note_last_policy, encodings=self._encodings
         )
@@ -98,7 +98,7 @@ class LearnerConnection(Connection):
     def send(self, rollout: Rollout) -> None:
         """Keeps the rollout until it is acknowledged, and sends it. Returns at once."""
         with self._changed:
-            self._silence.broken()
+            self._stalls.broken()
             self._outbox.put(rollout)
 
     def fail(self, failure: ActorFailure) -> None:
@@ -149,7 +149,7 @@ class LearnerConnection(Connection):
         """Asks a silent learner how far it is; ends the stream, to open another, if a message was lost."""
         with self._changed:
             client, uplink, acknowledged = self._client, self._outbox.uplink, self._outbox.acknowledged
-            if client is None or uplink is None or not self._silence.is_to_be_asked():
+            if client is None or uplink is None or not self._stalls.is_to_be_asked():
                 return
             has_sent = bool(self._outbox)
         try:
@@ -158,7 +158,7 @@ class LearnerConnection(Connection):
             # The thread that keeps the stream meets the same error, and reconnects.
             logger.debug("the learner at %s does not say how far it is: %s", self._address, error)
             with self._changed:
-                gives_up = self._outbox.uplink is uplink and self._silence.is_in_vain()
+                gives_up = self._outbox.uplink is uplink and self._stalls.is_in_vain()
             if gives_up:
                 uplink.cancel(
                     NotReadyError(
@@ -170,7 +170,7 @@ class LearnerConnection(Connection):
             if self._outbox.uplink is not uplink or self._outbox.acknowledged != acknowledged:
                 return
             newest = self._feed.newest
-            lost = self._silence.find_loss(
+            lost = self._stalls.find_loss(
                 answer,
                 is_open=self._outbox.is_open,
                 acknowledged=acknowledged,
@@ -201,7 +201,7 @@ class LearnerConnection(Connection):
         )
         with self._changed:
             self._outbox.attach(uplink)
-            self._silence.opened()
+            self._stalls.opened()
         try:
             self._read_answers(uplink, reconnects)
         finally:
@@ -211,9 +211,9 @@ class LearnerConnection(Connection):
     def _read_answers(self, uplink: RolloutUplink, reconnects: Reconnects) -> None:
         for progress in uplink.responses():
             with self._changed:
-                self._silence.broken()
+                self._stalls.broken()
                 if self._outbox.take(progress):
-                    self._silence.progressed()
+                    self._stalls.progressed()
                     reconnects.progressed()
                 self._ended = self._ended or progress.end_of_training
                 self._changed.notify_all()

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
-from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
+from rollcast.actor.vector.doorbell import N_WORDS, Doorbell, Operation, PeerGoneError, Result, WordIndex
 from rollcast.actor.vector.environment_group import EnvironmentGroup, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.process.stop_signals import ignore_terminal
@@ -83,12 +83,12 @@ class MemoryLayout:
         return self.n_children * N_WORDS * 8
 
 
-def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
+def run_child(plan: ChildPlan, doorbell: Connection, messages: Connection) -> None:
     """Steps environments in the child process, until the parent closes them or ends.
 
     Args:
         plan: The arguments.
-        bell: The connection on which parent and child wake each other.
+        doorbell: The connection on which parent and child wake each other.
         messages: The connection for all that is no array: descriptions, calls, infos, failures as JSON.
     """
     # The parent decides when its environments end.
@@ -99,12 +99,12 @@ def run_child(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
         target=_end_with_parent, args=(plan.parent_pid,), name="rollcast-parent-watch", daemon=True
     ).start()
     try:
-        _serve(plan, bell, messages)
+        _serve(plan, doorbell, messages)
     except (PeerGoneError, EOFError, BrokenPipeError, ConnectionResetError):
         logger.debug("child %d: the parent has ended", plan.child)
 
 
-def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
+def _serve(plan: ChildPlan, doorbell: Connection, messages: Connection) -> None:
     try:
         env_factories: Any = plan.env_factories.fn
         group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode, plan.info_keys)
@@ -124,17 +124,17 @@ def _serve(plan: ChildPlan, bell: Connection, messages: Connection) -> None:
         layout: MemoryLayout = messages.recv()
         words, arrays = layout.lay_out(memory)
         memory.close()
-        group.attach(arrays, words, plan.child * N_WORDS + Word.PROGRESS)
-        _obey(plan.child, group, words, bell, messages)
+        group.attach(arrays, words, plan.child * N_WORDS + WordIndex.PROGRESS)
+        _obey(plan.child, group, words, doorbell, messages)
     finally:
         group.close()
 
 
 def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection) -> None:
     """Carries out the parent's commands until it closes the environments."""
-    bell = Bell(words, child, connection)
+    doorbell = Doorbell(words, child, connection)
     base = child * N_WORDS
-    command_at, operation_at, result_at = base + Word.COMMAND, base + Word.OPERATION, base + Word.RESULT
+    command_at, operation_at, result_at = base + WordIndex.COMMAND, base + WordIndex.OPERATION, base + WordIndex.RESULT
     handlers: dict[int, Handler] = {
         Operation.STEP: group.step,
         Operation.RESET: lambda: group.reset(*messages.recv()),
@@ -143,7 +143,7 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
     }
     done = 0
     while True:
-        bell.hear(done)
+        doorbell.hear(done)
         done, operation = words[command_at], words[operation_at]
         if operation == Operation.CLOSE:
             return
@@ -165,7 +165,7 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
             result = Result.FAILED
         words[result_at] = result
         # Tell the parent first: sending a message larger than the pipe waits until the parent reads.
-        bell.tell(done)
+        doorbell.tell(done)
         if message is not None:
             messages.send_bytes(message)
 

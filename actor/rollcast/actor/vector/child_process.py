@@ -12,8 +12,8 @@ from typing import Any
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError, FailureReport
 from rollcast.actor.vector.arrays import EnvironmentArrays
-from rollcast.actor.vector.bell import N_WORDS, Bell, Operation, PeerGoneError, Result, Word
 from rollcast.actor.vector.child import ChildPlan, MemoryLayout, run_child
+from rollcast.actor.vector.doorbell import N_WORDS, Doorbell, Operation, PeerGoneError, Result, WordIndex
 from rollcast.actor.vector.environment_group import GroupDescription
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.errors import ConfigurationError
@@ -46,19 +46,19 @@ class ChildProcess:
         self.indices = range(plan.first_index, plan.first_index + n_envs)
         self._timeout_s = timeout_s
         # Computed once: adding to an enum costs more than reading a word.
-        self._operation_at = plan.child * N_WORDS + int(Word.OPERATION)
-        self._result_at = plan.child * N_WORDS + int(Word.RESULT)
-        self._progress_at = plan.child * N_WORDS + int(Word.PROGRESS)
+        self._operation_at = plan.child * N_WORDS + int(WordIndex.OPERATION)
+        self._result_at = plan.child * N_WORDS + int(WordIndex.RESULT)
+        self._progress_at = plan.child * N_WORDS + int(WordIndex.PROGRESS)
         self._child = plan.child
         self._number = 0
         self._hangs = False
-        self._bell: Bell | None = None
-        self._bell_connection, bell = context.Pipe()
+        self._doorbell: Doorbell | None = None
+        self._bell_connection, doorbell = context.Pipe()
         self._messages, messages = context.Pipe()
         # A child that holds its parent's ends, or those of the children before it, never sees them closed.
         register_after_fork(self, ChildProcess._close_connections)
         self._process: BaseProcess | None = context.Process(  # type: ignore[attr-defined]
-            target=run_child, args=(plan, bell, messages), name=f"rollcast-environments-{plan.child}", daemon=True
+            target=run_child, args=(plan, doorbell, messages), name=f"rollcast-environments-{plan.child}", daemon=True
         )
         try:
             _start(self._process)
@@ -74,7 +74,7 @@ class ChildProcess:
             self.end(0.0)
             raise
         finally:
-            bell.close()
+            doorbell.close()
             messages.close()
 
     @property
@@ -101,7 +101,7 @@ class ChildProcess:
         self._words = words
         assert self._process is not None
         assert self._process.pid is not None
-        self._bell = Bell(words, self._child, self._bell_connection, self._process.sentinel)
+        self._doorbell = Doorbell(words, self._child, self._bell_connection, self._process.sentinel)
         try:
             memory.send(self._messages, self._process.pid)
             self._messages.send(layout)
@@ -118,11 +118,11 @@ class ChildProcess:
         Raises:
             EnvironmentLostError: If the process has ended.
         """
-        assert self._bell is not None
+        assert self._doorbell is not None
         self._words[self._operation_at] = operation
         self._number += 1
         try:
-            self._bell.tell(self._number)
+            self._doorbell.tell(self._number)
             if argument is not None:
                 self._messages.send_bytes(argument)
         except (PeerGoneError, BrokenPipeError, ConnectionResetError) as error:
@@ -142,9 +142,9 @@ class ChildProcess:
             EnvironmentFailedError: If an environment raised.
             EnvironmentLostError: If the process has ended, or does not answer.
         """
-        assert self._bell is not None
+        assert self._doorbell is not None
         try:
-            if not self._bell.hear(self._number - 1, self._timeout_s if timeout_s is None else timeout_s):
+            if not self._doorbell.hear(self._number - 1, self._timeout_s if timeout_s is None else timeout_s):
                 raise self._hung(operation.name.lower())
         except PeerGoneError as error:
             raise self._lost(operation.name.lower()) from error
@@ -156,18 +156,18 @@ class ChildProcess:
         raise _failure(self._receive(Connection.recv_bytes, operation.name.lower()))
 
     @property
-    def awaited(self) -> tuple[Bell, int]:
-        """The bell and the number that `hear_any` waits with."""
-        assert self._bell is not None
-        return self._bell, self._number - 1
+    def awaited(self) -> tuple[Doorbell, int]:
+        """The doorbell and the number that `hear_any` waits with."""
+        assert self._doorbell is not None
+        return self._doorbell, self._number - 1
 
     def ask_to_end(self) -> None:
         """Asks the child to close its environments and end, if it can still be asked."""
-        if self._bell is not None:
+        if self._doorbell is not None:
             self._words[self._operation_at] = Operation.CLOSE
             self._number += 1
             with suppress(PeerGoneError):
-                self._bell.tell(self._number)
+                self._doorbell.tell(self._number)
         # A sleeping child wakes at the end of the pipe; one that waits to send gives up.
         self._close_connections()
 
@@ -178,7 +178,7 @@ class ChildProcess:
             grace_s: Time to end by itself, in seconds; a process that hangs gets none.
         """
         self.ask_to_end()
-        self._bell = None
+        self._doorbell = None
         process, self._process = self._process, None
         if process is None:
             return

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.actor.vector.base import LockstepVectorEnv, NotesFailure
-from rollcast.actor.vector.bell import Operation, hear_any
 from rollcast.actor.vector.child import ChildPlan, MemoryLayout
 from rollcast.actor.vector.child_process import ChildProcess
+from rollcast.actor.vector.doorbell import Operation, hear_any
 from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
 from rollcast.services.errors import ConfigurationError, RefusedError

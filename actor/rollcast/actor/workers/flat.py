@@ -14,9 +14,9 @@ from rollcast.actor.policies.action_masks import action_mask_of
 from rollcast.actor.statistics.wrapper import events_in
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.workers.base import Worker
-from rollcast.actor.workers.carried import Carried
 from rollcast.actor.workers.env_seeds import seed_vector
 from rollcast.actor.workers.recording import EpisodeTracker, RolloutColumns, step_schemas
+from rollcast.actor.workers.recurrent_state import CarriedState
 from rollcast.services.errors import ActorFailedError, ConfigurationError
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EventValue
@@ -64,7 +64,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
         # Number of rows of observations in the rollout that is being recorded.
         self._n_seen = 0
-        self._carried = Carried(self._policy, n_envs, has_reset_rows=self._has_reset_rows)
+        self._carried = CarriedState(self._policy, n_envs, has_reset_rows=self._has_reset_rows)
         self._episodes = EpisodeTracker(n_envs, has_reset_rows=self._has_reset_rows)
         # The first observation of the next rollout, [B, ...] for every leaf; None before the first reset.
         self._observation: dict[str, NDArray[Any]] | None = None

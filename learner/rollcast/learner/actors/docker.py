@@ -13,8 +13,8 @@ from rollcast.learner.actors.docker_containers import ContainerPlan, DockerConta
 from rollcast.learner.actors.docker_engine import RUN_LABEL, DockerRun, connect_to_engine
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.serving.reception import Endpoint
 from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.server import Endpoint
 from rollcast.services.errors import ConfigurationError, ContainerEngineError
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.security.security import ServerSecurity

@@ -10,10 +10,10 @@ from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.actors.unsteered import UnsteeredControl
+from rollcast.learner.actors.status_only_control import StatusOnlyControl
 from rollcast.learner.batching.assembly import AssembledBatch
 from rollcast.learner.batching.batcher import N_SLOTS
-from rollcast.learner.batching.taking import LOOK_S, RolloutTaker
+from rollcast.learner.batching.collector import LOOK_S, RolloutCollector
 from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.durable.coverage import Coverage
 from rollcast.learner.durable.rollouts import DurableRollouts
@@ -23,9 +23,9 @@ from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, SliceNam
 from rollcast.learner.queueing.slot_order import SlotOrder, actors_in_step
 from rollcast.learner.queueing.stale_trajectories import FreshDestination, StaleTrajectories
 from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInfo
-from rollcast.learner.serving.reception import ActorsWork, EarlierLearner, Endpoint, Reception, check_sizes
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.server import ActorServer, ActorsWork, EarlierLearner, Endpoint, check_sizes
 from rollcast.learner.waiting import explain_wait
 from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
@@ -103,7 +103,7 @@ class ServedDistributedActors(DistributedActors):
         self._queue = RolloutQueue(self._capacity)
         self._stale = StaleTrajectories(0 if serving.on_policy else serving.max_policy_lag)
         # Kept after `stop`, so that the last policy version and the list of actors can still be asked for.
-        self._reception: Reception | None = None
+        self._server: ActorServer | None = None
         self._next_look = 0.0
         # From the checkpoint that is resumed: its actors, and what it has of the log; None: it has nothing of one.
         self._actors_before: Mapping[str, Mapping[str, Any]] = {}
@@ -117,7 +117,7 @@ class ServedDistributedActors(DistributedActors):
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses it listens at, once started, with the ports that were found for port 0."""
-        return self._reception.addresses if self._reception is not None else ()
+        return self._server.addresses if self._server is not None else ()
 
     def start(self) -> None:
         """Casts the first policy and begins to serve.
@@ -147,7 +147,7 @@ class ServedDistributedActors(DistributedActors):
         if durable is not None:
             self._recover(durable)
         self._taking = self._take_from(Arrivals(self._queue, durable=durable))
-        reception = self._reception = Reception(
+        server = self._server = ActorServer(
             self.policy,
             self._work,
             self._destination(),
@@ -160,20 +160,20 @@ class ServedDistributedActors(DistributedActors):
             earlier=EarlierLearner(self._versions_before, self._actors_before),
             progress=self.progress,
             memory=self._serving.memory,
-            homes=self._serving.homes,
+            assignment=self._serving.homes,
         )
         if self._n_in_step:
-            order = SlotOrder(self._n_in_step, reception.registry.slot_of)
+            order = SlotOrder(self._n_in_step, server.registry.slot_of)
             self._taking = self._take_from(Arrivals(self._queue, order=order, durable=durable))
         try:
-            control = self._serving.control or self._unsteered()
-            reception.listen(endpoints, control, self._serving.replay, self._serving.history)
+            control = self._serving.control or self._status_only_control()
+            server.listen(endpoints, control, self._serving.replay, self._serving.history)
         except BaseException:
             self.stop()
             raise
 
-    def _take_from(self, arrivals: Arrivals) -> RolloutTaker:
-        return RolloutTaker(
+    def _take_from(self, arrivals: Arrivals) -> RolloutCollector:
+        return RolloutCollector(
             self._queue,
             arrivals,
             self._stale,
@@ -205,20 +205,20 @@ class ServedDistributedActors(DistributedActors):
         other = self._serving.destination
         return self._queue if other is None else FreshDestination(other, self._taking.drops)
 
-    def _unsteered(self) -> UnsteeredControl:
+    def _status_only_control(self) -> StatusOnlyControl:
         collects = self._serving.destination is None
-        return UnsteeredControl(self, batch_size=self.batch_size if collects else 0, replay=self._serving.replay)
+        return StatusOnlyControl(self, batch_size=self.batch_size if collects else 0, replay=self._serving.replay)
 
     @property
     def _is_serving(self) -> bool:
-        return self._reception is not None and self._reception.is_open
+        return self._server is not None and self._server.is_open
 
     def stop(self) -> None:
         """Stops serving. Tells the actors that training has ended, or to come back later after `leave_waiting`."""
-        if self._reception is None or not self._reception.is_open:
+        if self._server is None or not self._server.is_open:
             return
         self._taking.end()
-        self._reception.close(training_goes_on=self._training_goes_on, grace_s=0.0 if self.is_in_a_hurry else _GRACE_S)
+        self._server.close(training_goes_on=self._training_goes_on, grace_s=0.0 if self.is_in_a_hurry else _GRACE_S)
         if self._serving.durable is not None:
             self._serving.durable.close()
         self._assembly = None
@@ -229,17 +229,17 @@ class ServedDistributedActors(DistributedActors):
         Raises:
             RollcastError: The last policy cannot be cast: training has diverged.
         """
-        reception = self._started()
-        reception.publisher.settle()
-        reception.end_training()
+        server = self._started()
+        server.publisher.settle()
+        server.end_training()
 
-    def _started(self) -> Reception:
-        assert self._reception is not None, "start() comes first"
-        return self._reception
+    def _started(self) -> ActorServer:
+        assert self._server is not None, "start() comes first"
+        return self._server
 
     def state(self) -> dict[str, Any]:
         """See `DistributedActors.state`; of each actor: its process, and the last rollout that was taken."""
-        state = super().state() | {"actors": self._reception.registry.state() if self._reception is not None else {}}
+        state = super().state() | {"actors": self._server.registry.state() if self._server is not None else {}}
         log = self._serving.durable.state() if self._serving.durable is not None else None
         return state if log is None else state | {"log": log}
 
@@ -274,7 +274,7 @@ class ServedDistributedActors(DistributedActors):
         Raises:
             RollcastError: The version before could not be cast: training has diverged.
         """
-        self._started().cast(state_dict, self.progress)
+        self._started().publish(state_dict, self.progress)
 
     @property
     def evaluators(self) -> EvaluatorsInfo:
@@ -298,7 +298,7 @@ class ServedDistributedActors(DistributedActors):
     @property
     def policy_version(self) -> int:
         """The newest version that was cast."""
-        return self._reception.publisher.version if self._reception is not None else self._versions_before
+        return self._server.publisher.version if self._server is not None else self._versions_before
 
     @property
     def queue_size(self) -> int:
@@ -313,17 +313,17 @@ class ServedDistributedActors(DistributedActors):
     @property
     def n_actors_alive(self) -> int:
         """The actors with an open stream."""
-        return self._reception.registry.n_alive() if self._reception is not None else 0
+        return self._server.registry.n_alive() if self._server is not None else 0
 
     @property
     def actor_infos(self) -> list[ActorInfo]:
         """Every actor that has ever joined, by slot."""
-        return self._reception.registry.infos() if self._reception is not None else []
+        return self._server.registry.infos() if self._server is not None else []
 
     @property
     def n_rollouts(self) -> int:
         """The rollouts that were accepted."""
-        return self._reception.registry.n_rollouts if self._reception is not None else 0
+        return self._server.registry.n_rollouts if self._server is not None else 0
 
     @property
     def stale_trajectories(self) -> int:
@@ -333,23 +333,23 @@ class ServedDistributedActors(DistributedActors):
     @property
     def duplicate_rollouts(self) -> int:
         """The rollouts that came again after a reconnect, and were dropped."""
-        return self._reception.intake.duplicate_rollouts if self._reception is not None else 0
+        return self._server.intake.duplicate_rollouts if self._server is not None else 0
 
     @property
     def rejected_rollouts(self) -> int:
         """The rollouts that were refused because they did not fit."""
-        return self._reception.intake.rejected_rollouts if self._reception is not None else 0
+        return self._server.intake.rejected_rollouts if self._server is not None else 0
 
     @property
     def dropped_episodes(self) -> int:
         """The episodes that actors dropped because their environment raised."""
-        return self._reception.registry.n_dropped_episodes if self._reception is not None else 0
+        return self._server.registry.n_dropped_episodes if self._server is not None else 0
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
         """See `DistributedActors.describe`."""
-        if self._reception is None or not self._reception.is_open:
+        if self._server is None or not self._server.is_open:
             return super().describe(algorithm=algorithm, batch_size=batch_size)
-        return self._reception.intake.describe(algorithm=algorithm, batch_size=batch_size)
+        return self._server.intake.describe(algorithm=algorithm, batch_size=batch_size)
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
         """Takes trajectories from the queue if there are any; now and then looks after the actors."""
@@ -412,5 +412,5 @@ class ServedDistributedActors(DistributedActors):
 
     def _note_exit(self, actor_id: str, report: str) -> None:
         """Notes that an actor that was started here has ended, even if its stream looks alive."""
-        if self._reception is not None:
-            self._reception.registry.lost(actor_id, report.splitlines()[0])
+        if self._server is not None:
+            self._server.registry.lost(actor_id, report.splitlines()[0])

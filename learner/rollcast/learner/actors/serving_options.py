@@ -7,8 +7,8 @@ from rollcast.learner.devices.copier import Copier
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.evaluations import Evaluations
-from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
 from rollcast.services.history.service import HistorySource
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.rendezvous import Announcement
@@ -74,7 +74,7 @@ class ServingOptions:
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None
-    homes: ActorHomes = ONE_HOME
+    homes: ActorAssignment = ONE_LEARNER
 
     def assembles_ahead(self, copier: Copier, *, n_substeps: int) -> bool:
         """Returns whether the next batch is assembled while the trainer learns from the last one.

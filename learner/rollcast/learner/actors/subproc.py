@@ -15,8 +15,8 @@ from rollcast.learner.actors.local_processes import LocalProcesses
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.serving.evaluations import Evaluations
-from rollcast.learner.serving.reception import Endpoint
 from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.server import Endpoint
 from rollcast.services.errors import ActorFailedError
 from rollcast.services.joining.join import ActorRole
 from rollcast.services.process.socket_paths import short_temporary_paths

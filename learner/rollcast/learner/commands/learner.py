@@ -12,7 +12,7 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.ranks.place import RankPlace, rank_address
+from rollcast.learner.ranks.rank_info import RankInfo, rank_address
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
@@ -21,7 +21,7 @@ from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
 
-def learner(settings: ServingSettings, console: Console, place: RankPlace | None = None) -> int:
+def learner(settings: ServingSettings, console: Console, place: RankInfo | None = None) -> int:
     """Trains until the end and returns the exit code.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
 from rollcast.services.version import software_version
 
@@ -157,7 +157,7 @@ class RankGroup(Group):
         RankLostError: Not all ranks have come in time.
     """
 
-    def __init__(self, place: RankPlace, *, timeout_s: float) -> None:
+    def __init__(self, place: RankInfo, *, timeout_s: float) -> None:
         self._place = place
         self.rank, self.n_ranks = place.rank, place.n_ranks
         self._timeout_s = timeout_s

@@ -13,14 +13,14 @@ import torch
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_info
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.devices.choice import choose_device
+from rollcast.learner.ranks.assignment import RankAssignment
 from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend
-from rollcast.learner.ranks.homes import RankHomes
 from rollcast.learner.ranks.parts import FirstStore, PartStore
-from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
 from rollcast.learner.ranks.rounds import RankRounds, RankState, Round
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rendezvous import advertised_address
 
@@ -48,7 +48,7 @@ class Ranks:
         rank: The number of this rank.
         n_ranks: W.
         is_first: True for rank 0, which has what a run has once.
-        homes: Divides the actors among the ranks.
+        assignment: Divides the actors among the ranks.
         n_local_ranks: The ranks on this machine, which share its cores.
         data_timeout_s: The seconds that a rank waits for a batch while others have theirs.
         check_updates: The updates between two comparisons of the policies of all ranks.
@@ -73,8 +73,8 @@ class Ranks:
         self.end = 0
         self._device = device
         self._advertised_host = advertised_host
-        self._homes = RankHomes(group)
-        self.homes: ActorHomes = self._homes
+        self._assignment = RankAssignment(group)
+        self.assignment: ActorAssignment = self._assignment
         self._rounds = RankRounds(group)
         self._wants_checkpoint = False
 
@@ -160,7 +160,7 @@ class Ranks:
         text = advertised_address(address, self._advertised_host).encode()[:_MAX_ADDRESS_BYTES]
         own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         rows = self.group.gather(own, "the addresses of all ranks").tolist()
-        self._homes.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
+        self._assignment.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
 
     def store(self, path: Path, *, keep: int) -> CheckpointStore:
         """Returns the store of checkpoints, or of this rank's parts of them; see `CheckpointStore`."""
@@ -198,7 +198,7 @@ class Ranks:
             state: The state of this rank, but for `ends` and `checkpoint`.
         """
         agreed = self._rounds.agree(dataclasses.replace(state, ends=self.end, checkpoint=self._wants_checkpoint))
-        self._homes.note_loads(agreed.n_actors)
+        self._assignment.note_loads(agreed.n_actors)
         self.end = agreed.ends
         if agreed.checkpoint:
             self._wants_checkpoint = False
@@ -217,7 +217,7 @@ class _OneRank(Ranks):
             check_updates=1,
             advertised_host="",
         )
-        self.homes = ONE_HOME
+        self.assignment = ONE_LEARNER
 
     def choose_device(self, name: str) -> torch.device:
         """Returns the device for a name: `auto`, `cpu` or `cuda`."""
@@ -243,7 +243,7 @@ ONE_RANK: Final[Ranks] = _OneRank()
 
 @contextlib.contextmanager
 def joined_ranks(
-    place: RankPlace,
+    place: RankInfo,
     settings: Mapping[str, object],
     *,
     device: str,
@@ -285,7 +285,7 @@ def joined_ranks(
         )
 
 
-def _device_of_rank(name: str, place: RankPlace) -> torch.device:
+def _device_of_rank(name: str, place: RankInfo) -> torch.device:
     """Returns the device of a rank: of several GPUs of a machine, each rank has its own.
 
     Raises:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.bundled import QueuedIntakeStream, ThreadedIntakeStream
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.evaluations import Evaluations
-from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream, SharedParts, WriteAheadLog
@@ -51,7 +51,7 @@ class RolloutIntake:
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
         memory: Remembers what the actors do; None: nobody does.
-        homes: Says which actors another learner of the run takes.
+        assignment: Says which actors another learner of the run takes.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RolloutIntake:
         evaluations: Evaluations | None = None,
         max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
         memory: RunHistory | None = None,
-        homes: ActorHomes = ONE_HOME,
+        assignment: ActorAssignment = ONE_LEARNER,
     ) -> None:
-        self._homes = homes
+        self._assignment = assignment
         self._parts = SharedParts(
             registry=registry,
             destination=destination,
@@ -138,7 +138,7 @@ class RolloutIntake:
         if (
             offer.follows_redirect
             and not offer.via
-            and (elsewhere := self._homes.elsewhere(offer, parts.registry.n_taken()))
+            and (elsewhere := self._assignment.elsewhere(offer, parts.registry.n_taken()))
         ):
             logger.info("%s is sent to the learner at %s", _actor(offer), elsewhere)
             return self._redirect(offer, elsewhere)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rollcast.learner.history.events import NoteEvent, forget_event
-from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.records import ActorRecord, EarlierActor
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -72,7 +72,7 @@ class ActorRegistry:
         reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
             actors get the slots after these, in the order in which they join.
         note: Notes what happens to the actors.
-        homes: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
+        assignment: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
         in_step: True: actors play in step, so a process that replaces another goes on with its sequence numbers.
     """
 
@@ -83,12 +83,12 @@ class ActorRegistry:
         join_lease_s: float = DEFAULT_LIMITS.join_lease_s,
         reserved_names: Sequence[str] = (),
         note: NoteEvent = forget_event,
-        homes: ActorHomes = ONE_HOME,
+        assignment: ActorAssignment = ONE_LEARNER,
         in_step: bool = False,
     ) -> None:
         self._note = note
         self._in_step = in_step
-        self._homes = homes
+        self._assignment = assignment
         self._max_actors = max_actors
         self._join_lease_s = join_lease_s
         self._reserved_slots = {name: self._slot(i) for i, name in enumerate(reserved_names)}
@@ -168,7 +168,7 @@ class ActorRegistry:
             self._streaming.discard(actor_id)
             self._earlier.pop(actor_id, None)
             replaced = None if known is None else known.cancel_stream
-        self._homes.took(actor_id)
+        self._assignment.took(actor_id)
         if replaced is not None:
             replaced()
         return record
@@ -290,7 +290,7 @@ class ActorRegistry:
             for name, actor in state.items()
         }
         for name in self._earlier:
-            self._homes.took(name)
+            self._assignment.took(name)
 
     def failed(self, record: ActorRecord, failure: ActorFailure) -> str | None:
         """Notes the reason why an actor ended; returns what to log: a traceback only if it differs from the last one.
@@ -445,11 +445,11 @@ class ActorRegistry:
 
     def _slot(self, i: int) -> int:
         """Returns the i-th of the slots that this learner hands out: every W-th, so that no two ranks share one."""
-        return self._homes.rank + i * self._homes.n_ranks
+        return self._assignment.rank + i * self._assignment.n_ranks
 
     def _free_name(self) -> str:
         # With more digits than one learner needs, because those of one run do not ask each other.
-        n_bytes = 3 if self._homes.n_ranks == 1 else 6
+        n_bytes = 3 if self._assignment.n_ranks == 1 else 6
         while (name := f"actor-{secrets.token_hex(n_bytes)}") in self._records.keys() | self._earlier.keys():
             pass
         return name

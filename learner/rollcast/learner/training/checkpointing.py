@@ -22,7 +22,7 @@ from rollcast.learner.devices.generators import global_generators_state, restore
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.events import NoteEvent, forget_event
-from rollcast.learner.ranks.homes import part_rank
+from rollcast.learner.ranks.assignment import part_rank
 from rollcast.learner.ranks.parts import part_of
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.waiting import WaitMonitor

@@ -7,7 +7,7 @@ from rollcast.learner.algorithms.defaults import if_default
 from rollcast.learner.algorithms.minibatches import check_minibatch_steps, items_in_minibatch
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
-from rollcast.learner.ranks.place import RankPlace
+from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
@@ -167,7 +167,7 @@ def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
             )
 
 
-def check_rank_settings(settings: ServingSettings, place: RankPlace) -> None:
+def check_rank_settings(settings: ServingSettings, place: RankInfo) -> None:
     """Checks that several ranks can train with these settings, before anything is made.
 
     Raises:

@@ -363,7 +363,7 @@ def serving_options(
         assemble_ahead=None if settings.batch_ahead == "auto" else settings.batch_ahead == "on",
         durable=durable,
         evaluations=evaluations,
-        homes=ranks.homes,
+        homes=ranks.assignment,
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.connection.ending import Ending
 from rollcast.actor.connection.reconnects import Reconnects
-from rollcast.actor.connection.silence import SILENCE_S
+from rollcast.actor.connection.stall_detector import SILENCE_S
 from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.policies.assembler import PolicyAssembler
@@ -115,8 +115,9 @@ class RelayedPolicies:
     def told(self, learner_nonce: int, version: int) -> None:
         """Subscribes again if a version that the learner has does not come: its message was lost on its way.
 
-        An actor that hears nothing for long asks the learner, see `rollcast.actor.connection.silence`, and so does its
-        relay. After each loss that was found, the next version may take twice as long: the link may only be slow.
+        An actor that hears nothing for long asks the learner, see `rollcast.actor.connection.stall_detector`, and so
+        does its relay. After each loss that was found, the next version may take twice as long: the link may only be
+        slow.
         """
         with self._changed:
             link, subscription = self._link, self._subscription

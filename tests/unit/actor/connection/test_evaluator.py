@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rollcast.actor.connection import silence
+from rollcast.actor.connection import stall_detector as silence
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes

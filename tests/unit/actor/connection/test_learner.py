@@ -10,7 +10,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from rollcast.actor.connection import reconnects, silence
+from rollcast.actor.connection import reconnects
+from rollcast.actor.connection import stall_detector as silence
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.credits import CreditRule

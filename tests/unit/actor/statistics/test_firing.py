@@ -94,7 +94,7 @@ def test_copy_has_no_aggregator_until_it_is_played():
 
 
 def test_rejects_unknown_event():
-    with pytest.raises(StatisticsError, match=r"StepEvents has no event 'step'; expected one of step_made, bell"):
+    with pytest.raises(StatisticsError, match=r"StepEvents has no event 'step'; expected one of step_made, doorbell"):
         FiringEnv().events(StepEvents).step()
 
 

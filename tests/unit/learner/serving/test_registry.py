@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollcast.learner.serving.homes import OneHome
+from rollcast.learner.serving.assignment import OneLearner
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.services.errors import ActorReplacedError, LimitExceededError, RefusedError, UnknownActorError
 from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
@@ -254,7 +254,7 @@ def test_reserved_names_have_their_slots_whoever_joins_first():
 
 
 def test_a_rank_hands_out_every_other_slot_and_says_who_is_there():
-    class Second(OneHome):
+    class Second(OneLearner):
         rank, n_ranks = 1, 3
 
         def __init__(self) -> None:
@@ -263,11 +263,11 @@ def test_a_rank_hands_out_every_other_slot_and_says_who_is_there():
         def took(self, name: str) -> None:
             self.names.append(name)
 
-    homes = Second()
-    registry = make_registry(reserved_names=["local-0"], homes=homes)
+    assignment = Second()
+    registry = make_registry(reserved_names=["local-0"], assignment=assignment)
     slots = [registry.join(offer(name, nonce)).slot for nonce, name in enumerate(["x", "local-0", "y"])]
     assert slots == [4, 1, 7]
-    assert homes.names == ["x", "local-0", "y"]
+    assert assignment.names == ["x", "local-0", "y"]
     assert registry.n_taken() == 3
 
 

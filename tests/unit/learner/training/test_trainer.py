@@ -143,9 +143,9 @@ def test_metrics_have_the_statistics_of_events():
     actors, kept = make_actors("sequential", env_id="tests.event_environments:wrapped"), KeptMetrics()
     trainer = trainer_of(FreshExperience(actors), writers=[kept])
     trainer.run()
-    own = {"step_made/mean[odd]": 9.0, "step_made/mean[even]": 6.0, "bell": 2.0, "wrapped_step": 5.0}
+    own = {"step_made/mean[odd]": 9.0, "step_made/mean[even]": 6.0, "doorbell": 2.0, "wrapped_step": 5.0}
     everybodys = {"episode_return/mean": 15.0, "episode_length/max": 5, "episode_count/cumulative": 20}
-    ended = next(record for record in reversed(kept.records) if "bell" in record)
+    ended = next(record for record in reversed(kept.records) if "doorbell" in record)
     for name, value in (own | everybodys).items():
         assert ended[name] == value
     assert all(record["learner_update/mean_s"] > 0 for record in kept.records)

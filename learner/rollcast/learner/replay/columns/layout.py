@@ -155,7 +155,7 @@ class EntryLayout:
 
     @cached_property
     def _checks(self) -> Sequence[tuple[str, Column, str, int, LeafSchema]]:
-        """What `check` compares: the substep, column and path, the number of the column's axes, and the schema."""
+        """The arrays that `check` compares: substep, column, path, the number of the axes, and the schema."""
         axes = list(_WHERE)
         return [
             (key, column, path, axes.index(column.axes), schema)

@@ -18,7 +18,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 LOOK_S: Final = 0.25
 
 
-class RolloutTaker:
+class RolloutCollector:
     """Takes rollouts for the trainer; its thread may also have them assembled while it is away.
 
     The trainer's thread calls everything but `policy_lag` and `drops`, which any thread may call.

@@ -24,8 +24,8 @@ def part_rank(name: str, n_ranks: int) -> int:
     return zlib.crc32(name.encode()) % n_ranks
 
 
-class RankHomes:
-    """The homes of actors over all ranks: a `serving.homes.ActorHomes`. Any thread may call.
+class RankAssignment:
+    """The assignment of actors over all ranks: a `serving.assignment.ActorAssignment`. Any thread may call.
 
     A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
     rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is
@@ -61,7 +61,7 @@ class RankHomes:
                 self._told[rank] = n
 
     def took(self, name: str) -> None:
-        """Notes that an actor is here; see `ActorHomes.took`."""
+        """Notes that an actor is here; see `ActorAssignment.took`."""
         try:
             self._group.note(f"home/{name}", str(self.rank))
         except RankLostError as error:

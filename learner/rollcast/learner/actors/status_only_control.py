@@ -32,7 +32,7 @@ class ReportedActors(Protocol):
         """Ends the wait of `collect_outputs`."""
 
 
-class UnsteeredControl:
+class StatusOnlyControl:
     """Reports how the actors stand, and refuses to steer: a `rollcast.services.status.service.LearnerControl`.
 
     Args:

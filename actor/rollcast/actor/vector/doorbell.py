@@ -21,11 +21,11 @@ _RETRY_EVERY = 32
 # A sleeping process checks this often, in case the other side can no longer signal.
 _LOOK_UP_S = 1.0
 
-# Only x86 makes stores visible in order. Elsewhere the bell's system calls order them, so it always rings.
+# Only x86 makes stores visible in order. Elsewhere the doorbell's system calls order them, so it always rings.
 _STORES_IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 
 
-class Word(enum.IntEnum):
+class WordIndex(enum.IntEnum):
     """The indices of a child's words."""
 
     COMMAND = 0  # number of the newest command
@@ -59,7 +59,7 @@ class PeerGoneError(Exception):
     """The other process has ended."""
 
 
-class Bell:
+class Doorbell:
     """One side of a pair of counters in shared memory: it counts up its own, and waits for the other side's.
 
     Args:
@@ -81,8 +81,8 @@ class Bell:
         self._connection = connection
         self._sentinel = sentinel
         base = child * N_WORDS
-        mine, others = base + Word.COMMAND, base + Word.DONE
-        my_sleep, others_sleep = base + Word.PARENT_SLEEPS, base + Word.CHILD_SLEEPS
+        mine, others = base + WordIndex.COMMAND, base + WordIndex.DONE
+        my_sleep, others_sleep = base + WordIndex.PARENT_SLEEPS, base + WordIndex.CHILD_SLEEPS
         if sentinel is None:
             mine, others, my_sleep, others_sleep = others, mine, others_sleep, my_sleep
         # The counters that this side writes and waits for; the words that are 1 while a side sleeps.
@@ -192,46 +192,46 @@ class Bell:
         return has_ended
 
 
-def hear_any(bells: Sequence[tuple[Bell, int]], timeout_s: float | None) -> list[int]:
+def hear_any(doorbells: Sequence[tuple[Doorbell, int]], timeout_s: float | None) -> list[int]:
     """Waits until one of several numbers has changed, or one of the processes has ended.
 
     Args:
-        bells: Each bell with the last known number.
+        doorbells: Each doorbell with the last known number.
         timeout_s: Longest wait, in seconds; None: no limit.
 
     Returns:
-        The indices of those bells; empty if the time ran out.
+        The indices of those doorbells; empty if the time ran out.
     """
     start = time.perf_counter()
     while _STORES_IN_ORDER and time.perf_counter() < start + _SPIN_S:
-        if changed := _changed(bells):
+        if changed := _changed(doorbells):
             return changed
         os.sched_yield()
-    return _sleep(bells, None if timeout_s is None else start + timeout_s)
+    return _sleep(doorbells, None if timeout_s is None else start + timeout_s)
 
 
-def _sleep(bells: Sequence[tuple[Bell, int]], deadline: float | None) -> list[int]:
+def _sleep(doorbells: Sequence[tuple[Doorbell, int]], deadline: float | None) -> list[int]:
     """Sleeps until a number has changed or a process has ended; returns the indices, empty after the deadline."""
     poll = select.poll()
-    for bell, _ in bells:
-        bell.prepare_sleep(poll)
+    for doorbell, _ in doorbells:
+        doorbell.prepare_sleep(poll)
     try:
         while True:
             # On machines other than x86, every change has a byte in the pipe.
-            if _STORES_IN_ORDER and (changed := _changed(bells)):
+            if _STORES_IN_ORDER and (changed := _changed(doorbells)):
                 return changed
             left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, deadline - time.perf_counter())
             if left_s <= 0:
                 return []
             readable = {descriptor for descriptor, _ in poll.poll(left_s * 1000)}
             # A byte may belong to an earlier wait, so the numbers decide.
-            ended = [place for place, (bell, _) in enumerate(bells) if bell.take_event(readable)]
-            if told := sorted({*ended, *_changed(bells)}):
+            ended = [place for place, (doorbell, _) in enumerate(doorbells) if doorbell.take_event(readable)]
+            if told := sorted({*ended, *_changed(doorbells)}):
                 return told
     finally:
-        for bell, _ in bells:
-            bell.end_sleep()
+        for doorbell, _ in doorbells:
+            doorbell.end_sleep()
 
 
-def _changed(bells: Sequence[tuple[Bell, int]]) -> list[int]:
-    return [place for place, (bell, seen) in enumerate(bells) if bell.has_changed(seen)]
+def _changed(doorbells: Sequence[tuple[Doorbell, int]]) -> list[int]:
+    return [place for place, (doorbell, seen) in enumerate(doorbells) if doorbell.has_changed(seen)]

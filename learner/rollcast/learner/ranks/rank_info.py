@@ -11,7 +11,7 @@ _RUN_WITH: Final = "start all ranks with torchrun, or unset RANK and WORLD_SIZE 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
+class RankInfo:
     """The place of a process among the ranks of a run.
 
     Attributes:
@@ -35,7 +35,7 @@ class RankPlace:
     hosts_store: bool = False
 
 
-def rank_place(variables: Mapping[str, str]) -> RankPlace | None:
+def rank_info(variables: Mapping[str, str]) -> RankInfo | None:
     """Returns the place that the variables name; None for a process that is alone.
 
     Args:
@@ -63,7 +63,7 @@ def rank_place(variables: Mapping[str, str]) -> RankPlace | None:
             f"RANK is {rank} and WORLD_SIZE {n_ranks}, and {missing} is not set; expected the host and the port at "
             f"which the ranks find each other; {_RUN_WITH}"
         )
-    return RankPlace(
+    return RankInfo(
         rank=rank,
         n_ranks=n_ranks,
         n_local_ranks=_number(variables, "LOCAL_WORLD_SIZE", 1, n_ranks) if "LOCAL_WORLD_SIZE" in variables else 1,
@@ -81,13 +81,13 @@ def refuse_ranks(variables: Mapping[str, str], program: str) -> None:
     """Refuses to be one of several ranks.
 
     Args:
-        variables: See `rank_place`.
+        variables: See `rank_info`.
         program: The command that is alone.
 
     Raises:
         ConfigurationError: The variables name several ranks.
     """
-    place = rank_place(variables)
+    place = rank_info(variables)
     if place is not None:
         raise ConfigurationError(
             f"this process was started as rank {place.rank} of {place.n_ranks}, and {program} starts its own actors; "

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from rollcast.learner.ranks.place import RankPlace, rank_address, rank_place
+from rollcast.learner.ranks.rank_info import RankInfo, rank_address, rank_info
 from rollcast.services.errors import ConfigurationError
 
 FOUND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -15,21 +15,21 @@ def test_reads_the_variables_of_torchrun():
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "RANK": "0",
     }
-    assert rank_place(FOUND | of_torchrun) == RankPlace(
+    assert rank_info(FOUND | of_torchrun) == RankInfo(
         rank=0, n_ranks=4, n_local_ranks=2, local_rank=0, host="host", port=29500, attempt=3
     )
 
 
 def test_rank_0_serves_the_store_unless_torchrun_does():
-    place = rank_place(FOUND | {"RANK": "0"})
+    place = rank_info(FOUND | {"RANK": "0"})
     assert place is not None
     assert place.hosts_store
-    assert not (rank_place(FOUND) or place).hosts_store
+    assert not (rank_info(FOUND) or place).hosts_store
 
 
 @pytest.mark.parametrize("variables", [{}, {"RANK": "", "WORLD_SIZE": ""}, FOUND | {"RANK": "0", "WORLD_SIZE": "1"}])
 def test_a_process_that_is_alone_has_no_place(variables):
-    assert rank_place(variables) is None
+    assert rank_info(variables) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_process_that_is_alone_has_no_place(variables):
 )
 def test_refuses_variables_that_name_no_place(changes, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
-        rank_place(FOUND | changes)
+        rank_info(FOUND | changes)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.history.events import forget_event
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.destination import RolloutDestination
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
-from rollcast.learner.serving.homes import ONE_HOME, ActorHomes
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.learner.serving.registry import ActorRegistry
@@ -79,7 +79,7 @@ class EarlierLearner(NamedTuple):
     actors: Mapping[str, Mapping[str, Any]]
 
 
-class Reception:
+class ActorServer:
     """Everything that serves actors between one `start` and the next `stop`. Any thread may read its attributes.
 
     Attributes:
@@ -101,7 +101,7 @@ class Reception:
         earlier: The state that an earlier learner of the run has left.
         progress: The progress of training, in [0, 1], for the first version.
         memory: See `ServingOptions`.
-        homes: Likewise.
+        assignment: Likewise.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Reception:
         earlier: EarlierLearner,
         progress: float = 0.0,
         memory: RunHistory | None = None,
-        homes: ActorHomes = ONE_HOME,
+        assignment: ActorAssignment = ONE_LEARNER,
     ) -> None:
         self.is_open = True
         self._limits = limits
@@ -133,7 +133,7 @@ class Reception:
             join_lease_s=limits.join_lease_s,
             reserved_names=work.names,
             note=forget_event if memory is None else memory.note,
-            homes=homes,
+            assignment=assignment,
             in_step=in_step,
         )
         self.registry.load_state(earlier.actors)
@@ -145,7 +145,7 @@ class Reception:
             every_version=in_step,
         )
         self._rounds = rounds
-        self.cast(policy.state_arrays(), progress)
+        self.publish(policy.state_arrays(), progress)
         # A policy that cannot be cast should fail here, and not at the first update.
         self.publisher.settle()
         self.intake = RolloutIntake(
@@ -168,7 +168,7 @@ class Reception:
             evaluations=evaluations,
             max_rollout_bytes=limits.max_rollout_bytes,
             memory=memory,
-            homes=homes,
+            assignment=assignment,
         )
 
     @property
@@ -213,7 +213,7 @@ class Reception:
             self._servers.append(server)
             self._announced.enter_context(announced(server.address, endpoint.announcement))
 
-    def cast(self, state: PolicyState, progress: float) -> None:
+    def publish(self, state: PolicyState, progress: float) -> None:
         """Hands the next version to the publisher, and begins its round if there are rounds."""
         version = self.publisher.publish(state, progress)
         if self._memory is not None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rollcast.actor.connection import silence
-from rollcast.actor.connection.silence import Silence
+from rollcast.actor.connection import stall_detector as silence
+from rollcast.actor.connection.stall_detector import StallDetector
 from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.policies import PolicySpec
 
@@ -31,13 +31,13 @@ def answer(**changes: object) -> JoinAgreement:
     return JoinAgreement(**(agreed | changes))
 
 
-def find_loss(asked: Silence, told: JoinAgreement, **changes: object) -> str:
+def find_loss(asked: StallDetector, told: JoinAgreement, **changes: object) -> str:
     known = {"is_open": True, "acknowledged": 4, "has_sent": True, "policy_version": 7}
     return asked.find_loss(told, **(known | changes))
 
 
 def test_asks_the_learner_once_in_15_s_of_silence(clock: Clock):
-    silent = Silence()
+    silent = StallDetector()
     asked = []
     for second in range(50):
         clock.now = 100.0 + second
@@ -50,7 +50,7 @@ def test_asks_the_learner_once_in_15_s_of_silence(clock: Clock):
 
 
 def test_a_learner_that_never_answers_in_time_is_given_up_the_third_time(clock: Clock):
-    silent = Silence()
+    silent = StallDetector()
     assert [silent.is_in_vain() for _ in range(6)] == [False, False, True, False, False, True]
     silent.is_in_vain()
     silent.broken()
@@ -69,17 +69,20 @@ def test_a_learner_that_never_answers_in_time_is_given_up_the_third_time(clock: 
     ],
 )
 def test_finds_no_loss_if_the_learner_is_busy(told: JoinAgreement, known: dict[str, object], clock: Clock):
-    assert find_loss(Silence(), told, **known) == ""
+    assert find_loss(StallDetector(), told, **known) == ""
 
 
 def test_names_the_lost_message(clock: Clock):
-    assert find_loss(Silence(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
-    assert find_loss(Silence(), answer(acknowledged_sequence=6, awaiting_s=1.0)) == "the acknowledgement of rollout 6"
-    assert find_loss(Silence(), answer(), is_open=False) == "the first answer on the rollout stream"
+    assert find_loss(StallDetector(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
+    assert (
+        find_loss(StallDetector(), answer(acknowledged_sequence=6, awaiting_s=1.0))
+        == "the acknowledgement of rollout 6"
+    )
+    assert find_loss(StallDetector(), answer(), is_open=False) == "the first answer on the rollout stream"
 
 
 def test_finds_a_lost_policy_that_the_last_answer_announced(clock: Clock):
-    silent = Silence()
+    silent = StallDetector()
     assert find_loss(silent, answer(policy_version=8)) == ""
     assert find_loss(silent, answer(policy_version=9), policy_version=8) == ""
     assert find_loss(silent, answer(policy_version=9), policy_version=8) == "version 9 of the policy"
@@ -88,7 +91,7 @@ def test_finds_a_lost_policy_that_the_last_answer_announced(clock: Clock):
 
 
 def test_allows_twice_the_silence_after_each_loss(clock: Clock):
-    silent = Silence()
+    silent = StallDetector()
     assert find_loss(silent, answer(awaiting_s=15.0))
     assert not find_loss(silent, answer(awaiting_s=29.0))
     assert find_loss(silent, answer(awaiting_s=30.0))

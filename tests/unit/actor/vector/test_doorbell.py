@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from rollcast.actor.vector import bell
-from rollcast.actor.vector.bell import N_WORDS, Bell, PeerGoneError, Word, hear_any
+from rollcast.actor.vector import doorbell
+from rollcast.actor.vector.doorbell import N_WORDS, Doorbell, PeerGoneError, WordIndex, hear_any
 
 
 @pytest.fixture(params=[True, False], ids=["stores in order", "the bell orders"])
 def order(request, monkeypatch):
-    monkeypatch.setattr(bell, "_STORES_IN_ORDER", request.param)
+    monkeypatch.setattr(doorbell, "_STORES_IN_ORDER", request.param)
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def pair(order):
     words = memoryview(bytearray(2 * N_WORDS * 8)).cast("q")
     ours, theirs = multiprocessing.Pipe()
     never, sentinel = os.pipe()
-    yield Bell(words, 1, ours, never), Bell(words, 1, theirs), words, ours, theirs, sentinel
+    yield Doorbell(words, 1, ours, never), Doorbell(words, 1, theirs), words, ours, theirs, sentinel
     for connection in (ours, theirs):
         connection.close()
     os.close(never), os.close(sentinel)
@@ -32,7 +32,7 @@ def test_what_is_told_is_heard(pair):
         assert worker.hear(number - 1, 1.0)
         worker.tell(number)
         assert parent.hear(number - 1, 1.0)
-    assert words[N_WORDS + Word.COMMAND] == words[N_WORDS + Word.DONE] == 199
+    assert words[N_WORDS + WordIndex.COMMAND] == words[N_WORDS + WordIndex.DONE] == 199
     assert not any(words[:N_WORDS]), "worker 0's"
 
 
@@ -42,7 +42,7 @@ def test_whoever_sleeps_is_woken(pair):
     def serve():
         for number in range(1, 20):
             worker.hear(number - 1)
-            words[N_WORDS + Word.RESULT] = number
+            words[N_WORDS + WordIndex.RESULT] = number
             worker.tell(number)
 
     thread = threading.Thread(target=serve)
@@ -50,9 +50,9 @@ def test_whoever_sleeps_is_woken(pair):
     for number in range(1, 20):
         parent.tell(number)
         assert parent.hear(number - 1, 10.0)
-        assert words[N_WORDS + Word.RESULT] == number
+        assert words[N_WORDS + WordIndex.RESULT] == number
     thread.join()
-    assert not words[N_WORDS + Word.PARENT_SLEEPS]
+    assert not words[N_WORDS + WordIndex.PARENT_SLEEPS]
 
 
 def test_time_runs_out(pair):
@@ -85,27 +85,27 @@ def test_the_first_of_several(pair):
     words = memoryview(bytearray(2 * N_WORDS * 8)).cast("q")
     ours, theirs = multiprocessing.Pipe()
     never, sentinel = os.pipe()
-    other = Bell(words, 0, ours, never)
+    other = Doorbell(words, 0, ours, never)
     worker.tell(1)
     worker.ring()
     assert hear_any([(other, 0), (parent, 0)], 5.0) == [1]
     assert parent.has_changed(0)
     assert not other.has_changed(0)
-    timer = threading.Timer(0.02, lambda: Bell(words, 0, theirs).tell(1))
+    timer = threading.Timer(0.02, lambda: Doorbell(words, 0, theirs).tell(1))
     timer.start()
     parent.hear(0)
     assert hear_any([(other, 0)], 5.0) == [0]
     timer.join()
-    assert not words[Word.PARENT_SLEEPS]
-    # a bell from an earlier wait
-    Bell(words, 0, theirs).ring()
+    assert not words[WordIndex.PARENT_SLEEPS]
+    # a doorbell from an earlier wait
+    Doorbell(words, 0, theirs).ring()
     assert hear_any([(other, 1)], 0.05) == []
     ours.close(), theirs.close(), os.close(never), os.close(sentinel)
 
 
 def test_long_waits_are_not_looked_for(pair, monkeypatch):
     parent, *_ = pair
-    monkeypatch.setattr(bell, "_STORES_IN_ORDER", True)
+    monkeypatch.setattr(doorbell, "_STORES_IN_ORDER", True)
     spins = []
     monkeypatch.setattr(parent, "_spin", lambda seen, deadline: spins.append(seen))
     for _ in range(64):

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from rollcast.services.joining.join import JoinOffer
 
 
-class ActorHomes(Protocol):
+class ActorAssignment(Protocol):
     """The division of a run's actors among its learners, as one of them knows it. Any thread may call."""
 
     @property
@@ -31,8 +31,8 @@ class ActorHomes(Protocol):
         """Notes that an actor is here: from now on every learner of the run sends it here."""
 
 
-class OneHome:
-    """The homes of a run with one learner, which takes every actor."""
+class OneLearner:
+    """The assignment of a run with one learner, which takes every actor."""
 
     rank = 0
     n_ranks = 1
@@ -46,4 +46,4 @@ class OneHome:
         """Does nothing."""
 
 
-ONE_HOME: Final = OneHome()
+ONE_LEARNER: Final = OneLearner()

@@ -16,7 +16,7 @@ ASK_TIMEOUT_S = 2.0
 _MAX_IN_VAIN = 3
 
 
-class Silence:
+class StallDetector:
     """A clock of the silence on a stream. Every call needs the connection's lock.
 
     After each loss that was found, the learner may be silent for twice as long: it may only be slow.

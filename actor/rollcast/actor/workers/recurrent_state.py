@@ -10,7 +10,7 @@ from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.services.spaces.spaces import Observation
 
 
-class Carried:
+class CarriedState:
     """The memory that a policy has of a vector's environments: recurrent states, and the last frames.
 
     With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition: the old memory

@@ -1,26 +1,26 @@
 import pytest
 
-from rollcast.learner.ranks.homes import RankHomes, part_rank
+from rollcast.learner.ranks.assignment import RankAssignment, part_rank
 from rollcast.services.errors import NotReadyError, RankLostError
 from rollcast.services.joining.join import ActorRole
 from tests.integration.learner_fakes import offer
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 
-def make_homes(n_ranks: int = 2) -> list[RankHomes]:
+def make_homes(n_ranks: int = 2) -> list[RankAssignment]:
     texts: dict[str, str] = {}
-    homes = [RankHomes(BoardInMemory(rank, n_ranks, texts)) for rank in range(n_ranks)]
-    for own in homes:
+    assignment = [RankAssignment(BoardInMemory(rank, n_ranks, texts)) for rank in range(n_ranks)]
+    for own in assignment:
         own.serve_at([f"host:{rank}" for rank in range(n_ranks)])
-    return homes
+    return assignment
 
 
 def test_new_actors_are_spread_over_the_ranks_whichever_they_dial():
-    homes, n_taken = make_homes(3), [0, 0, 0]
+    assignment, n_taken = make_homes(3), [0, 0, 0]
     for i in range(9):
-        address = homes[1].elsewhere(offer(f"a{i}"), n_taken[1])
+        address = assignment[1].elsewhere(offer(f"a{i}"), n_taken[1])
         rank = 1 if address is None else int(address.removeprefix("host:"))
-        homes[rank].took(f"a{i}")
+        assignment[rank].took(f"a{i}")
         n_taken[rank] += 1
     assert n_taken == [3, 3, 3]
 
@@ -42,7 +42,7 @@ def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
 
 def test_an_actor_that_comes_back_and_that_no_rank_knows_is_divided_anew_once_all_serve():
     texts: dict[str, str] = {}
-    first, second = (RankHomes(BoardInMemory(rank, 2, texts)) for rank in range(2))
+    first, second = (RankAssignment(BoardInMemory(rank, 2, texts)) for rank in range(2))
     with pytest.raises(NotReadyError, match="ranks of this run, one of which may know this actor, are starting"):
         first.elsewhere(offer("known", incarnation=2), 0)
     second.took("known")
@@ -67,9 +67,9 @@ def test_evaluators_are_those_of_rank_0():
 
 
 def test_a_rank_that_does_not_serve_yet_is_waited_for():
-    homes = RankHomes(BoardInMemory(0, 2, {}))
+    assignment = RankAssignment(BoardInMemory(0, 2, {}))
     with pytest.raises(NotReadyError, match="rank 1 of this run, which takes this actor, is starting"):
-        homes.elsewhere(offer("a"), 5)
+        assignment.elsewhere(offer("a"), 5)
 
 
 def test_without_the_board_an_actor_stays_where_it_is():
@@ -80,9 +80,9 @@ def test_without_the_board_an_actor_stays_where_it_is():
         def noted(self, key: str) -> str | None:
             raise RankLostError("the store is gone; expected it; look at the log")
 
-    homes = RankHomes(Lost(0, 2, {}))
-    homes.took("a")
-    assert homes.elsewhere(offer("a"), 5) is None
+    assignment = RankAssignment(Lost(0, 2, {}))
+    assignment.took("a")
+    assert assignment.elsewhere(offer("a"), 5) is None
 
 
 def test_names_of_a_checkpoint_are_divided_among_another_number_of_ranks():
@@ -95,16 +95,16 @@ def test_names_of_a_checkpoint_are_divided_among_another_number_of_ranks():
 @pytest.mark.parametrize("said", ["999", "2", "-1", "one", "1" * 5000])
 def test_a_home_that_is_no_rank_is_none(said: str):
     texts = {"home/a": said}
-    homes = RankHomes(BoardInMemory(0, 2, texts))
-    homes.serve_at(["host:0", "host:1"])
-    assert homes.elsewhere(offer("a"), 5) == "host:1", "as a new one"
+    assignment = RankAssignment(BoardInMemory(0, 2, texts))
+    assignment.serve_at(["host:0", "host:1"])
+    assert assignment.elsewhere(offer("a"), 5) == "host:1", "as a new one"
 
 
 def test_an_actor_is_sent_only_where_the_ranks_said_at_the_start_that_they_are():
     texts = {"home/a": "1", "address/1": "evil:1"}
-    homes = RankHomes(BoardInMemory(0, 2, texts))
+    assignment = RankAssignment(BoardInMemory(0, 2, texts))
     with pytest.raises(NotReadyError, match="rank 1 of this run, which takes this actor, is starting"):
-        homes.elsewhere(offer("a"), 0)
-    homes.serve_at(["host:0", "host:1"])
+        assignment.elsewhere(offer("a"), 0)
+    assignment.serve_at(["host:0", "host:1"])
     texts["address/1"] = "evil:1"
-    assert homes.elsewhere(offer("a"), 0) == "host:1"
+    assert assignment.elsewhere(offer("a"), 0) == "host:1"
