@@ -1,23 +1,10 @@
 """Actors that dial in from other processes and machines."""
 
-import logging
-import time
-from typing import Final
-
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.actors.missing_actors import await_missing_actors
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
-from rollcast.services.process.printable import printable
-
-logger = logging.getLogger(__name__)
-
-# The longest delay between two attempts of an actor is 5 s, and an attempt takes a moment.
-_LINGER_S: Final = 7.0
-# An actor that has been away for longer than several attempts has ended, or does not reach this machine.
-_MISSING_S: Final = 30.0
-_LOOK_S: Final = 0.05
 
 
 class RemoteDistributedActors(ServedDistributedActors):
@@ -67,21 +54,8 @@ class RemoteDistributedActors(ServedDistributedActors):
         """
         if self._is_serving and not self._training_goes_on:
             self._started().end_training()
-            self._await_missing(self._started().registry)
+            await_missing_actors(self._started().registry, may_end=lambda: self.is_in_a_hurry or self._training_goes_on)
         super().stop()
-
-    def _await_missing(self, registry: ActorRegistry) -> None:
-        deadline = time.monotonic() + _LINGER_S
-        if missing := registry.missing(_MISSING_S):
-            logger.info(
-                "training has ended: waiting up to %.0f s for actors that have lost their connection, to tell them: %s",
-                _LINGER_S,
-                printable(", ".join(missing)),
-            )
-        while registry.missing(_MISSING_S) and not self.is_in_a_hurry and not self._training_goes_on:
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_LOOK_S)
 
     @property
     def leaves_waiting(self) -> bool:

@@ -1,19 +1,14 @@
 """Lets the ranks of a run agree, before each update, on what comes next."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
 import torch
 
-from rollcast.actor.policies.exploration import without_exploration
+from rollcast.learner.ranks.equal_policies import check_equal
 from rollcast.learner.ranks.group import Group
-from rollcast.services.errors import RollcastError
-from rollcast.services.policies.policies import PolicyState
 
-# A digest travels as numbers of so many bytes, which a float64 holds exactly.
-_DIGEST_BYTES: Final = 6
 # A rank tells the others so many returns in a round: as many as the mean return has.
 MAX_RETURNS: Final = 100
 
@@ -111,7 +106,7 @@ class RankRounds:
         own[len(_FIELDS) : len(_FIELDS) + len(returns)] = torch.tensor(returns, dtype=torch.float64)
         rows = self._group.gather(own, f"the states of all ranks before update round {self._n_rounds}").tolist()
         states = [dict(zip(_FIELDS, row[: len(_FIELDS)], strict=True)) for row in rows]
-        self._compare([int(other["digest"]) for other in states])
+        check_equal([int(other["digest"]) for other in states], self._n_rounds)
         return Round(
             has_batch=any(other["has_batch"] for other in states),
             env_steps=int(sum(other["env_steps"] for other in states)),
@@ -130,28 +125,3 @@ class RankRounds:
             ),
             largest_weight=max(other["largest_weight"] for other in states),
         )
-
-    def _compare(self, digests: Sequence[int]) -> None:
-        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-        if other:
-            differing = (
-                f"{'ranks' if len(other) > 1 else 'rank'} {', '.join(map(str, other))} of {len(digests)} no longer "
-            )
-            differing += "have" if len(other) > 1 else "has"
-            raise RollcastError(
-                f"before update round {self._n_rounds} the policies of the ranks differ: {differing} the policy of "
-                "rank 0; expected equal parameters after every update; use the same hardware, torch and "
-                "--torch-threads for all ranks, and resume from the last checkpoint"
-            )
-
-
-def policy_digest(state: PolicyState) -> int:
-    """Returns a digest of a policy's weights and moments, which a float64 holds exactly; never 0.
-
-    The exploration of actors is left out: it depends on how full the buffer of each rank is.
-    """
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for name, array in sorted(without_exploration(state).items()):
-        digest.update(name.encode())
-        digest.update(array.tobytes())
-    return int.from_bytes(digest.digest(), "big") or 1

@@ -11,8 +11,9 @@ from torch import Tensor
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, SaveExperience
+from rollcast.learner.ranks.equal_policies import policy_digest
 from rollcast.learner.ranks.ranks import Ranks
-from rollcast.learner.ranks.rounds import RankState, Round, policy_digest
+from rollcast.learner.ranks.rounds import RankState, Round
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.rank_checkpoints import AgreedCheckpoints
 from rollcast.services.errors import (

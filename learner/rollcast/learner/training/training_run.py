@@ -24,6 +24,7 @@ from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from rollcast.learner.devices.generators import seed_global_generators
 from rollcast.learner.devices.precision import UpdateArithmetic
+from rollcast.learner.devices.torch_threads import choose_torch_threads
 from rollcast.learner.durable.rollouts import refuse_leftovers
 from rollcast.learner.health.doctor import LearningDoctor
 from rollcast.learner.health.rules import Record
@@ -49,7 +50,6 @@ from rollcast.learner.training.run_parts import (
     batch_line,
     batch_size,
     capture_updates,
-    choose_torch_threads,
     load_initial_data,
     make_algorithm,
     make_arithmetic,

@@ -9,8 +9,9 @@ from google.protobuf.message import DecodeError
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import DamagedMessageError, RollcastError, UnreadableMessageError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
-from rollcast.services.joining.activity_codec import ActivityRate, activity_from_proto
+from rollcast.services.joining.activity_codec import activity_from_proto
 from rollcast.services.joining.failure_codec import failure_from_proto
+from rollcast.services.limits.activity_rate import ActivityRate
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.assembler import Hold, RolloutAssembler
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress

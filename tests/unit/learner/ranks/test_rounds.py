@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.learner.ranks.equal_policies import policy_digest
 from rollcast.learner.ranks.group import Group
-from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round, policy_digest
+from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round
 from rollcast.services.errors import RollcastError
 
 

@@ -6,13 +6,13 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.devices.torch_threads import choose_torch_threads
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import (
     batch_line,
     batch_size,
     capture_updates,
-    choose_torch_threads,
     make_algorithm,
     make_arithmetic,
     make_replay_buffers,

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError, LimitExceededError
 from rollcast.services.joining.activity import ActingState, ActorActivity
-from rollcast.services.joining.activity_codec import ActivityRate, activity_from_proto, activity_to_proto
+from rollcast.services.joining.activity_codec import activity_from_proto, activity_to_proto
+from rollcast.services.limits.activity_rate import ActivityRate
 from rollcast.v1 import rollout_pb2
 
 N_STATES = len(ActingState)
