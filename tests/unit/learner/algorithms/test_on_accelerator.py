@@ -136,7 +136,7 @@ def without_noise(algorithm: Algorithm) -> dict[str, np.ndarray]:
 
 def reseed(algorithm: Algorithm) -> None:
     for learner in getattr(algorithm, "_learners", {"": algorithm}).values():
-        if (generator := getattr(learner, "_generator", None)) is not None:
+        if (generator := getattr(getattr(learner, "_surrogate", learner), "_generator", None)) is not None:
             generator.manual_seed(3)
 
 
