@@ -3,10 +3,11 @@
     make benchmark-first-contact [ONLY="cartpole pendulum"] [ARGS="--seeds 3 --algorithms ppo,appo,sb3-ppo"]
 
 A run is `rollcast train --env-id ... --algorithm ... --total-steps ... --seed ...` and nothing else, but for a memory
-where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`. Both take the same steps: as many as fit into
-about a minute of one core, fewer for algorithms with a replay buffer, which compute longer for each. Afterwards the
-last policy plays 20 episodes with its likeliest actions and 20 with drawn ones, from seeds that training did not have;
-the better mean counts, for both systems. A run that fails counts, with its reason.
+and its first settings in docs/algorithms.md where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`.
+Both take the same steps: as many as fit into about a minute of one core, fewer for algorithms with a replay buffer,
+which compute longer for each. Afterwards the last policy plays 20 episodes with its likeliest actions and 20 with drawn
+ones, from seeds that training did not have; the better mean counts, for both systems. A run that fails counts, with its
+reason.
 
 Each run is written to the file of results as soon as it has ended, and the next call leaves out what is there.
 """
@@ -49,7 +50,7 @@ class Task:
         random: The mean return of random actions, over 40 episodes; runs below it are counted.
         solved: The mean return from which on it is solved; None: nobody says.
         env_kwargs: Keyword arguments of the environment.
-        options: What a newcomer must say besides.
+        options: What a newcomer must say besides, by algorithm.
         peer_env_id: The environment of peers, if it is another one; empty: none of theirs fits.
     """
 
@@ -60,11 +61,15 @@ class Task:
     random: float
     solved: float | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    options: Sequence[str] = ()
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     peer_env_id: str | None = None
 
 
-_MEMORY: Final = ("--recurrence", "lstm")
+_MEMORY: Final = {
+    "impala": ("--recurrence", "gru"),
+    "ppo": ("--recurrence", "gru", "--ppo.learning-rate", "3e-3", "--ppo.entropy-cost", "0.01"),
+    "appo": ("--recurrence", "gru", "--appo.learning-rate", "3e-3", "--appo.entropy-cost", "0.01"),
+}
 TASKS: Final = {
     "cartpole": Task(env_id="CartPole-v1", steps=100_000, dear_steps=30_000, random=23, solved=475),
     "acrobot": Task(env_id="Acrobot-v1", steps=100_000, dear_steps=30_000, random=-500, solved=-100),
@@ -146,7 +151,7 @@ def train_ours(task: Task, algorithm: str, seed: int, folder: Path) -> dict[str,
     """Trains and evaluates with rollcast's commands; returns the mean returns by the kind of actions."""
     run, figures = folder / "run", folder / "figures.json"
     steps = task.dear_steps if algorithm in FROM_REPLAY else task.steps
-    options = task.options if algorithm != "r2d2" else ()
+    options = task.options.get(algorithm, ())
     command = [sys.executable, "-m", "rollcast.learner"]
     environment = ["--env-id", task.env_id, "--env-kwargs", json.dumps(dict(task.env_kwargs))]
     subprocess.run(
