@@ -118,7 +118,7 @@ TASKS: Final = {
     "repeat-previous": Task(
         env_id=f"{TASKS_MODULE}:RepeatPrevious",
         options=_MEMORY,
-        steps=150_000,
+        steps=250_000,
         dear_steps=30_000,
         random=12.7,
         solved=45,

@@ -388,7 +388,8 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which needs root")
 def test_certificates_belong_to_whoever_has_the_checkout(compose_command, images, tmp_path):
     for name in ("docker-compose.yml", "deploy/compose/tls.yml"):
-        shutil.copy(ROOT / name, tmp_path)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
         os.chown(tmp_path / name, 12345, 12346)
     command = [*compose_command, "-p", own_name()]
     for file in ("docker-compose.yml", "deploy/compose/tls.yml"):

@@ -16,7 +16,18 @@ from tests.processes import completed, ended, free_port, refused, running
 
 SHORT = json.dumps({"max_num_frames_per_episode": 240})
 GAME = ("--env-id", "ALE/Breakout-v5", "--atari", "--env-kwargs", SHORT)
-SMALL = ("--n-rollout-steps", 8, "--envs-per-actor", 2, "--batch-size", 2, "--stop-return", 1e9)
+SMALL = (
+    "--algorithm",
+    "impala",
+    "--n-rollout-steps",
+    8,
+    "--envs-per-actor",
+    2,
+    "--batch-size",
+    2,
+    "--stop-return",
+    1e9,
+)
 
 
 @pytest.mark.slow

@@ -256,7 +256,9 @@ class TestNode:
         assert session["stateDifference"] < 1e-5
         for batch in batches:
             columns = batch.substeps[FLAT_SUBSTEP]
-            replayed = algorithm._forward(batch, columns).log_prob.detach().view_as(columns.log_prob)
+            networks = algorithm._networks
+            forward = networks.forward(batch, columns, networks.observations(batch, columns))
+            replayed = forward.log_prob.detach().view_as(columns.log_prob)
             np.testing.assert_allclose(replayed, columns.log_prob, atol=1e-5)
             assert columns.log_prob.std() > 0.01
         assert sum(int((batch.terminated | batch.truncated).sum()) for batch in batches) > 4

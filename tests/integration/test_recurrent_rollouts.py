@@ -176,7 +176,8 @@ def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind
         batch = batch_of(rollout, learning.spaces, learning.spec)
         (columns,) = batch.substeps.values()
         with torch.no_grad():
-            values = algorithm._forward(batch, columns).values
+            networks = algorithm._networks
+            values = networks.forward(batch, columns, networks.observations(batch, columns)).values
             expected = _values_one_by_one(algorithm, batch)
         used = torch.cat([batch.valid.flatten(), torch.ones(len(values) - batch.valid.numel(), dtype=torch.bool)])
         if mode is AutoresetMode.NEXT_STEP:
@@ -193,7 +194,7 @@ def _values_one_by_one(algorithm: Impala, batch: Batch) -> torch.Tensor:
 
     def step(observation: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _, after = algorithm.policy.step({"": observation[None]}, state)
-        return algorithm._critic({"": observation[None]}, after)[0], after
+        return algorithm._networks.critic({"": observation[None]}, after)[0], after
 
     for b in range(B):
         state, has_reset_row = columns.initial_state[b : b + 1], False

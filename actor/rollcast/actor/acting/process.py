@@ -53,22 +53,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = ActorSettings.from_command_line(program, sys.argv[1:] if arguments is None else arguments)
         log_to_stderr(settings.log_level)
-        return act(settings, sys.stdout)
+        return act(settings, sys.stderr, program=program)
     except ConfigurationError as error:
         sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
         return bad_settings_exit_code(os.environ)
-    except RollcastError as error:
-        sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
-        return 1
 
 
-def act(settings: ActorSettings, output: IO[str]) -> int:
-    """Runs an actor until training ends or a signal comes; returns the exit code, 0.
+def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast actor") -> int:
+    """Runs an actor until training ends or a signal comes.
+
+    Args:
+        settings: The settings.
+        output: Not used: an actor logs.
+        program: The name of the command, for messages.
+
+    Returns:
+        The exit code: 0 after the end of training or a signal, 1 after an error, which is printed to stderr. Its
+        traceback is not: the learner has it.
 
     Raises:
-        RollcastError: As `run_actor`, unless a signal came before.
+        ConfigurationError: See `run_actor`.
     """
-    del output  # it logs
+    del output
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -80,9 +86,12 @@ def act(settings: ActorSettings, output: IO[str]) -> int:
         signal.signal(number, on_signal)
     try:
         run_actor(settings, stop)
+    except ConfigurationError:
+        raise
     except RollcastError as error:
-        if isinstance(error, ConfigurationError) or not stop.is_set():
-            raise
+        if not stop.is_set():
+            sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
+            return 1
     return 0
 
 

@@ -65,6 +65,6 @@ class StepWatchdog:
     def _look(self) -> None:
         since = self._since
         if since is not None and (passed := time.monotonic() - since) > self._timeout_s:
-            self._watch.close()
+            self._watch.stop()
             frame = sys._current_frames().get(self._acting_thread)
             self._on_hang(passed, "".join(traceback.format_stack(frame)))

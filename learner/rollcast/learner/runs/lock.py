@@ -136,7 +136,7 @@ class _Owner:
             if _owners(self._folder)[-1:] == [self._number]:
                 os.utime(self._path)
                 return
-            self._beats.close()
+            self._beats.stop()
             logger.critical(
                 "another process has taken %s: this one gave no sign of life for %.0f s; expected one every "
                 "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",

@@ -15,7 +15,7 @@ class PeriodicThread:
     It keeps to the clock: the time that the function takes does not add up. It does not keep the process.
 
     Args:
-        function: Called each time; it may call `close` to end the thread. An error that it raises ends the thread.
+        function: Called each time; it may call `stop` to end the thread. An error that it raises ends the thread.
         interval_s: The seconds between two calls; the first call comes at once.
         name: The thread's name, without "rollcast-".
     """
@@ -37,10 +37,14 @@ class PeriodicThread:
         """Starts the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends the thread, and waits up to 10 s for a call that runs; from the function itself, it does not wait."""
+    def stop(self) -> None:
+        """Ends the thread after the call that runs, without a wait."""
         self._closed.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+
+    def close(self) -> None:
+        """Ends the thread, and waits up to 10 s for a call that runs."""
+        self.stop()
+        if self._thread.is_alive():
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:

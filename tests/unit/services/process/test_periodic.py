@@ -30,7 +30,7 @@ def test_its_function_can_end_it():
     def call() -> None:
         calls.append(len(calls))
         if len(calls) == 3:
-            thread.close()
+            thread.stop()
 
     thread = PeriodicThread(call, 0.01, name="thrice")
     with thread:
