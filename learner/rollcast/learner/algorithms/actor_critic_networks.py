@@ -21,7 +21,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 # The metrics of a step of the optimiser that are watched, in the order of `watch_of`.
 STEP_METRICS: Final = ("policy_loss", "value_loss", "entropy", "policy_grad_norm", "critic_grad_norm")
 
-# What a critic has learnt depends on them; older checkpoints, which lack them, had none.
+# Settings that decide what a critic learns; older checkpoints, which lack them, had none.
 CRITIC_SETTINGS: Final = {"normalize_rewards": False, "share_torso": False}
 
 

@@ -16,6 +16,7 @@ from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.batch import Batch
 from rollcast.learner.ranks.empty_batch import empty_batch
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.replay.replay import ReplayStatus
 
 
@@ -127,9 +128,20 @@ class ExperienceSource(ABC):
         """
         del batch, priorities
 
-    @abstractmethod
     def empty_batch(self, device: str) -> Batch:
-        """Returns a batch with the shapes of those of `next`, and without any transition; see `empty_batch`."""
+        """Returns a batch with the shapes of those of `next`, and without any transition: what a rank without data has.
+
+        Args:
+            device: The device for the batch.
+
+        Raises:
+            ConfigurationError: The source does not override this, so it cannot be one of several ranks.
+        """
+        del device
+        raise ConfigurationError(
+            f"{type(self).__name__} with several ranks: it makes no batch for a rank without data; expected a source "
+            "that overrides empty_batch; train with one rank"
+        )
 
     def replay_status(self) -> ReplayStatus | None:
         """Returns how the replay buffer stands, and who waits for it; None if there is none. Any thread may call."""

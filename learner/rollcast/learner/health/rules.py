@@ -56,7 +56,7 @@ _UNBOUNDED: Final = 1e30
 # The algorithms that learn from a step once or a few times, and the steps a second below which steps are dear.
 _LEARN_ONCE: Final = ("impala", "ppo", "appo")
 _DEAR: Final = 100.0
-# How fast steps are is known early; the first record's time is also that in which actors start.
+# The speed of steps is known early; the first record's time is also that in which actors start.
 _MIN_SPEEDS: Final = 2
 
 

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 # The time that the evaluations under way may take when training has run out of steps, and between two looks at them.
 _LAST_EVALUATIONS_S: Final = 60.0
 _LOOK_S: Final = 0.05
-# Where ranks wait for each other at last: rank 0 may serve what connects them.
+# The last place at which ranks wait for each other: rank 0 may serve what connects them.
 _END: Final = "the end of all ranks"
 
 
