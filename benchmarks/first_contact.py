@@ -3,7 +3,7 @@
     make benchmark-first-contact [ONLY="cartpole pendulum"] [ARGS="--seeds 3 --algorithms ppo,appo,sb3-ppo"]
 
 A run is `rollcast train --env-id ... --algorithm ... --total-steps ... --seed ...` and nothing else, but for a memory
-and its first settings in docs/algorithms.md where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`.
+and its first settings where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`.
 Both take the same steps: as many as fit into about a minute of one core, fewer for algorithms with a replay buffer,
 which compute longer for each. Afterwards the last policy plays 20 episodes with its likeliest actions and 20 with drawn
 ones, from seeds that training did not have; the better mean counts, for both systems. A run that fails counts, with its

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/dashboard.md from a real run: `python docs/screenshots.py`. Needs Chromium.
+"""Makes the pictures of docs/howto/dashboard.md from a real run: `python docs/screenshots.py`. Needs Chromium.
 
 It trains CartPole-v1 with three actors, one of which steps slowly, and opens the page of that run in a browser.
 """

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 PACKAGES = ("services", "actor", "learner")
 # Pages outside of docs/, and their names in the site.
-NAMES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
+NAMES = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
 LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".proto": "protobuf", ".mjs": "javascript"}
 PICTURES = {".svg", ".png"}
 
@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 def main() -> None:
     """Writes all pages anew."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    sources = [*NAMES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    sources = [*NAMES, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
     linked: set[str] = set()
     for source in sources:
         text = (ROOT / source).read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def main() -> None:
             _write(_page(path), page_of_files(path))
     for package in PACKAGES:
         _write(f"reference/{package}.md", page_of_package(package))
-    _write("modules.md", page_of_modules())
+    _write("development/modules.md", page_of_modules())
 
 
 def _write(page: str, text: str) -> None:

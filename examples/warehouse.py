@@ -1,4 +1,4 @@
-"""A figure of one's own beside the return: how long parcels take, by zone. More on events: docs/statistics.md.
+"""A figure of one's own beside the return: how long parcels take, by zone. More on events: docs/howto/own_metrics.md.
 
     rollcast train --env-id examples.warehouse:make
 

@@ -4,9 +4,20 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+# By name, which no two pages share: a test finds its page in whatever folder it stands.
+PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(name: str) -> str:
+    """Returns the text of the page with a name, such as `limits.md`."""
+    return PAGES[name].read_text(encoding="utf-8")
+
+
+def section_of(name: str, heading: str) -> str:
+    """Returns the section of a page below a heading of the second level."""
+    return text_of(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def blocks(text: str, *languages: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from rollcast.learner import main
+from tests.documents import section_of
 from tests.needs import lacks
 from tests.processes import ROOT
 
@@ -85,7 +86,7 @@ def environment_of(documents: Sequence[Document], component: str) -> dict[str, s
 
 
 def make_secrets(folder: Path) -> Secrets:
-    """Runs the commands of docs/kubernetes.md that make certificates and secrets, without a cluster.
+    """Runs the commands of docs/howto/kubernetes.md that make certificates and secrets, without a cluster.
 
     Args:
         folder: The folder in which the commands are typed.
@@ -94,7 +95,7 @@ def make_secrets(folder: Path) -> Secrets:
         The secrets, as the cluster would have them.
     """
     _needs_kubectl()
-    section = (ROOT / "docs/kubernetes.md").read_text().partition("\n## TLS and tokens\n")[2].partition("\n## ")[0]
+    section = section_of("kubernetes.md", "TLS and tokens")
     secrets: dict[str, dict[str, bytes]] = {}
     for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():

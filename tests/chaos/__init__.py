@@ -1,6 +1,6 @@
 """Injects faults into actors, learners, files, disks, clocks, networks and containers, and checks that nothing is lost.
 
-`make chaos` runs it; docs/chaos.md explains the report. The modules:
+`make chaos` runs it; docs/development/chaos.md explains the report. The modules:
 
     bookkeeping, acting, learning     an environment, an actor and a learner that write down all they do
     ledger, lineage                   the checks: of accepted rollouts, and of the training of learners that die

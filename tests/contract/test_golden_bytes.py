@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,10 @@ from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import history_pb2, policy_pb2, rollout_pb2, space_pb2
 from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
+from tests.documents import PAGES
 from tests.rollouts import assert_same_rollout
 
-DOCS = Path(__file__).parents[2] / "docs/protocol.md"
+DOCS = PAGES["protocol.md"]
 
 
 def golden(name: str) -> bytes:

@@ -6,9 +6,10 @@ import shlex
 
 import pytest
 
+from tests.documents import section_of
 from tests.e2e.conftest import ENDLESS
 from tests.e2e.watch import Watch
-from tests.processes import ROOT, wait_until
+from tests.processes import wait_until
 
 # The first process of rank 1: those that it starts have the same variable, and higher numbers.
 KILL_RANK_1 = "kill -9 $(grep -lxz RANK=1 /proc/[0-9]*/environ | cut -d/ -f3 | sort -n | head -1)"
@@ -35,7 +36,7 @@ def wait_for_both(ranks):
 
 @pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/ddp.yml"}], indirect=True)
 def test_two_ranks_share_the_actors_and_come_back_with_them_when_one_is_killed(compose):
-    section = (ROOT / "docs/ranks.md").read_text().partition("\n## In containers\n")[2]
+    section = section_of("several_learners.md", "In containers")
     lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     files, up, status, down = (shlex.split(line) for line in lines)
     assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/ddp.yml"], "as the project here has them"

@@ -4,9 +4,10 @@ import shlex
 
 import pytest
 
+from tests.documents import section_of
 from tests.e2e.conftest import ENDLESS
 from tests.e2e.watch import Watch
-from tests.processes import ROOT, wait_until
+from tests.processes import wait_until
 
 START_S = 120
 
@@ -32,7 +33,7 @@ def wait_for_rollouts(watch, n_actors):
 
 @pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/relay.yml"}], indirect=True)
 def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
-    section = (ROOT / "docs/relays.md").read_text().partition("\n## In containers\n")[2]
+    section = section_of("relays.md", "In containers")
     lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     files, up, status, down = (shlex.split(line) for line in lines)
     assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/relay.yml"], "as the project has them"

@@ -1,1 +1,1 @@
-"""Hostile input by the million: `python -m tests.fuzz`; docs/hostile_input.md says what it does and found."""
+"""Hostile input by the million: `python -m tests.fuzz`; docs/development/fuzzing.md says what it does and found."""

@@ -18,6 +18,7 @@ from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisode
 from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
 from rollcast.services.server.rpcs import RPCS
+from tests.documents import PAGES
 from tests.integration.learner_fakes import offer
 
 # The part of a deadline that a slow machine may have used before the call arrives.
@@ -29,7 +30,7 @@ REPORT = EvaluationReport(
     learner_nonce=1,
     outcome=PlayedEpisodes(policy_version=1, returns=(1.0,), lengths=(1,), seconds=1.0),
 )
-DOCS, PROTOS = ROOT / "docs/protocol.md", ROOT / "proto/rollcast/v1"
+DOCS, PROTOS = PAGES["protocol.md"], ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
 ENDLESS = {"StreamRollouts", "StreamBundles", "SubscribePolicy", "WatchStatus", "WatchHistory", "Sample"}
 

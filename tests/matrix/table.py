@@ -7,7 +7,7 @@ from tests.matrix.axes import BY_NAME, Value
 from tests.matrix.covering import goes_with
 from tests.matrix.rules import RULES
 
-PAGE: Final = ROOT / "docs" / "algorithms.md"
+PAGE: Final = ROOT / "docs" / "reference" / "support_matrix.md"
 _BEGIN: Final = "<!-- made by `make matrix ARGS=--record` -->\n"
 _END: Final = "<!-- the end of what it made -->\n"
 

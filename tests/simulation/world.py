@@ -342,7 +342,7 @@ class World:
                 life.numbers.append(number)
                 connection.send(_rollout(agreement, sequence, newest[0], number))
                 sequence += 1
-                # One that the learner asks for at least, and one ahead: see docs/protocol.md.
+                # One that the learner asks for at least, and one ahead: see docs/reference/protocol.md.
                 if (n_under_way := connection.drain(0.0)) > 2:
                     raise ScheduleError(f"{n_under_way} rollouts of {process} are under way; at most 2 are documented")
             life.n_acknowledged = len(life.numbers) - connection.drain(0.0)

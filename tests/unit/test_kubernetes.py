@@ -15,6 +15,7 @@ from rollcast.learner.settings.learner import ServingSettings
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.tools.scaling.settings import ScalerSettings
+from tests.documents import text_of
 from tests.manifests import (
     COMPONENTS,
     FOLDER,
@@ -27,7 +28,6 @@ from tests.manifests import (
     overlay,
     pod,
 )
-from tests.processes import ROOT
 
 # the newest three, and one that has been out of support for a while
 VERSIONS = ("1.37", "1.36", "1.35", "1.29")
@@ -261,7 +261,7 @@ def test_changed_setting_replaces_the_pods_that_have_it(tmp_path):
 
 
 def test_kustomization_of_the_docs_is_built(tmp_path):
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    (block,) = re.findall(r"```yaml\n(.*?)```", text_of("kubernetes.md"), re.DOTALL)
     own = yaml.safe_load(block)
     here = os.path.relpath(FOLDER.parent, tmp_path.resolve())
     for name in ("resources", "components"):

@@ -1,4 +1,4 @@
-"""The component `tls`, alone and with `keda`, and the secrets that the commands of docs/kubernetes.md make for it."""
+"""The component `tls`, alone and with `keda`, and the secrets that the documented commands make for it."""
 
 import re
 

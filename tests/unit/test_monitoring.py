@@ -14,6 +14,7 @@ from rollcast.learner.writers.exported_names import exported_name
 from rollcast.learner.writers.metric_names import ALGORITHM_METRICS, EVENT_METRICS, METRICS
 from rollcast.learner.writers.prometheus import PrometheusWriter
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from tests.documents import text_of
 from tests.needs import lacks
 from tests.processes import ROOT
 
@@ -38,7 +39,7 @@ def test_every_metric_that_is_named_is_there(file: str):
 
 def test_every_alert_says_what_is_wrong_and_what_to_do_and_is_in_the_documentation():
     (group,) = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
-    documentation = (ROOT / "docs" / "monitoring.md").read_text()
+    documentation = text_of("monitor.md")
     for rule in group["rules"]:
         assert rule["annotations"].keys() == {"summary", "action"}
         assert rule["labels"]["severity"] in ("warning", "critical")

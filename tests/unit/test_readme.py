@@ -9,11 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from rollcast.tools.commands import COMMANDS
+from tests.documents import PAGES, ROOT, blocks, text_of, without_blocks
 from tests.soak.__main__ import make_parser
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
 
 # Of docker-compose.yml and deploy/stack.yml, not of a process.
 DEPLOYMENT_VARIABLES = {
@@ -40,7 +39,6 @@ FOREIGN_OPTIONS = {
     *("--requeue", "--signal", "--batch", "--mail-type"),
 }
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INVOCATION = re.compile(rf"(?:rollcast|python -m) ({'|'.join(COMMANDS)})\b([^`|#&;\n]*)")
 
 
@@ -62,11 +60,6 @@ def options_of(command: str) -> set[str]:
     return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--config", "--help", "--help-all"}
 
 
-def blocks(text: str, *languages: str) -> list[str]:
-    """The fenced blocks in a page, those of some languages only if any is given."""
-    return [body for language, body in _FENCE.findall(text) if not languages or language in languages]
-
-
 def invocations(text: str) -> list[tuple[str, list[str]]]:
     """`(command, options)` of every call of rollcast in a text."""
     joined = text.replace("\\\n", " ")
@@ -75,10 +68,10 @@ def invocations(text: str) -> list[tuple[str, list[str]]]:
 
 def inline_code(text: str) -> list[str]:
     """Returns the texts between single backticks, outside of fenced blocks."""
-    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", _FENCE.sub("", text))]
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks(text))]
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: page.name)
+@pytest.fixture(params=PAGES.values(), ids=lambda page: page.name)
 def page(request: pytest.FixtureRequest) -> str:
     return request.param.read_text(encoding="utf-8")
 
@@ -93,7 +86,7 @@ class TestReadme:
 
     def test_calls_show_the_client_as_it_is_in_the_examples(self):
         client = (ROOT / "examples" / "client.py").read_text(encoding="utf-8")
-        assert client in blocks((ROOT / "docs" / "calls.md").read_text(encoding="utf-8"), "python")
+        assert client in blocks(text_of("call_api.md"), "python")
 
     def test_is_read_in_ten_minutes(self):
         assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
@@ -126,9 +119,9 @@ class TestCommands:
 
 
 class TestLinks:
-    @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+    @pytest.mark.parametrize("path", PAGES.values(), ids=lambda path: path.name)
     def test_every_relative_link_leads_somewhere(self, path: Path):
-        targets = re.findall(r"\]\(([^)\s]+)\)", _FENCE.sub("", path.read_text(encoding="utf-8")))
+        targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8")))
         for target in (target for target in targets if not target.startswith("https://")):
             file, _, anchor = target.partition("#")
             found = (path.parent / file) if file else path
@@ -139,7 +132,7 @@ class TestLinks:
 
 
 def _anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", without_blocks(path.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -19,15 +19,15 @@ def site() -> types.ModuleType:
 @pytest.mark.parametrize(
     ("source", "link", "expected"),
     [
-        ("README.md", "docs/protocol.md#recordings", "protocol.md#recordings"),
+        ("README.md", "docs/reference/protocol.md#recordings", "reference/protocol.md#recordings"),
         ("README.md", "examples/own_network.py", "files/examples/own_network.py.md"),
         ("README.md", "proto/rollcast/v1", "files/proto/rollcast/v1/index.md"),
         ("README.md", "https://example.org/a.md", "https://example.org/a.md"),
-        ("docs/operations.md", "#trust", "#trust"),
-        ("docs/operations.md", "checkpoints.md", "checkpoints.md"),
-        ("docs/operations.md", "../README.md#speed", "index.md#speed"),
-        ("docs/operations.md", "../benchmarks/soak.svg", "files/benchmarks/soak.svg"),
-        ("benchmarks/README.md", "../docs/chaos.md", "chaos.md"),
+        ("docs/howto/secure.md", "#tls", "#tls"),
+        ("docs/howto/secure.md", "../reference/limits.md", "../reference/limits.md"),
+        ("docs/howto/secure.md", "../../README.md#speed", "../readme.md#speed"),
+        ("docs/howto/secure.md", "../../benchmarks/soak.svg", "../files/benchmarks/soak.svg"),
+        ("benchmarks/README.md", "../docs/development/chaos.md", "development/chaos.md"),
         ("benchmarks/README.md", "soak.svg", "files/benchmarks/soak.svg"),
     ],
 )
@@ -36,8 +36,13 @@ def test_links_lead_to_pages_of_the_site(site: types.ModuleType, source: str, li
 
 
 def test_fenced_blocks_stay_as_they_are(site: types.ModuleType):
-    text = "[a](docs/chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](docs/chaos.md)\n"
-    assert site.with_links(text, "README.md") == "[a](chaos.md)\n```md\n[a](docs/chaos.md)\n```\n[b](chaos.md)\n"
+    text = (
+        "[a](docs/development/chaos.md)\n```md\n[a](docs/development/chaos.md)\n```\n[b](docs/development/chaos.md)\n"
+    )
+    assert (
+        site.with_links(text, "README.md")
+        == "[a](development/chaos.md)\n```md\n[a](docs/development/chaos.md)\n```\n[b](development/chaos.md)\n"
+    )
 
 
 def test_folder_is_shown_file_by_file(site: types.ModuleType):

@@ -1,4 +1,4 @@
-"""Twelve behaviours are where docs/architecture.md says, each in one module."""
+"""Twelve behaviours are where docs/development/architecture.md says, each in one module."""
 
 import ast
 import functools
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import section_of
 from tests.processes import ROOT
 
-SECTION = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## Where is it?\n")[2]
+SECTION = section_of("architecture.md", "Where is it?")
 # | behaviour | `package/room/module` | `name` or `Class.method` |
 ROWS = re.findall(r"^\| ([^|]+) \| `([\w/]+)` \| `([\w.]+)` \|$", SECTION.partition("\n## ")[0], re.MULTILINE)
 

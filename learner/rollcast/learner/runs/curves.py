@@ -75,7 +75,9 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
     if not points:
         tags = sorted({tag for record in records for tag in record} - {_TIME, _ENV_STEPS})
         known = f"expected one of {', '.join(tags)}" if tags else "it has no records yet"
-        raise ConfigurationError(f"{str(run.path)!r} has no values of {metric!r}; {known}; see docs/metrics.md")
+        raise ConfigurationError(
+            f"{str(run.path)!r} has no values of {metric!r}; {known}; see docs/reference/metrics.md"
+        )
     # Several evaluators may report in another order than their policies were due.
     points.sort(key=lambda point: point[0])
     x, y = np.array(points, np.float64).T

@@ -182,7 +182,7 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
 
 def _throttled(status: LearnerStatus) -> Iterator[Finding]:
     for met in status.throttled:
-        advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/operations.md explains the limit")
+        advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/reference/limits.md explains the limit")
         yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
 
 

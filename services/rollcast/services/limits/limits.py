@@ -1,7 +1,7 @@
 """Declares every limit on what a peer may make us hold or do.
 
 An error caused by a limit names it in lower case, `max_rank`, as `RollcastError.limit`; over the wire the name is
-`limit` in the metadata of its google.rpc.ErrorInfo. docs/operations.md has the table.
+`limit` in the metadata of its google.rpc.ErrorInfo. docs/reference/limits.md has the table.
 
 Constants in capitals are part of the contract: both sides rely on them. An operator can change those in `Limits`.
 """

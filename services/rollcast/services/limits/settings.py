@@ -17,7 +17,7 @@ TimeoutSeconds = Annotated[float, Field(gt=0, le=LONGEST_WAIT_S)]
 
 
 class LimitSettings(BaseModel):
-    """Limits on what clients may make a server hold and do; docs/operations.md explains each."""
+    """Limits on what clients may make a server hold and do; docs/reference/limits.md explains each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

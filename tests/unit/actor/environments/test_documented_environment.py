@@ -1,7 +1,4 @@
-"""The environments of docs/environments.md, as they stand there."""
-
-import re
-from pathlib import Path
+"""The environments of the how-to guides, as they stand there."""
 
 import numpy as np
 
@@ -9,13 +6,12 @@ from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.structured import StructuredRolloutWorker
+from tests.documents import blocks, text_of
 
-PAGE = Path(__file__).parents[4] / "docs" / "environments.md"
 
-
-def documented(name: str) -> type:
-    """Returns a class of the page."""
-    programs = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def documented(name: str, page: str) -> type:
+    """Returns a class that a guide shows."""
+    programs = blocks(text_of(page), "python")
     (program,) = (program for program in programs if f"class {name}(" in program)
     names: dict[str, type] = {}
     exec(program, names)
@@ -23,7 +19,7 @@ def documented(name: str) -> type:
 
 
 def test_documented_environment_can_be_played():
-    vector_env = StructuredVectorEnv([documented("ToolBench")] * 2)
+    vector_env = StructuredVectorEnv([documented("ToolBench", "several_agents.md")] * 2)
     policy = RandomPolicy(vector_env.spaces, seed=0)
     policy.load(0, {})
     worker = StructuredRolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=0)
@@ -35,7 +31,7 @@ def test_documented_environment_can_be_played():
 
 
 def test_documented_curriculum_grows_with_the_progress_at_the_next_reset():
-    vector_env = SequentialVectorEnv([documented("Corridor")])
+    vector_env = SequentialVectorEnv([documented("Corridor", "curriculum.md")])
     found = []
     for progress in (None, 0.0, 0.5, 1.0):
         if progress is not None:

@@ -113,7 +113,7 @@ def deliver(on_their_way: list[tuple[IntakeStream, Rollout]]) -> None:
 
 
 def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
-    """Returns the largest age of a rollout in updates, by the rule of docs/algorithms.md."""
+    """Returns the largest age of a rollout in updates, by the rule of docs/explanation/impala.md."""
     # The rest of a rollout that is cut over two batches counts besides.
     left_over = 0 if batch_size % n_envs == 0 else n_envs - 1
     return math.ceil((capacity + n_actors * n_envs + left_over) / batch_size)

@@ -1,4 +1,4 @@
-"""Every tag that is written is listed, every tag that is listed is written, and docs/metrics.md has the same lines."""
+"""Every tag that is written is listed, every tag that is listed is written, and the page of metrics has them all."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from rollcast.learner.writers.metric_names import (
     Metric,
     algorithm_tag,
 )
+from tests.documents import PAGES, text_of
 from tests.every_algorithm import CASES
 from tests.processes import ROOT
 from tests.unit.learner.training.test_trainer import trainer_of
@@ -23,7 +24,7 @@ DOCS = ROOT / "docs"
 
 
 def documented() -> list[str]:
-    return re.findall(r"^\| `[a-z]\S*/\S*` \|.*\|$", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    return re.findall(r"^\| `[a-z]\S*/\S*` \|.*\|$", text_of("metrics.md"), re.MULTILINE)
 
 
 def test_docs_have_a_line_for_every_metric_and_no_other():
@@ -34,7 +35,7 @@ def test_docs_have_a_line_for_every_metric_and_no_other():
 def test_tags_that_other_pages_name_are_listed():
     groups = "train|speed|queue|actors|replay|durable|impala|ppo|appo|dqn|r2d2|sac"
     tags = {metric.tag for metric in ALL}
-    for page in DOCS.glob("*.md"):
+    for page in PAGES.values():
         text = page.read_text()
         if page.name in ("from_sb3.md", "from_rllib.md"):  # the first column holds the other library's words
             text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)

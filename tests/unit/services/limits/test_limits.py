@@ -7,6 +7,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits import limits
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.settings import LimitSettings, ServerLimitSettings
+from tests.documents import text_of
 
 ROOT = Path(__file__).parents[4]
 CONTRACT = sorted(name.lower() for name in vars(limits) if re.match(r"M(AX|IN)_", name))
@@ -37,4 +38,4 @@ def test_rejects_room_below_one_rollout():
 
 @pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
 def test_docs_list_every_limit(name):
-    assert f"| `{name}` |" in (ROOT / "docs/operations.md").read_text()
+    assert f"| `{name}` |" in text_of("limits.md")

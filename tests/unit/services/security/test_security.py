@@ -13,7 +13,7 @@ from rollcast.services.security.tokens import Role
 from rollcast.services.server.rpcs import RPCS
 from rollcast.tools.certificates import make_certificates
 from rollcast.tools.settings import StatusSettings
-from tests.processes import ROOT
+from tests.documents import text_of
 
 TOKEN = "0123456789abcdef-secret"
 
@@ -144,7 +144,7 @@ class TestSettings:
 
 @pytest.mark.parametrize("role", list(Role))
 def test_the_documentation_names_every_call_of_a_role(role: Role):
-    (row,) = re.findall(rf"^\| `{role.value}` \|(.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| `{role.value}` \|(.*)$", text_of("secure.md"), re.MULTILINE)
     calls = {method.rpartition("/")[2] for method, rpc in RPCS.items() if rpc.role is role}
     named = set(re.findall(r"`([A-Z]\w+)`", row.replace("reflection", "`ServerReflectionInfo`")))
     assert named == calls

@@ -12,8 +12,8 @@ from rollcast.services.status.status import ActorState, LearningFinding
 from rollcast.tools.top.frame import _shown_states, frame
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import ACTING
+from tests.documents import text_of
 from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update
-from tests.processes import ROOT
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\nmessage\r漢字" * 9
 
@@ -213,7 +213,7 @@ def test_run_without_relays_shows_nothing_of_them():
 
 
 def blocks_of_the_docs() -> list[list[str]]:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    page = text_of("monitor.md")
     return [block.partition("\n```")[0].splitlines() for block in page.split("```text\n")[1:]]
 
 
