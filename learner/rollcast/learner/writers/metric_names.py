@@ -1,6 +1,6 @@
 """Names every metric that a learner writes to TensorBoard and to `metrics.jsonl`: tag, unit and meaning.
 
-The modules that measure take their tags from here, and the table in docs/reference/metrics.md has the same lines (a test compares
+The modules that measure take their tags from here, and docs/reference/metrics.md has the same lines (a test compares
 the two). Not listed are the values of an environment's own events, `event/name[group]`: their declarations name them.
 """
 
