@@ -155,9 +155,11 @@ class FlatParameters:
         Returns:
             `vector.grad`, `[P]`; overwritten by the next call.
         """
-        gradients = torch.autograd.grad(
-            outputs, self._parameters, output_gradients, allow_unused=True, materialize_grads=True
-        )
+        losses = outputs
+        if output_gradients is not None:
+            loss: Tensor = _Differentiated.apply(*outputs, *output_gradients)  # type: ignore[no-untyped-call]  # torch's
+            losses = [loss]
+        gradients = torch.autograd.grad(losses, self._parameters, allow_unused=True, materialize_grads=True)
         assert self.vector.grad is not None  # set by the constructor
         return self._joined(gradients, out=self.vector.grad)
 
@@ -263,3 +265,23 @@ def make_capturable(optimizer: Optimizer) -> None:
             state["step"] = state["step"].to(parameter.device)
     # torch warns of steps that are not captured, as those before the first capture are.
     vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True
+
+
+class _Differentiated(torch.autograd.Function):
+    """A loss of which only the gradient with respect to some outputs is known.
+
+    `torch.autograd.grad` takes such gradients as `grad_outputs`, too, but then imports sympy at its first call, which
+    takes half a second of every start.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *outputs_and_gradients: Tensor) -> Tensor:  # noqa: ANN401 - torch has no type for it
+        """Returns any number, 0-dim, given the outputs and then the gradient with respect to each."""
+        ctx.save_for_backward(*outputs_and_gradients[len(outputs_and_gradients) // 2 :])
+        return outputs_and_gradients[0].new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch has no type for it
+        """Returns the gradients that `forward` was given, and none with respect to them."""
+        gradients = ctx.saved_tensors
+        return (*gradients, *(None,) * len(gradients))
