@@ -13,11 +13,11 @@ from benchmarks.synthetic_actors import cartpole_spaces
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.learner.queueing import queue
 from rollcast.services.limits import stream_gate
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies import service
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.process import waiting
 from tests.processes import ROOT, environment
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def calls_a_rollout(n_actors: int) -> float:
 
 def test_a_rollout_is_as_much_work_with_200_actors_as_with_20(monkeypatch: pytest.MonkeyPatch):
     # Clocks would count too, and more of them where the machine is slow.
-    for module, name in ((queue, "_CHECK_S"), (service, "_WAIT_S"), (stream_gate, "_LOOK_S")):
+    for module, name in ((waiting, "LOOK_S"), (service, "_WAIT_S"), (stream_gate, "_LOOK_S")):
         monkeypatch.setattr(module, name, NEVER_S)
     # Threads that meet at another moment only add calls: the least of two runs is nearer to the work.
     few, many = (min(calls_a_rollout(n) for _ in range(2)) for n in (FEW, MANY))

@@ -19,13 +19,12 @@ from rollcast.learner.queueing.queue import SliceName
 from rollcast.learner.waiting import WaitLog
 from rollcast.learner.writers import metric_names
 from rollcast.services.errors import NotReadyError, RollcastError
+from rollcast.services.process.waiting import wait_for
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 64 << 20
-# Seconds between two checks whether a waiting thread should go on.
-_LOOK_S: Final = 0.5
 # Seconds from an early checkpoint that did not help to the next; and on a full disk, where most fail.
 _CROWDED_INTERVAL_S: Final = 1.0
 _FULL_DISK_INTERVAL_S: Final = 5.0
@@ -114,7 +113,7 @@ class RolloutLog:
         Args:
             entry: Makes the log's entry of the rollout from its number.
             payload: The rollout, whose arrays must not change before this returns.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
 
         Returns:
             True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the
@@ -124,16 +123,8 @@ class RolloutLog:
             NotReadyError: The disk is full, or has failed.
         """
         with self._changed:
-            began = time.monotonic()
-            while self._is_full() and not self._closing:
-                self._full_since = min(self._full_since, began)
-                what = "a checkpoint that makes room in the write-ahead log, which is at its limit"
-                self._note_wait(f"{what}: {self._use()}", self._full_since)
-                self._ask_if_crowded()
-                self._changed.wait(_LOOK_S)
-                if not is_active():
-                    return False
-            self._full_since = math.inf
+            if not self._wait_for_room(is_active):
+                return False
             if self._closing:
                 return False
             noted = entry(self._next_number)
@@ -205,20 +196,37 @@ class RolloutLog:
                 self._writer = None
                 self._files.end()
 
+    def _wait_for_room(self, is_active: Callable[[], bool]) -> bool:
+        """Waits while the log is at its limit; returns False if the caller has gone. The caller holds the lock."""
+        began = time.monotonic()
+
+        def is_wanted() -> bool:
+            self._full_since = min(self._full_since, began)
+            what = "a checkpoint that makes room in the write-ahead log, which is at its limit"
+            self._note_wait(f"{what}: {self._use()}", self._full_since)
+            self._ask_if_crowded()
+            return is_active()
+
+        if not wait_for(self._changed, lambda: self._closing or not self._is_full(), is_active=is_wanted):
+            return False
+        self._full_since = math.inf
+        return True
+
     def _commit_mine(self, mine: _Waiting, is_active: Callable[[], bool]) -> bool:
         """Waits until this or another thread has written a rollout; returns True if it is on the disk.
 
         The caller holds the lock.
         """
+
+        def is_wanted() -> bool:
+            if self._busy_since is not None:
+                self._note_wait(f"the write-ahead log's disk, {self._folder}", self._busy_since)
+            return is_active()
+
         while not mine.is_done:
             if self._busy_since is None:
                 self._write_all()
-                continue
-            busy_since = self._busy_since
-            self._changed.wait(_LOOK_S)
-            if self._busy_since == busy_since:
-                self._note_wait(f"the write-ahead log's disk, {self._folder}", busy_since)
-            if not mine.is_done and not is_active():
+            elif not wait_for(self._changed, lambda: mine.is_done or self._busy_since is None, is_active=is_wanted):
                 if mine in self._waiting:
                     self._waiting.remove(mine)
                 return False

@@ -113,7 +113,7 @@ class DurableRollouts:
             rollout: The rollout.
             record: Its actor.
             encoder: The encoder of its stream.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
 
         Returns:
             True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from rollcast.learner.queueing.turns import Turn
 from rollcast.services.columns.columns import of_trajectories, take_common
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.waiting import acquire
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.rollouts.statistics import EventValue
-
-# A blocked producer checks so often that its stream is still open. With hundreds of them, that is what waiting costs.
-_CHECK_S = 0.9
 
 
 def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
@@ -188,7 +186,7 @@ class RolloutQueue:
 
         Args:
             rollout: The rollout.
-            is_active: Called now and then during the wait; the wait ends once it returns False.
+            is_active: Called at least every second during the wait; the wait ends once it returns False.
             n_reserved: The trajectories that `reserve` set aside for this rollout, at least its own; 0 if none.
 
         Returns:
@@ -198,7 +196,11 @@ class RolloutQueue:
         is_over.acquire()
         turn = self.offer(rollout, decided=is_over.release, n_reserved=n_reserved)
         if turn.is_in is None:
-            self._wait_for_turn(turn, is_over, is_active)
+            try:
+                acquire(is_over, is_active=is_active)
+            finally:
+                if turn.is_in is None:
+                    self.withdraw(turn)
         return bool(turn.is_in)
 
     def offer(self, rollout: Rollout, *, decided: Callable[[], None], n_reserved: int = 0) -> Turn:
@@ -238,16 +240,6 @@ class RolloutQueue:
                 self._turns.remove(turn)
                 turn.is_in = False
                 self._let_in()
-
-    def _wait_for_turn(self, turn: Turn, is_over: threading.Lock, is_active: Callable[[], bool]) -> None:
-        """Waits until a rollout is in the queue, or will not be. Called without the lock."""
-        try:
-            while is_active():
-                if is_over.acquire(timeout=_CHECK_S):
-                    return
-        finally:
-            if turn.is_in is None:
-                self.withdraw(turn)
 
     def _append(self, rollout: Rollout, arrived_at: float) -> None:
         """Appends a rollout, and wakes the consumer if that is what it waits for. Called with the lock held."""

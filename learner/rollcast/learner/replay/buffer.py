@@ -166,7 +166,7 @@ class ReplayBuffer:
         Args:
             rollout: A rollout of the buffer's spaces and T. It is copied.
             timeout_s: Longest wait for the limiter, in seconds.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
             who: A unique name for a caller that asks again after each refusal: `info` lists it from its first refusal
                 until it is let in.
 
@@ -255,7 +255,7 @@ class ReplayBuffer:
             batch_size: B, at least 1.
             ring: The arrays to gather into, from `make_ring` with the same batch size; None: the buffer's own.
             timeout_s: Longest wait for the limiter, in seconds.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
             who: A unique name for a caller that asks again after each refusal; see `insert`.
 
         Returns:

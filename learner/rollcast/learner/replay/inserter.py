@@ -8,13 +8,11 @@ from collections.abc import Callable
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.services.errors import InvalidRolloutError, NotReadyError
+from rollcast.services.process.waiting import acquire
 from rollcast.services.replay.replay import ACTORS
 from rollcast.services.rollouts.rollouts import Rollout
 
 logger = logging.getLogger(__name__)
-
-# Seconds between two checks whether a thread that waits for its turn should go on.
-_CHECK_S = 0.5
 
 
 class ReplayInserter:
@@ -50,9 +48,8 @@ class ReplayInserter:
             return not self._closed.is_set() and is_active()
 
         turn = self._turns[rollout.substep_key]
-        while not turn.acquire(timeout=_CHECK_S):
-            if not is_wanted():
-                return False
+        if not acquire(turn, is_active=is_wanted):
+            return False
         try:
             return self._insert(rollout, is_wanted)
         except InvalidRolloutError as error:

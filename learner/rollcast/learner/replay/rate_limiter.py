@@ -14,10 +14,8 @@ from typing import Final
 from rollcast.learner.replay.info import LimiterInfo
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.waiting import wait_for
 from rollcast.services.replay.replay import ReplayWaiting
-
-# Seconds between two checks whether a waiting caller should go on.
-_CHECK_S = 0.5
 
 _COUNTERS: Final = ("inserts", "samples", "size", "enough")
 # The largest count that is read from a checkpoint.
@@ -163,7 +161,7 @@ class RateLimiter:
         Args:
             n: Number of entries.
             timeout_s: Longest wait, in seconds.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
             who: A unique name for a caller that asks again after each refusal: it keeps its place, and `info` lists it,
                 from its first refusal until it is let in, gives up, or `stop_waiting` is called. Empty: the wait ends
                 when this method returns.
@@ -182,7 +180,7 @@ class RateLimiter:
         Args:
             n: Number of entries.
             timeout_s: Longest wait, in seconds.
-            is_active: Called every 0.5 s while waiting; the wait ends when it returns False.
+            is_active: Called at least every second while waiting; the wait ends when it returns False.
             who: See `await_insert`.
 
         Returns:
@@ -277,16 +275,14 @@ class RateLimiter:
             # a caller that asks again has waited since its first refusal
             side[key] = replace(wait, since=side[key].since) if key in side else wait
             asks_again = False
+
+            def may() -> bool:
+                return next(iter(side), key) == key and wait.may()
+
             try:
-                while next(iter(side), key) != key or not wait.may():
-                    if not is_active():
-                        return False
-                    left = wait.since + timeout_s - time.monotonic()
-                    if left <= 0:
-                        asks_again = bool(wait.who)
-                        return False
-                    self._changed.wait(min(left, _CHECK_S))
-                return True
+                may_go_on = wait_for(self._changed, may, until=wait.since + timeout_s, is_active=is_active)
+                asks_again = not may_go_on and bool(wait.who) and is_active()
+                return may_go_on
             finally:
                 if not asks_again:
                     side.pop(key, None)

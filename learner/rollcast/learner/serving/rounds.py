@@ -6,9 +6,10 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-# A waiting stream checks so often that it is still open. The first in line looks for those that are late, too.
-_CHECK_S = 0.9
-_FIRST_CHECKS_S = 0.25
+from rollcast.services.process import waiting
+
+# The first stream in line looks so often for rollouts that are late.
+_LATE_LOOK_S: Final = 0.25
 
 # A rollout of the round is late if it takes so many times as long as any that has come, and at least so many seconds.
 _LATE: Final = 3.0
@@ -130,12 +131,15 @@ class Rounds:
 
         Args:
             place: The places.
-            is_active: Called now and then during the wait; the wait ends once it returns False.
+            is_active: Called at least every second during the wait; the wait ends once it returns False.
         """
         is_over = False
         try:
-            while not is_over and is_active():
-                is_over = place.is_over.acquire(timeout=_FIRST_CHECKS_S if self._is_first(place) else _CHECK_S)
+            is_over = waiting.acquire(
+                place.is_over,
+                is_active=is_active,
+                look_s=lambda: _LATE_LOOK_S if self._is_first(place) else waiting.LOOK_S,
+            )
         finally:
             if not is_over:
                 self._give_up(place)

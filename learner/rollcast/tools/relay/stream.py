@@ -10,13 +10,12 @@ from rollcast.services.errors import LimitExceededError, NotReadyError, Rollcast
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.process.waiting import wait_for
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.streams.bundle_link import BundleLink
 from rollcast.services.streams.bundled_stream import Answer
 
-# A thread that waits for the learner looks this often whether its actor is still there.
-_LOOK_S: Final = 1.0
 # Time for the learner to open the stream.
 _OPEN_TIMEOUT_S: Final = 15.0
 
@@ -237,13 +236,11 @@ class RelayedStream:
         with self._changed:
             self._is_waited_for = True
             try:
-                while not is_here() and self._error is None:
-                    if not is_active():
-                        raise NotReadyError(
-                            f"the learner has not answered actor {self.actor_id!r}, which has gone or waited for too "
-                            "long; expected an answer; join again with backoff"
-                        )
-                    self._changed.wait(_LOOK_S)
+                if not wait_for(self._changed, lambda: is_here() or self._error is not None, is_active=is_active):
+                    raise NotReadyError(
+                        f"the learner has not answered actor {self.actor_id!r}, which has gone or waited for too "
+                        "long; expected an answer; join again with backoff"
+                    )
             finally:
                 self._is_waited_for = False
             if not is_here() and self._error is not None:

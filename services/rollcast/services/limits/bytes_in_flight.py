@@ -11,13 +11,12 @@ from typing import Final
 from rollcast.services.errors import NotReadyError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals
+from rollcast.services.process.waiting import wait_for
 
 _log = logging.getLogger(__name__)
 
-# A stream that waits for room checks this often that its caller is still there.
-_LOOK_S: Final = 0.5
-# A wait of this length is noted for the status.
-_NOTED_S: Final = 1.0
+# A stream that waits longer is noted for the status, when it looks next whether its caller is still there.
+_NOTED_S: Final = 0.5
 # A stream that sends fewer bytes of a rollout within `stalled_stream_s` counts as stalled.
 _PROGRESS_BYTES: Final = 64 << 10
 
@@ -151,17 +150,25 @@ class BytesInFlight:
         """Waits in the order of asking. Called with the lock held."""
         self._waiting.append(stream)
         started, noted = time.monotonic(), False
+
+        def may_go_on() -> bool:
+            return self._may_go_on(stream, n_bytes, completes=completes)
+
+        def is_active() -> bool:
+            nonlocal noted
+            if not stream.is_active():
+                return False
+            if not noted and time.monotonic() - started >= _NOTED_S:
+                noted = True
+                self._refusals.note(stream.who, "max_bytes_in_flight")
+            return True
+
         try:
-            while not self._may_go_on(stream, n_bytes, completes=completes):
-                stream.changed.wait(_LOOK_S)
-                if not stream.is_active():
-                    raise NotReadyError(
-                        f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already on their way, and "
-                        "its stream ended; expected it to wait for room; join again with backoff and send it again"
-                    )
-                if not noted and time.monotonic() - started >= _NOTED_S:
-                    noted = True
-                    self._refusals.note(stream.who, "max_bytes_in_flight")
+            if not wait_for(stream.changed, may_go_on, is_active=is_active):
+                raise NotReadyError(
+                    f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already on their way, and "
+                    "its stream ended; expected it to wait for room; join again with backoff and send it again"
+                )
         finally:
             self._waiting.remove(stream)
 

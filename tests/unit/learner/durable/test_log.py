@@ -105,7 +105,7 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk_and_what_comes_meanwhi
 
 
 def test_a_disk_that_hangs_is_told_and_a_stream_that_is_gone_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rollcast.learner.durable.log._LOOK_S", 0.01)
+    monkeypatch.setattr("rollcast.services.process.waiting.LOOK_S", 0.01)
     monkeypatch.setattr("rollcast.learner.durable.log._HANGS_S", 0.0)
     disk = Disk()
     with opened(tmp_path, make_writer=disk.make_writer) as log:
@@ -246,7 +246,7 @@ def test_a_log_on_a_full_disk_asks_for_a_checkpoint_and_uses_the_room_of_what_th
 def test_a_log_at_its_limit_asks_for_a_checkpoint_and_makes_streams_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rollcast.learner.durable.log._LOOK_S", 0.01)
+    monkeypatch.setattr("rollcast.services.process.waiting.LOOK_S", 0.01)
     may_save, asked = threading.Event(), threading.Event()
 
     def checkpoint() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.queueing import queue as queue_module
 from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, queue_capacity
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process import waiting
 from tests.processes import wait_until
 from tests.rollouts import make_rollout
 
@@ -192,7 +192,7 @@ def test_rollout_that_nothing_was_set_aside_for_enters_when_the_consumer_has_loo
 
 def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.MonkeyPatch):
     """A thread asks whether its stream is open each time before it waits, so once if it is never woken for nothing."""
-    monkeypatch.setattr(queue_module, "_CHECK_S", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_S", 60.0)
     queue, n_waiting = RolloutQueue(2), 30
     n_waits = [0] * n_waiting
     queue.put(make_rollout(sequence=1), is_active=always)

@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from rollcast.learner.serving import rounds as rounds_module
 from rollcast.learner.serving.rounds import Place, Rounds
+from rollcast.services.process import waiting
 from tests.processes import wait_until
 
 
@@ -146,7 +146,7 @@ def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
 
 def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatch: pytest.MonkeyPatch):
     """A stream asks whether it is open each time before it waits, so once if it is never woken for nothing."""
-    monkeypatch.setattr(rounds_module, "_CHECK_S", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_S", 60.0)
     rounds = begun(2)
     assert [rounds.book(1).version, rounds.book(1).version] == [1, 1]
     streams = []

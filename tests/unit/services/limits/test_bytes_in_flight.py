@@ -4,10 +4,10 @@ import threading
 import pytest
 
 from rollcast.services.errors import NotReadyError
-from rollcast.services.limits import bytes_in_flight
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
+from rollcast.services.process import waiting
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow
@@ -189,7 +189,7 @@ def test_stream_that_ends_while_waiting_raises(stream):
 
 def test_room_that_comes_free_wakes_only_the_stream_whose_turn_it_is(stream, monkeypatch):
     """A waiting stream asks whether its caller is there each time it wakes up."""
-    monkeypatch.setattr(bytes_in_flight, "_LOOK_S", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_S", 60.0)
     room, n_waiting = BytesInFlight(limits()), 20
     n_woken = [0] * n_waiting
 
@@ -202,12 +202,12 @@ def test_room_that_comes_free_wakes_only_the_stream_whose_turn_it_is(stream, mon
 
     holders = [stream(room, "first")]
     holders[0].hold(10, completes=True)
-    waiting = []
+    holding = []
     for i in range(n_waiting):
         holders.append(stream(room, str(i), is_active=asks(i)))
-        waiting.append(Holder(holders[-1], 10))
+        holding.append(Holder(holders[-1], 10))
         wait_until(lambda i=i: room.n_waiting == i + 1, "the stream waits")
-    for holder, next_one in zip(holders, waiting, strict=False):
+    for holder, next_one in zip(holders, holding, strict=False):
         holder.give_back()
         next_one.join()
     holders[-1].give_back()
