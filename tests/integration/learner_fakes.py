@@ -22,7 +22,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFacts
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
-from rollcast.services.joining.join import JoinAgreement, JoinOffer
+from rollcast.services.joining.join import JoinAgreement, JoinedActor, JoinOffer
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicySpec
@@ -62,6 +62,15 @@ class FakeStream:
     came_alone: list[bool] = field(default_factory=list)
     seen: int = 0
     closes: list[bool] = field(default_factory=list)
+
+    @property
+    def joined(self) -> JoinedActor:
+        return JoinedActor(
+            actor_id=self.actor_id,
+            incarnation=self.incarnation,
+            rollout_shape=self.rollout_shape,
+            activity_interval_s=self.activity_interval_s,
+        )
 
     def received(self, serialized: bytes) -> None:
         pass

@@ -33,10 +33,7 @@ class _BundledIntakeStream:
     def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
         self._stream = stream
         self._answer = answer
-        self.actor_id = stream.actor_id
-        self.incarnation = stream.incarnation
-        self.rollout_shape = stream.rollout_shape
-        self.activity_interval_s = stream.activity_interval_s
+        self.joined = stream.joined
         self._lock = threading.Lock()  # guards the two below, and what else may change in a subclass
         # A thread passes a rollout on. It goes on with the next, or closes the stream, when it has done so.
         self._is_busy = False
@@ -87,7 +84,7 @@ class _BundledIntakeStream:
         except RollcastError as error:
             answer = error
         except Exception as error:  # the relay's other actors go on
-            logger.exception("a rollout of actor %s could not be passed on", self.actor_id)
+            logger.exception("a rollout of actor %s could not be passed on", self.joined.actor_id)
             answer = RollcastError(f"the learner failed on a rollout: {error!r}; expected no error; see its log")
         # Before the stream may be closed: a stream that has ended takes no answer.
         if answer is not None:
@@ -232,7 +229,7 @@ class ThreadedIntakeStream(_BundledIntakeStream):
     def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
         super().__init__(stream, answer)
         self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"rollcast-relayed-{self.actor_id}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"rollcast-relayed-{self.joined.actor_id}", daemon=True).start()
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
         """Hands a rollout to the stream's own thread, which gives the answer.

@@ -25,6 +25,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.joining.join import JoinedActor
 from rollcast.services.limits.limits import ACTIVITY_INTERVAL_S, LONGEST_ACTIVITY_INTERVAL_S
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.codec import RolloutEncoder
@@ -145,13 +146,16 @@ class IntakeStream:
         self._record = record
         self._cancel = cancel
         self._encoder = RolloutEncoder()  # for the log
-        self.actor_id = record.actor_id
-        self.incarnation = record.incarnation
-        self.rollout_shape = parts.rollout_shape.of_envs(record.offer.n_envs)
-        self.activity_interval_s = parts.activity_interval_s(record)
+        self.joined = JoinedActor(
+            actor_id=record.actor_id,
+            incarnation=record.incarnation,
+            rollout_shape=parts.rollout_shape.of_envs(record.offer.n_envs),
+            activity_interval_s=parts.activity_interval_s(record),
+        )
         self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
-        self._n_trajectories = max(self.rollout_shape.step_shape(key)[1] for key in self.rollout_shape.spaces)
+        shape = self.joined.rollout_shape
+        self._n_trajectories = max(shape.step_shape(key)[1] for key in shape.spaces)
         self._credits = StreamCredits(
             parts.destination,
             self._n_trajectories,
@@ -173,7 +177,7 @@ class IntakeStream:
         # ends the actor's lane; None: nobody remembers what it does
         self._disconnect: Callable[[], None] | None = None
         if parts.memory is not None:
-            self._disconnect = parts.memory.connected(self.actor_id, lambda: self.held_since)
+            self._disconnect = parts.memory.connected(self.joined.actor_id, lambda: self.held_since)
 
     def received(self, serialized: bytes) -> None:
         """Does nothing: a learner passes no message on."""
@@ -198,7 +202,7 @@ class IntakeStream:
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
         """Returns the newest policy, for the answer that is sent now, if the actor lacks it and it is small."""
         policy = self._parts.rule.take_policy(
-            self.actor_id, at_least=self._min_policy_version, holds_version=holds_version
+            self.joined.actor_id, at_least=self._min_policy_version, holds_version=holds_version
         )
         if policy is not None:
             # A newer one may be on its way already: it would be sent besides.
@@ -215,7 +219,7 @@ class IntakeStream:
         self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
         wanted, self._wanted_version = self._wanted_version, None
         if wanted is not None:
-            self._parts.rule.want_policy(self.actor_id, wanted)
+            self._parts.rule.want_policy(self.joined.actor_id, wanted)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
         """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
@@ -234,7 +238,7 @@ class IntakeStream:
         """
         if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
             return self.progress()
-        self._parts.rule.pause_policies(self.actor_id)
+        self._parts.rule.pause_policies(self.joined.actor_id)
         if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
             self._ask_for_places()
         return self.progress()
@@ -267,7 +271,7 @@ class IntakeStream:
         """
         if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
             return None
-        self._parts.rule.pause_policies(self.actor_id)
+        self._parts.rule.pause_policies(self.joined.actor_id)
         # Held for a moment at most: this stream was not opened before that of the same actor had let go of it.
         self._record.accepting.acquire()
         turn = None
@@ -298,13 +302,13 @@ class IntakeStream:
         del is_alone
         self._parts.registry.acted(self._record, activity)
         if self._parts.memory is not None:
-            self._parts.memory.acted(self.actor_id, activity)
+            self._parts.memory.acted(self.joined.actor_id, activity)
 
     def fail(self, failure: ActorFailure) -> None:
         """Notes why the actor has failed, and logs it, unless it fails again and again."""
         told = self._parts.registry.failed(self._record, failure)
         if told is not None:
-            logger.error("actor %s failed:%s", self.actor_id, told)
+            logger.error("actor %s failed:%s", self.joined.actor_id, told)
 
     def rejected(self, error: RollcastError) -> None:
         """Counts a rollout that did not fit, and logs it, unless that happens again and again."""
@@ -325,9 +329,9 @@ class IntakeStream:
         if self._disconnect is not None:
             self._disconnect()
         if is_gone and not clean and not self._parts.ended.is_set():
-            logger.warning("actor %s was lost: its connection broke", self.actor_id)
+            logger.warning("actor %s was lost: its connection broke", self.joined.actor_id)
         elif is_gone:
-            logger.info("actor %s left", self.actor_id)
+            logger.info("actor %s left", self.joined.actor_id)
 
     def _awaiting_s(self) -> float:
         since = self._awaiting_since
@@ -346,8 +350,8 @@ class IntakeStream:
             self._credits.acknowledge(rollout.sequence)
         elif not self._parts.ended.is_set():
             raise NotReadyError(
-                f"rollout {rollout.sequence} of actor {self.actor_id!r} was not taken: the learner is stopping, or "
-                "the stream broke while it waited for room; join again with backoff and send it again"
+                f"rollout {rollout.sequence} of actor {self.joined.actor_id!r} was not taken: the learner is stopping, "
+                "or the stream broke while it waited for room; join again with backoff and send it again"
             )
         return is_in
 
@@ -356,7 +360,7 @@ class IntakeStream:
         acknowledged, credit = self._credits.acknowledged, self._credits.credit
         if sequence <= self._last_on_stream:
             raise DuplicateSequenceError(
-                f"actor {self.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; "
+                f"actor {self.joined.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; "
                 "expected each rollout once on a stream, in order; join again"
             )
         if sequence <= acknowledged:
@@ -365,12 +369,13 @@ class IntakeStream:
             return False
         if sequence > credit:
             raise LimitExceededError(
-                f"actor {self.actor_id!r} sent rollout {sequence} but was credited up to {credit}: wait for credit"
+                f"actor {self.joined.actor_id!r} sent rollout {sequence} but was credited up to {credit}: wait for "
+                "credit"
             )
         if sequence != acknowledged + 1:
             raise MissingMessageError(
-                f"actor {self.actor_id!r} sent rollout {sequence} after {acknowledged}: those between are missing; "
-                "join again and send every rollout that is not acknowledged, in order"
+                f"actor {self.joined.actor_id!r} sent rollout {sequence} after {acknowledged}: those between are "
+                "missing; join again and send every rollout that is not acknowledged, in order"
             )
         return True
 
@@ -400,11 +405,11 @@ class IntakeStream:
         if not math.log10(record.n_late).is_integer():
             return
         text = (
-            f"actor {self.actor_id} holds up the others: a rollout took it {time.monotonic() - place.since:.1f} s, and "
-            f"others have played in its place; of such rollouts it has sent {record.n_late}, and those that came after "
-            "the round are dropped. Give it a faster machine or fewer environments, stop it, or train with appo, which "
-            "waits for nobody"
+            f"actor {self.joined.actor_id} holds up the others: a rollout took it "
+            f"{time.monotonic() - place.since:.1f} s, and others have played in its place; of such rollouts it has "
+            f"sent {record.n_late}, and those that came after the round are dropped. Give it a faster machine or fewer "
+            "environments, stop it, or train with appo, which waits for nobody"
         )
         logger.warning(text)
         if self._parts.memory is not None:
-            self._parts.memory.note(EventSeverity.WARNING, text, who=self.actor_id)
+            self._parts.memory.note(EventSeverity.WARNING, text, who=self.joined.actor_id)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
-from rollcast.services.joining.join import JoinAgreement
+from rollcast.services.joining.join import JoinAgreement, JoinedActor
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.process.waiting import wait_for
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
@@ -105,12 +105,14 @@ class RelayedStream:
         self._passed_on = passed_on
         self._closed = closed
         self._policies = policies
-        self.actor_id = agreement.actor_id
-        self.incarnation = agreement.incarnation
-        self.rollout_shape = RolloutShape.played_with(
-            agreement.policy, spaces, agreement.n_rollout_steps, agreement.n_envs
+        self.joined = JoinedActor(
+            actor_id=agreement.actor_id,
+            incarnation=agreement.incarnation,
+            rollout_shape=RolloutShape.played_with(
+                agreement.policy, spaces, agreement.n_rollout_steps, agreement.n_envs
+            ),
+            activity_interval_s=agreement.activity_interval_s,
         )
-        self.activity_interval_s = agreement.activity_interval_s
         self._messages: list[bytes] = []
         # when the next report of the actor's time may go on
         self._report_at = 0.0
@@ -126,7 +128,7 @@ class RelayedStream:
         self._n_awaited = 1
         self._n_answers = 0
         self._is_waited_for = False
-        self._number = bundles.open_stream(self.actor_id, self.incarnation, self._take_answer)
+        self._number = bundles.open_stream(self.joined.actor_id, self.joined.incarnation, self._take_answer)
 
     def received(self, serialized: bytes) -> None:
         """Keeps a message until it is known what it belongs to.
@@ -136,7 +138,7 @@ class RelayedStream:
         """
         if len(serialized) > self._max_message_bytes:
             raise LimitExceededError(
-                f"actor {self.actor_id!r} sent a message of {len(serialized)} bytes; expected at most "
+                f"actor {self.joined.actor_id!r} sent a message of {len(serialized)} bytes; expected at most "
                 f"{self._max_message_bytes}, the max_message_bytes of its agreement; send it in frames",
                 limit="max_message_bytes",
             )
@@ -160,7 +162,7 @@ class RelayedStream:
             RollcastError: The learner has refused the rollout.
         """
         del rollout  # what was sent goes on, not what was read
-        self._policies.pause(self.actor_id)
+        self._policies.pause(self.joined.actor_id)
         self._pass_on()
         return self._await_answer(is_active)
 
@@ -185,11 +187,13 @@ class RelayedStream:
         """
         wanted, self._wanted_version = self._wanted_version, None
         if wanted is not None:
-            self._policies.want(self.actor_id, wanted)
+            self._policies.want(self.joined.actor_id, wanted)
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
         """Returns the relay's newest policy for the answer that is sent now, if the actor lacks it and it is small."""
-        policy = self._policies.take(self.actor_id, at_least=self._min_policy_version, holds_version=holds_version)
+        policy = self._policies.take(
+            self.joined.actor_id, at_least=self._min_policy_version, holds_version=holds_version
+        )
         if policy is not None:
             self._wanted_version = policy.version
         return policy
@@ -204,7 +208,7 @@ class RelayedStream:
             return
         message, now = self._messages.pop(), time.monotonic()
         if now >= self._report_at:
-            self._report_at = now + self.activity_interval_s / 2
+            self._report_at = now + self.joined.activity_interval_s / 2
             self._bundles.send(self._number, [message], is_rollout=False)
 
     def fail(self, failure: ActorFailure) -> None:
@@ -238,8 +242,8 @@ class RelayedStream:
             try:
                 if not wait_for(self._changed, lambda: is_here() or self._error is not None, is_active=is_active):
                     raise NotReadyError(
-                        f"the learner has not answered actor {self.actor_id!r}, which has gone or waited for too "
-                        "long; expected an answer; join again with backoff"
+                        f"the learner has not answered actor {self.joined.actor_id!r}, which has gone or waited for "
+                        "too long; expected an answer; join again with backoff"
                     )
             finally:
                 self._is_waited_for = False

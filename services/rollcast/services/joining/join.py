@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -74,3 +75,20 @@ class JoinAgreement:
     evaluation: EvaluationPlan | None = None
     # The learner of the same run that wants the actor; then nothing else counts. Empty: this one takes it.
     learner_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedActor:
+    """What a learner and an actor have agreed on for one process of the actor, as its streams need it.
+
+    Attributes:
+        actor_id: The actor's name.
+        incarnation: The number of its process.
+        rollout_shape: The shape of its rollouts.
+        activity_interval_s: Seconds between two reports of its time; 0: none.
+    """
+
+    actor_id: str
+    incarnation: int
+    rollout_shape: RolloutShape
+    activity_interval_s: float

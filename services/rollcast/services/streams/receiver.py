@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import DamagedMessageError, RollcastError, UnreadableMessageError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
 from rollcast.services.joining.activity_codec import activity_from_proto
 from rollcast.services.joining.failure_codec import failure_from_proto
+from rollcast.services.joining.join import JoinedActor
 from rollcast.services.limits.activity_rate import ActivityRate
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.rollouts.assembler import Hold, RolloutAssembler
@@ -73,20 +73,8 @@ class RolloutStream(Protocol):
     """One actor's open stream as the learner sees it. Called from the one thread that serves the stream."""
 
     @property
-    def actor_id(self) -> str:
-        """The actor's name."""
-
-    @property
-    def incarnation(self) -> int:
-        """The number of the actor's process."""
-
-    @property
-    def rollout_shape(self) -> RolloutShape:
-        """The shape of its rollouts, as agreed at Join."""
-
-    @property
-    def activity_interval_s(self) -> float:
-        """Seconds between two reports of the actor's time, as agreed at Join; 0: none."""
+    def joined(self) -> JoinedActor:
+        """The actor, as agreed at Join."""
 
     def received(self, serialized: bytes) -> None:
         """Sees a message as its actor has sent it, before it is handled.
@@ -194,12 +182,14 @@ class RolloutReceiver:
         self._stream = stream
         self._sealed = sealed
         self.has_failed = False
-        self._rate = ActivityRate(stream.activity_interval_s, actor_id=stream.actor_id)
+        joined = stream.joined
+        self._actor_id = joined.actor_id
+        self._rate = ActivityRate(joined.activity_interval_s, actor_id=joined.actor_id)
         self._assembler = RolloutAssembler(
-            stream.rollout_shape,
+            joined.rollout_shape,
             max_rollout_bytes,
-            actor_id=stream.actor_id,
-            incarnation=stream.incarnation,
+            actor_id=joined.actor_id,
+            incarnation=joined.incarnation,
             hold=hold,
         )
 
@@ -222,7 +212,7 @@ class RolloutReceiver:
         try:
             return self._receive(serialized)
         except DamagedMessageError as error:  # not `rejected`: the actor did nothing wrong
-            _log.warning("actor %r must send a message again: %s", self._stream.actor_id, error)
+            _log.warning("actor %r must send a message again: %s", self._actor_id, error)
             raise
         except RollcastError as error:
             self._stream.rejected(error)
@@ -256,6 +246,6 @@ class RolloutReceiver:
 
     def _take_report(self, proto: rollout_pb2.ActorActivity, *, is_alone: bool) -> None:
         if self._rate.count():
-            activity = activity_from_proto(proto, actor_id=self._stream.actor_id)
+            activity = activity_from_proto(proto, actor_id=self._actor_id)
             if activity is not None:
                 self._stream.acted(activity, is_alone=is_alone)

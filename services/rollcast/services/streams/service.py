@@ -135,7 +135,9 @@ class RolloutServicer:
         clean = False
         try:
             with self._bytes_in_flight.stream(
-                f"actor {stream.actor_id!r} at {context.peer()}", cancel=context.cancel, is_active=context.is_active
+                f"actor {stream.joined.actor_id!r} at {context.peer()}",
+                cancel=context.cancel,
+                is_active=context.is_active,
             ) as in_flight:
                 # Before the first answer, for which a relay may wait long: the actor reports its time meanwhile.
                 receiver = RolloutReceiver(

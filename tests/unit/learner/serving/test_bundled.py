@@ -184,4 +184,4 @@ def test_actors_behind_a_relay_report_their_time_half_as_often():
     intake = Intake(memory=RunHistory())
     direct, behind = (intake.intake.join(offer(actor_id=name, via=via)) for name, via in (("a", ()), ("b", (RELAY,))))
     assert (direct.activity_interval_s, behind.activity_interval_s) == (1.0, 2.0)
-    assert Bundled(intake, "b").stream.activity_interval_s == 2.0
+    assert Bundled(intake, "b").stream.joined.activity_interval_s == 2.0

@@ -49,7 +49,7 @@ def test_join_agrees_on_the_work():
 def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
     intake = Intake()
     assert intake.intake.join(offer(n_envs=3)).n_envs == 3
-    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).rollout_shape.n_envs == 4
+    assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).joined.rollout_shape.n_envs == 4
     assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
 
 

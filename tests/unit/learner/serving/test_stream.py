@@ -148,7 +148,7 @@ def test_gaps_and_uncredited_rollouts_are_refused():
 
 def test_a_new_learner_carries_on_with_the_actors_count():
     stream = Intake().join_and_open(incarnation=2, acknowledged_sequence=40)
-    assert stream.incarnation == 2
+    assert stream.joined.incarnation == 2
     assert stream.progress().credit_sequence == 42
     assert stream.accept(make_rollout(sequence=41, incarnation=2), is_active=always).acknowledged_sequence == 41
 
@@ -308,7 +308,7 @@ def test_the_learner_asks_for_an_actors_time_only_if_somebody_remembers_it():
     for memory, interval_s in ((None, 0.0), (RunHistory(), 1.0)):
         intake = Intake(memory=memory)
         assert intake.intake.join(offer()).activity_interval_s == interval_s
-        assert intake.join_and_open().activity_interval_s == interval_s
+        assert intake.join_and_open().joined.activity_interval_s == interval_s
 
 
 def test_with_hundreds_of_actors_most_report_half_as_often():
@@ -322,7 +322,7 @@ def test_with_hundreds_of_actors_most_report_half_as_often():
     assert sum(1 / interval_s for interval_s, _ in asked) < 0.6 * len(asked)
     for i in (0, 48, 255):
         stream = intake.join_and_open(actor_id=f"actor-{i}", process_nonce=i)
-        assert stream.activity_interval_s == asked[i][0], "the stream takes as many as the actor was asked for"
+        assert stream.joined.activity_interval_s == asked[i][0], "the stream takes as many as the actor was asked for"
 
 
 def test_an_actors_report_shows_in_its_info_and_is_no_progress():
