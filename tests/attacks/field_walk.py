@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import rollcast.keda
 import rollcast.v1
 from rollcast.services.client.channel import make_channel
+from rollcast.services.rpcs import OTHER_RPC, RPCS
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
-from rollcast.services.server.rpcs import OTHER_RPC, RPCS
 from tests.attacks.fields import Sizes, spoilt
 from tests.attacks.fleet import OPERATOR, TOKENS, Figures, Fleet
 from tests.attacks.walker import Walker

@@ -13,9 +13,9 @@ import rollcast.v1
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError, UnauthenticatedError
+from rollcast.services.rpcs import RPCS
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
-from rollcast.services.server.rpcs import RPCS
 from rollcast.tools.certificates import make_certificates
 from tests.integration.learner_fakes import serve
 

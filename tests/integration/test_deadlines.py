@@ -16,8 +16,8 @@ from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import Relay
-from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
-from rollcast.services.server.rpcs import RPCS
+from rollcast.services.limits.limits import CALL_TIMEOUT_S
+from rollcast.services.rpcs import RPCS
 from tests.documents import PAGES
 from tests.integration.learner_fakes import offer
 
@@ -40,27 +40,32 @@ def relay_bundles(learner: LearnerClient) -> None:
         client.open_bundles(Relay("rack-1", 1)).run(lambda _nonce: None)
 
 
-CALLS: dict[str, tuple[float | None, Callable[[LearnerClient, ReplayClient], object]]] = {
-    "RolloutService/Join": (CALL_TIMEOUT_S, lambda learner, _: learner.join(offer())),
-    "RolloutService/StreamRollouts": (None, lambda learner, _: list(learner.open_rollout_stream("a", 1).responses())),
-    "RelayService/StreamBundles": (None, lambda learner, _: relay_bundles(learner)),
-    "RolloutService/ReportEvaluation": (CALL_TIMEOUT_S, lambda learner, _: learner.report_evaluation(REPORT)),
-    "PolicyService/SubscribePolicy": (None, lambda learner, _: list(learner.subscribe_policy())),
-    "PolicyService/GetPolicy": (POLICY_TIMEOUT_S, lambda learner, _: learner.get_policy()),
-    "PolicyService/Act": (CALL_TIMEOUT_S, lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)})),
-    "LearnerService/DescribeLearner": (CALL_TIMEOUT_S, lambda learner, _: learner.describe()),
-    "LearnerService/GetStatus": (CALL_TIMEOUT_S, lambda learner, _: learner.status()),
-    "LearnerService/WatchStatus": (None, lambda learner, _: list(learner.watch_status())),
-    "HistoryService/WatchHistory": (None, lambda learner, _: list(learner.watch_history())),
-    "LearnerService/ListActors": (CALL_TIMEOUT_S, lambda learner, _: learner.actors()),
-    "LearnerService/Pause": (UPDATE_TIMEOUT_S, lambda learner, _: learner.pause()),
-    "LearnerService/Resume": (CALL_TIMEOUT_S, lambda learner, _: learner.resume()),
-    "LearnerService/SaveCheckpoint": (UPDATE_TIMEOUT_S, lambda learner, _: learner.save_checkpoint()),
-    "LearnerService/Stop": (CALL_TIMEOUT_S, lambda learner, _: learner.stop()),
-    "ReplayService/GetReplayInfo": (CALL_TIMEOUT_S, lambda _, replay: replay.info()),
-    "ReplayService/Sample": (None, lambda _, replay: list(replay.samples(4))),
-    "ReplayService/UpdatePriorities": (CALL_TIMEOUT_S, lambda _, replay: replay.update_priorities([1], [1.0])),
-    "ReplayService/Reset": (CALL_TIMEOUT_S, lambda _, replay: replay.reset()),
+CALLS: dict[str, Callable[[LearnerClient, ReplayClient], object]] = {
+    "RolloutService/Join": lambda learner, _: learner.join(offer()),
+    "RolloutService/StreamRollouts": lambda learner, _: list(learner.open_rollout_stream("a", 1).responses()),
+    "RelayService/StreamBundles": lambda learner, _: relay_bundles(learner),
+    "RolloutService/ReportEvaluation": lambda learner, _: learner.report_evaluation(REPORT),
+    "PolicyService/SubscribePolicy": lambda learner, _: list(learner.subscribe_policy()),
+    "PolicyService/GetPolicy": lambda learner, _: learner.get_policy(),
+    "PolicyService/Act": lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)}),
+    "LearnerService/DescribeLearner": lambda learner, _: learner.describe(),
+    "LearnerService/GetStatus": lambda learner, _: learner.status(),
+    "LearnerService/WatchStatus": lambda learner, _: list(learner.watch_status()),
+    "HistoryService/WatchHistory": lambda learner, _: list(learner.watch_history()),
+    "LearnerService/ListActors": lambda learner, _: learner.actors(),
+    "LearnerService/Pause": lambda learner, _: learner.pause(),
+    "LearnerService/Resume": lambda learner, _: learner.resume(),
+    "LearnerService/SaveCheckpoint": lambda learner, _: learner.save_checkpoint(),
+    "LearnerService/Stop": lambda learner, _: learner.stop(),
+    "ReplayService/GetReplayInfo": lambda _, replay: replay.info(),
+    "ReplayService/Sample": lambda _, replay: list(replay.samples(4)),
+    "ReplayService/UpdatePriorities": lambda _, replay: replay.update_priorities([1], [1.0]),
+    "ReplayService/Reset": lambda _, replay: replay.reset(),
+}
+DEADLINES = {
+    method.removeprefix("/rollcast.v1."): rpc.deadline_s
+    for method, rpc in RPCS.items()
+    if method.startswith("/rollcast.v1.")
 }
 
 
@@ -90,16 +95,15 @@ def nobody() -> Iterator[tuple[Unavailable, str]]:
 
 
 def test_every_rpc_is_tested_and_documented():
-    served = {method.removeprefix("/rollcast.v1.") for method in RPCS if method.startswith("/rollcast.v1.")}
-    assert served == set(CALLS)
-    assert {name.partition("/")[2] for name, (deadline_s, _) in CALLS.items() if deadline_s is None} == ENDLESS
+    assert set(DEADLINES) == set(CALLS)
+    assert {name.partition("/")[2] for name, deadline_s in DEADLINES.items() if deadline_s is None} == ENDLESS
     table = DOCS.read_text().partition("## Calls and deadlines")[2]
     documented = {
         name: float(seconds[1]) if (seconds := re.match(r" (\d+) s", deadline)) else None
         for names, deadline in re.findall(r"^\|([^|]*)\|([^|]*)\|", table, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", names)
     }
-    assert documented == {name.partition("/")[2]: deadline_s for name, (deadline_s, _) in CALLS.items()}
+    assert documented == {name.partition("/")[2]: deadline_s for name, deadline_s in DEADLINES.items()}
 
 
 def _without_comment_marks(proto):
@@ -112,7 +116,7 @@ def test_proto_comments_have_the_same_deadlines(service):
     above, body = re.search(r"(.*?)^service \w+ \{(.*?)^\}", source, re.MULTILINE | re.DOTALL).groups()
     head, *calls = re.split(r"^  rpc ", _without_comment_marks(body), flags=re.MULTILINE)
     comments = [head, *(call.partition(";")[2] for call in calls[:-1])]
-    deadlines = {name.partition("/")[2]: seconds for name, (seconds, _) in CALLS.items()}
+    deadlines = {name.partition("/")[2]: seconds for name, seconds in DEADLINES.items()}
     common = re.search(r"use\sa\sdeadline\sof\s(\d+)\ss", _without_comment_marks(above), re.IGNORECASE)
     for comment, call in zip(comments, calls, strict=True):
         name = re.match(r"\w+", call)[0]
@@ -123,9 +127,9 @@ def test_proto_comments_have_the_same_deadlines(service):
 @pytest.mark.parametrize("name", CALLS)
 def test_each_call_has_its_deadline_and_one_attempt(nobody, name):
     handler, address = nobody
-    deadline_s, call = CALLS[name]
+    deadline_s = DEADLINES[name]
     with LearnerClient(address) as learner, ReplayClient(address) as replay, pytest.raises(RollcastError):
-        call(learner, replay)
+        CALLS[name](learner, replay)
     ((method, remaining_s),) = handler.asked
     assert method == f"/rollcast.v1.{name}"
     if deadline_s is None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
@@ -14,12 +14,13 @@ from rollcast.learner.history.points import Sample
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.services.errors import NotReadyError, RefusedError
 from rollcast.services.history.history import EventSeverity, HistoryUpdate, LearnerActivity, RunFacts
+from rollcast.services.limits.limits import UPDATE_TIMEOUT_S
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, LearningFinding, Phase
 from rollcast.services.version import software_version
 
-# The time that a caller waits for the running update to end; the largest updates take seconds.
-_UPDATE_TIMEOUT_S = 55.0
+# The time that a caller waits for the running update to end, before the deadline of its call passes.
+_UPDATE_WAIT_S: Final = UPDATE_TIMEOUT_S - 5.0
 
 # A trainer that is paused, or has finished, checks so often whether it has to stop.
 _PAUSE_LOOK_S = 0.25
@@ -138,10 +139,10 @@ class TrainingControl:
         """Gives an operator a turn, in which no update runs."""
         with self._changed:
             self._n_actions += 1
-            idle = self._changed.wait_for(lambda: not self._updating, _UPDATE_TIMEOUT_S)
+            idle = self._changed.wait_for(lambda: not self._updating, _UPDATE_WAIT_S)
         try:
             if not idle:
-                raise NotReadyError(f"the running update has not ended for {_UPDATE_TIMEOUT_S:.0f} s; try again")
+                raise NotReadyError(f"the running update has not ended for {_UPDATE_WAIT_S:.0f} s; try again")
             yield
         finally:
             with self._changed:

@@ -1,11 +1,12 @@
 """Makes calls over a channel: deadlines, and gRPC's errors turned into errors of the tree."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Self
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import LONGEST_WAIT_S
+from rollcast.services.rpcs import OTHER_RPC, RPCS
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.wire.error_status import errors_of_calls
 
@@ -15,7 +16,7 @@ class Client:
 
     Args:
         address: "host:port", "unix:/path" or "file:/path".
-        timeout_s: Deadline of every unary call, in seconds.
+        timeout_s: Deadline of ordinary calls, in seconds; those that have a longer one in `RPCS` keep it.
         security: Certificates and token.
 
     Raises:
@@ -32,6 +33,8 @@ class Client:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
+        # The stubs of the services that it calls, by full name.
+        self._stubs: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -43,17 +46,27 @@ class Client:
         """Closes the channel; open streams end."""
         self._channel.close()
 
-    def _call(self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
-        with errors_of_calls(self.address):
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s)
+    def _call(self, rpc: str, request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
+        """Makes a call: "/rollcast.v1.LearnerService/GetStatus".
 
-    def _responses(
-        self, method: Callable[..., Any], request: object, *, timeout_s: float | None = None
-    ) -> Generator[Any, None, None]:
-        """Yields the responses of a stream; closing the iterator cancels the call."""
+        Args:
+            rpc: Its key in `RPCS`, which has its deadline.
+            request: The request.
+            timeout_s: Another deadline, in seconds; None: that of the table.
+        """
         with errors_of_calls(self.address):
-            call = method(request, timeout=timeout_s)
+            return self._begin(rpc, request, timeout_s)
+
+    def _responses(self, rpc: str, request: object) -> Generator[Any, None, None]:
+        """Yields the responses of a stream, whose deadline the table has; closing the iterator cancels the call."""
+        with errors_of_calls(self.address):
+            call = self._begin(rpc, request, None)
             try:
                 yield from call
             finally:
                 call.cancel()
+
+    def _begin(self, rpc: str, request: object, timeout_s: float | None) -> Any:  # noqa: ANN401  # as above
+        service, _, name = rpc.removeprefix("/").partition("/")
+        deadline_s = RPCS.get(rpc, OTHER_RPC).deadline_of(self._timeout_s) if timeout_s is None else timeout_s
+        return getattr(self._stubs[service], name)(request, timeout=deadline_s)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.joining.evaluation_codec import evaluation_report_to_proto
 from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.joining.join_codec import join_agreement_from_proto, join_offer_to_proto
-from rollcast.services.limits.limits import CALL_TIMEOUT_S, POLICY_TIMEOUT_S, UPDATE_TIMEOUT_S
+from rollcast.services.limits.limits import CALL_TIMEOUT_S
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.policies.subscription import PolicySubscription
@@ -69,27 +70,28 @@ class LearnerClient(Client):
     ) -> None:
         super().__init__(address, timeout_s, security)
         # Sealed, and without a deserialiser, so that both sides notice damage.
-        self._join: Any = self._channel.unary_unary(
-            "/rollcast.v1.RolloutService/Join",
-            request_serializer=lambda request: seal(request.SerializeToString()),
-            response_deserializer=None,
-        )
-        self._report_evaluation: Any = self._channel.unary_unary(
-            "/rollcast.v1.RolloutService/ReportEvaluation",
-            request_serializer=lambda request: seal(request.SerializeToString()),
-            response_deserializer=None,
-        )
-        self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._learner = learner_pb2_grpc.LearnerServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._history = history_pb2_grpc.HistoryServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        sealed = {
+            name: self._channel.unary_unary(
+                f"/rollcast.v1.RolloutService/{name}",
+                request_serializer=lambda request: seal(request.SerializeToString()),
+                response_deserializer=None,
+            )
+            for name in ("Join", "ReportEvaluation")
+        }
+        self._stubs = {
+            "rollcast.v1.RolloutService": SimpleNamespace(**sealed),
+            "rollcast.v1.PolicyService": policy_pb2_grpc.PolicyServiceStub(self._channel),  # type: ignore[no-untyped-call]
+            "rollcast.v1.LearnerService": learner_pb2_grpc.LearnerServiceStub(self._channel),  # type: ignore[no-untyped-call]
+            "rollcast.v1.HistoryService": history_pb2_grpc.HistoryServiceStub(self._channel),  # type: ignore[no-untyped-call]
+            "grpc.health.v1.Health": health_pb2_grpc.HealthStub(self._channel),
+        }
 
     def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
         """Agrees with the learner on spaces and work; call it before every rollout stream.
 
         Args:
             offer: The actor's offer.
-            timeout_s: Deadline in seconds; None: that of every call.
+            timeout_s: Deadline in seconds; None: that of ordinary calls.
 
         Returns:
             The work that the learner gives.
@@ -103,7 +105,7 @@ class LearnerClient(Client):
             UnreadableMessageError: The answer does not parse: try again a few times.
             LearnerUnreachableError: No learner answers.
         """
-        response = self._call(self._join, join_offer_to_proto(offer), timeout_s=timeout_s)
+        response = self._call("/rollcast.v1.RolloutService/Join", join_offer_to_proto(offer), timeout_s=timeout_s)
         return join_agreement_from_proto(parse_response(rollout_pb2.JoinResponse, response), offer)
 
     def open_rollout_stream(
@@ -154,7 +156,7 @@ class LearnerClient(Client):
             NotReadyError: The learner is stopping, or a message was damaged: try again with backoff.
             LearnerUnreachableError: No learner answers.
         """
-        response = self._call(self._report_evaluation, evaluation_report_to_proto(report))
+        response = self._call("/rollcast.v1.RolloutService/ReportEvaluation", evaluation_report_to_proto(report))
         parse_response(rollout_pb2.ReportEvaluationResponse, response)
 
     def subscribe_policy(
@@ -200,11 +202,7 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
         """
         assembler = PolicyAssembler()
-        called = self._responses(
-            self._policies.GetPolicy,
-            policy_pb2.GetPolicyRequest(),
-            timeout_s=max(self._timeout_s, POLICY_TIMEOUT_S),
-        )
+        called = self._responses("/rollcast.v1.PolicyService/GetPolicy", policy_pb2.GetPolicyRequest())
         with contextlib.closing(called) as responses:
             for response in responses:
                 if (policy := assembler.add(response.chunk)) is not None:
@@ -250,7 +248,7 @@ class LearnerClient(Client):
         )
         if state is not None:
             request.state.CopyFrom(tensor_to_proto(state, what="the state"))
-        response = self._call(self._policies.Act, request)
+        response = self._call("/rollcast.v1.PolicyService/Act", request)
         if state is not None:
             state[...] = tensor_from_proto(response.state, dtype=FLOAT32, shape=state.shape, what="the state")
         return tensor_from_proto(response.action, what="the action"), response.policy_version
@@ -266,7 +264,7 @@ class LearnerClient(Client):
             ProtocolMismatchError: The learner is too old for this call.
             LearnerUnreachableError: No learner answers.
         """
-        response = self._call(self._learner.DescribeLearner, learner_pb2.DescribeLearnerRequest())
+        response = self._call("/rollcast.v1.LearnerService/DescribeLearner", learner_pb2.DescribeLearnerRequest())
         return description_from_proto(response.description)
 
     def status(self) -> LearnerStatus:
@@ -275,7 +273,9 @@ class LearnerClient(Client):
         Raises:
             LearnerUnreachableError: No learner answers.
         """
-        return status_from_proto(self._call(self._learner.GetStatus, learner_pb2.GetStatusRequest()).status)
+        return status_from_proto(
+            self._call("/rollcast.v1.LearnerService/GetStatus", learner_pb2.GetStatusRequest()).status
+        )
 
     def watch_status(self, interval_s: float = 1.0) -> Iterator[LearnerStatus]:
         """Yields the state of training again and again until training ends. Closing the iterator ends the call.
@@ -289,7 +289,7 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
         """
         request = learner_pb2.WatchStatusRequest(interval_s=interval_s)
-        for response in self._responses(self._learner.WatchStatus, request):
+        for response in self._responses("/rollcast.v1.LearnerService/WatchStatus", request):
             yield status_from_proto(response.status)
 
     def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
@@ -307,7 +307,7 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
         """
         request = history_pb2.WatchHistoryRequest(interval_s=interval_s)
-        yield from updates_from_protos(self._responses(self._history.WatchHistory, request))
+        yield from updates_from_protos(self._responses("/rollcast.v1.HistoryService/WatchHistory", request))
 
     def actors(self) -> tuple[ActorInfo, ...]:
         """Returns every actor that has joined, by slot, including those that have left.
@@ -318,7 +318,9 @@ class LearnerClient(Client):
         actors: list[ActorInfo] = []
         min_slot = 0
         while True:
-            page = self._call(self._learner.ListActors, learner_pb2.ListActorsRequest(min_slot=min_slot))
+            page = self._call(
+                "/rollcast.v1.LearnerService/ListActors", learner_pb2.ListActorsRequest(min_slot=min_slot)
+            )
             actors += map(actor_from_proto, page.actors)
             if page.next_slot <= min_slot:
                 return tuple(actors)
@@ -331,8 +333,7 @@ class LearnerClient(Client):
             RefusedError: Training has ended.
             LearnerUnreachableError: No learner answers.
         """
-        timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
-        self._call(self._learner.Pause, learner_pb2.PauseRequest(), timeout_s=timeout_s)
+        self._call("/rollcast.v1.LearnerService/Pause", learner_pb2.PauseRequest())
 
     def resume(self) -> None:
         """Ends a pause.
@@ -340,7 +341,7 @@ class LearnerClient(Client):
         Raises:
             LearnerUnreachableError: No learner answers.
         """
-        self._call(self._learner.Resume, learner_pb2.ResumeRequest())
+        self._call("/rollcast.v1.LearnerService/Resume", learner_pb2.ResumeRequest())
 
     def save_checkpoint(self) -> tuple[str, int]:
         """Writes a checkpoint.
@@ -352,8 +353,7 @@ class LearnerClient(Client):
             RefusedError: The run has no directory.
             LearnerUnreachableError: No learner answers.
         """
-        timeout_s = max(self._timeout_s, UPDATE_TIMEOUT_S)
-        response = self._call(self._learner.SaveCheckpoint, learner_pb2.SaveCheckpointRequest(), timeout_s=timeout_s)
+        response = self._call("/rollcast.v1.LearnerService/SaveCheckpoint", learner_pb2.SaveCheckpointRequest())
         return response.path, response.policy_version
 
     def stop(self) -> None:
@@ -362,7 +362,7 @@ class LearnerClient(Client):
         Raises:
             LearnerUnreachableError: No learner answers.
         """
-        self._call(self._learner.Stop, learner_pb2.StopRequest())
+        self._call("/rollcast.v1.LearnerService/Stop", learner_pb2.StopRequest())
 
     def may_operate(self) -> bool:
         """Returns whether this client may pause, resume, save and stop: its token is an operator's, or none is needed.
@@ -374,13 +374,14 @@ class LearnerClient(Client):
             UnauthenticatedError: The learner requires a token, or another one.
             LearnerUnreachableError: No learner answers.
         """
-        probe: Any = self._channel.unary_unary(
-            "/rollcast.v1.LearnerService/MayOperate",
+        rpc = "/rollcast.v1.LearnerService/MayOperate"
+        self._stubs["rollcast.v1.LearnerService"].MayOperate = self._channel.unary_unary(
+            rpc,
             request_serializer=learner_pb2.StopRequest.SerializeToString,
             response_deserializer=learner_pb2.StopResponse.FromString,
         )
         try:
-            self._call(probe, learner_pb2.StopRequest())
+            self._call(rpc, learner_pb2.StopRequest())
         except PermissionDeniedError:
             return False
         except ProtocolMismatchError:
@@ -397,7 +398,7 @@ class LearnerClient(Client):
             LearnerUnreachableError: No learner answers.
             UnknownActorError: There is no such service.
         """
-        response = self._call(self._health.Check, health_pb2.HealthCheckRequest(service=service))
+        response = self._call("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest(service=service))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
 

@@ -1,7 +1,6 @@
 """Calls a replay buffer elsewhere: values in, values out, errors from the tree."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,13 +46,14 @@ class ReplayClient(Client):
     ) -> None:
         super().__init__(address, timeout_s, security)
         self._substep_key = substep_key
-        self._replay = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        stub = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
         # Without a deserialiser, so that the bytes of tensors stay in place.
-        self._sample: Any = self._channel.unary_stream(
+        stub.Sample = self._channel.unary_stream(
             "/rollcast.v1.ReplayService/Sample",
             request_serializer=replay_pb2.SampleRequest.SerializeToString,
             response_deserializer=None,
         )
+        self._stubs = {"rollcast.v1.ReplayService": stub}
 
     def info(self) -> ReplayInfo:
         """Returns the state of the buffer.
@@ -65,7 +65,7 @@ class ReplayClient(Client):
             LearnerUnreachableError: No server answers.
         """
         response = self._call(
-            self._replay.GetReplayInfo, replay_pb2.GetReplayInfoRequest(substep_key=self._substep_key)
+            "/rollcast.v1.ReplayService/GetReplayInfo", replay_pb2.GetReplayInfoRequest(substep_key=self._substep_key)
         )
         return replay_info_from_proto(response.info)
 
@@ -94,7 +94,7 @@ class ReplayClient(Client):
             substep_key=self._substep_key,
         )
         assembler = BatchAssembler(batch_size)
-        for response in self._responses(self._sample, request):
+        for response in self._responses("/rollcast.v1.ReplayService/Sample", request):
             if (batch := assembler.add(response)) is not None:
                 yield batch
 
@@ -115,7 +115,7 @@ class ReplayClient(Client):
         request = replay_pb2.UpdatePrioritiesRequest(substep_key=self._substep_key)
         fill_tensor(request.keys, np.asarray(keys, np.int64), what="keys")
         fill_tensor(request.priorities, np.asarray(priorities, np.float64), what="priorities")
-        return int(self._call(self._replay.UpdatePriorities, request).ignored)
+        return int(self._call("/rollcast.v1.ReplayService/UpdatePriorities", request).ignored)
 
     def reset(self) -> None:
         """Removes every entry.
@@ -123,4 +123,4 @@ class ReplayClient(Client):
         Raises:
             LearnerUnreachableError: No server answers.
         """
-        self._call(self._replay.Reset, replay_pb2.ResetRequest(substep_key=self._substep_key))
+        self._call("/rollcast.v1.ReplayService/Reset", replay_pb2.ResetRequest(substep_key=self._substep_key))

@@ -79,7 +79,7 @@ class JoinAgreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedActor:
-    """What a learner and an actor have agreed on for one process of the actor, as its streams need it.
+    """An actor that has joined, with the part of the agreement that its streams need.
 
     Attributes:
         actor_id: The actor's name.

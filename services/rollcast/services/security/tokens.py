@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
 class Role(enum.Enum):
-    """The role of a token's holder; `rollcast.services.server.rpcs` lists the calls of each."""
+    """The role of a token's holder; `rollcast.services.rpcs` lists the calls of each."""
 
     ACTOR = "actor"
     VIEWER = "viewer"

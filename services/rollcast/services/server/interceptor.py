@@ -21,9 +21,9 @@ from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.refusals import Refusals, host_of
 from rollcast.services.limits.stream_gate import CallPlace, StreamGate
+from rollcast.services.rpcs import OTHER_RPC, RPCS, Rpc
 from rollcast.services.security.bearer import token_in
 from rollcast.services.security.tokens import Role, Tokens
-from rollcast.services.server.rpcs import OTHER_RPC, RPCS, Rpc
 from rollcast.services.wire.error_status import error_to_status, let_go
 
 _log = logging.getLogger(__name__)

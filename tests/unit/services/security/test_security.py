@@ -8,9 +8,9 @@ from pydantic import SecretStr
 from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.rpcs import RPCS
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
-from rollcast.services.server.rpcs import RPCS
 from rollcast.tools.certificates import make_certificates
 from rollcast.tools.settings import StatusSettings
 from tests.documents import text_of
