@@ -23,9 +23,11 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
+from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.writers.metric_names import (
     ENV_STEPS_PER_SECOND,
     EPISODES,
+    EVAL_MEAN_RETURN,
     MEAN_RETURN,
     REPLAY_INSERTS,
     REPLAY_SAMPLES,
@@ -553,6 +555,30 @@ def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]
             "policies are due",
             "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
         )
+
+
+def goal_missed(run: RunRecords) -> Iterator[LearningFinding]:
+    """Of a run that has finished: its mean return is below the goal at which it would have ended.
+
+    Source: ours; without the goal, training ends by its steps, or because evaluations get no better.
+    """
+    stop_return = run.settings.get("stop_return")
+    goal = goal_of(None if stop_return is None else float(stop_return), str(run.settings.get("env_id", "")))
+    if goal is None:
+        return
+    stop_on = run.settings.get("stop_on")
+    tags = {"train": MEAN_RETURN.tag, "eval": EVAL_MEAN_RETURN.tag}
+    returns = [run.newest(tag) for name, tag in tags.items() if stop_on in (None, name)]
+    known = [mean_return for mean_return in returns if mean_return is not None]
+    if known and max(known) >= goal:
+        return
+    reached = f"its mean return is {max(known):.3g}" if known else "no episode has ended"
+    yield LearningFinding(
+        "goal-missed",
+        f"training has finished without reaching its goal: {reached}, and the goal is {goal:g} (--stop-return)",
+        "resume it with more --total-steps, or begin another with a recipe of `rollcast recipes`, or with another "
+        "--algorithm",
+    )
 
 
 # The worst first.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import gymnasium
 import torch
 
 from rollcast.actor.environments.atari import raw_frames_hint
@@ -33,6 +32,7 @@ from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.replay.substeps import SubstepBuffers
 from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.training.checkpointing import read_log_state
 from rollcast.learner.training.control import TrainingControl
@@ -187,7 +187,9 @@ def training_run(
             algorithm=settings.algorithm,
             run_dir=folder.directory.path,
             batch_size=batch_size(settings, spaces),
-            facts=RunFacts(env_id=settings.env_id, seed=settings.seed, stop_return=_stop_return(settings)),
+            facts=RunFacts(
+                env_id=settings.env_id, seed=settings.seed, stop_return=goal_of(settings.stop_return, settings.env_id)
+            ),
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
             pauses_by_rounds=ranks.n_ranks > 1,
             pauses_at="" if ranks.is_first else "the learner of rank 0",
@@ -383,7 +385,7 @@ def _make_run(
     writers: tuple[MetricsWriter, ...],
     ranks: Ranks,
 ) -> TrainingRun:
-    stop_return = _stop_return(settings)
+    stop_return = goal_of(settings.stop_return, settings.env_id)
     schedule = make_schedule(settings, stop_return)
     experience = make_experience(settings, actors, learner.algorithm, learner.buffers)
     trainer = Trainer(
@@ -407,10 +409,6 @@ def _make_run(
     )
 
 
-def _stop_return(settings: LearnerSettings) -> float | None:
-    return settings.stop_return if settings.stop_return is not None else reward_threshold(settings.env_id)
-
-
 def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder, rank: int) -> None:
     """Removes the log of a run that goes on without one; refuses if it has rollouts that no checkpoint has."""
     header = RecordingHeader(
@@ -421,9 +419,3 @@ def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: 
     part = None if folder.checkpoint is None else part_of(folder.checkpoint[0], rank)
     log_state = read_log_state(part) if part is not None and part.is_dir() else None
     refuse_leftovers(folder.directory.log_path_of(rank), header, log_state)
-
-
-def reward_threshold(env_id: str) -> float | None:
-    """Returns the mean return at which gymnasium calls an environment solved; None if it does not say."""
-    spec = gymnasium.registry.get(env_id)
-    return spec.reward_threshold if spec is not None else None

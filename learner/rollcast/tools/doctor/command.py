@@ -7,7 +7,7 @@ from typing import IO
 from rollcast.learner.checkpoints.listing import state_of
 from rollcast.learner.commands.printing import print_json, print_line
 from rollcast.learner.health.doctor import read_run
-from rollcast.learner.health.rules import MIN_EPISODES, evaluator_skips, find
+from rollcast.learner.health.rules import MIN_EPISODES, evaluator_skips, find, goal_missed
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_EVALUATIONS, EVAL_SKIPPED, UPDATES
 from rollcast.services.client.client import LearnerClient
@@ -60,12 +60,11 @@ def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
 def _read(path: Path) -> tuple[int | None, list[Finding], str]:
     """Reads a run's folder; returns the same."""
     run = RunDirectory(path)
-    read = read_run(run)
-    summary = (
-        f"{state_of(run)}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
-    )
+    read, state = read_run(run), state_of(run)
+    summary = f"{state}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
     skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
-    return read.episodes, list(judged([*find(read), *skips])), summary
+    missed = goal_missed(read) if state == "finished" else ()
+    return read.episodes, list(judged([*missed, *find(read), *skips])), summary
 
 
 def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Finding:

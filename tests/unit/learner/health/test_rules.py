@@ -7,7 +7,15 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.health.rules import RULES, RunRecords, evaluator_skips, find, first_returns, has_learnt
+from rollcast.learner.health.rules import (
+    RULES,
+    RunRecords,
+    evaluator_skips,
+    find,
+    first_returns,
+    goal_missed,
+    has_learnt,
+)
 from rollcast.services.spaces.spaces import SubstepSpaces
 
 SETTINGS = {
@@ -262,6 +270,11 @@ def test_most_evaluations_skipped():
     assert list(evaluator_skips(4, 4)) == []
 
 
+def test_a_run_without_an_episode_has_not_reached_its_goal():
+    (finding,) = goal_missed(RunRecords(records=[], settings={"env_id": "CartPole-v1"}))
+    assert "no episode has ended, and the goal is 475" in finding.what
+
+
 def test_the_first_hundred_episodes_are_those_of_the_first_records():
     rows = records(episode_return__mean=lambda i: 10.0 if i < 10 else 1000.0, episode_return__std=3.0)
     first = first_returns(run_of(rows))
@@ -289,4 +302,4 @@ def test_values_of_any_size_are_judged_without_an_error(rows: list[dict[str, Any
 
 
 def test_every_rule_names_its_source():
-    assert all("Source: " in (rule.__doc__ or "") for rule in (*RULES, evaluator_skips))
+    assert all("Source: " in (rule.__doc__ or "") for rule in (*RULES, evaluator_skips, goal_missed))

@@ -28,6 +28,10 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
     write_checkpoint(run, 1, has_ended=True)
     assert said(run).splitlines() == [
         "finished, 80,000 steps, 200 updates",
+        "note:  training has finished without reaching its goal: its mean return is 20, and the goal is 475 "
+        "(--stop-return)",
+        "       resume it with more --total-steps, or begin another with a recipe of `rollcast recipes`, or with "
+        "another --algorithm",
         "note:  ppo/critic_grad_norm has stayed above 20 times its bound of 0.5 for 100 updates (median 12): the "
         "critic sees little but that it is far off",
         "       try --ppo.normalize-rewards or a higher --ppo.max-grad-norm",
@@ -36,7 +40,36 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
     ]
     document = json.loads(said(run, "--json-output"))
     assert document["learning_is_judged"]
-    assert [finding["severity"] for finding in document["findings"]] == ["note", "note"]
+    assert [finding["severity"] for finding in document["findings"]] == ["note", "note", "note"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "record", "expected"),
+    [
+        ({}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 475"),
+        ({}, {"train/mean_return": 9.2, "eval/mean_return": 88.5}, "its mean return is 88.5, and the goal is 475"),
+        ({"stop_return": 300.0}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 300"),
+        ({"stop_on": "train"}, {"train/mean_return": 9.2, "eval/mean_return": 500.0}, "its mean return is 9.2, and"),
+        ({}, {"train/mean_return": 480.0}, None),
+        ({}, {"train/mean_return": 470.0, "eval/mean_return": 475.0}, None),
+        ({"stop_return": 9.0}, {"train/mean_return": 9.2}, None),
+        ({"env_id": "own:Env-v0"}, {"train/mean_return": 9.2}, None),
+    ],
+)
+def test_a_run_that_has_finished_below_its_goal_is_told(
+    tmp_path: Path, settings: dict[str, object], record: dict[str, object], expected: str | None
+):
+    run = make_run(tmp_path, **settings)
+    write_records(run, *records(**HEALTHY, time=1.0), {"time": 2.0, "env_steps": 80_000} | record)
+    write_checkpoint(run, 1, has_ended=False)
+    assert said(run).splitlines()[1:] == ["nothing is wrong"], "it has not finished"
+    write_checkpoint(run, 2, has_ended=True)
+    lines = said(run).splitlines()
+    if expected is None:
+        assert lines[1:] == ["nothing is wrong"]
+    else:
+        assert lines[1].startswith(f"note:  training has finished without reaching its goal: {expected}")
+        assert lines[2].strip().startswith("resume it with more --total-steps")
 
 
 def test_a_healthy_run_has_nothing_wrong(tmp_path: Path):
