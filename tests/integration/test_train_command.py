@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import tempfile
 from pathlib import Path
 
@@ -263,6 +264,22 @@ def test_second_learner_on_the_same_port_fails_and_the_first_continues(tmp_path:
             assert f"127.0.0.1:{port}" in said
             assert "in use" in said
             assert client.status().phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize("command", ["train", "learner"])
+def test_a_place_that_is_taken_is_said_before_anything_else(command: str, tmp_path: Path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "settings.yaml").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        in_use = f"127.0.0.1:{taken.getsockname()[1]}"
+        for options, code, message in (
+            (("--address", in_use, "--run-dir", tmp_path / "new"), 1, f"the address {in_use!r} is in use"),
+            (("--address", "127.0.0.1:0", "--run-dir", tmp_path / "old"), 2, "old is not empty; expected a new one"),
+        ):
+            done = rollcast(command, *options)
+            assert (done.returncode, done.stdout) == (code, "")
+            assert message in done.stderr
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("command", [["status", "--timeout-s", "1"], ["actor", "--connect-timeout-s", "1"]])

@@ -16,7 +16,7 @@ from rollcast.learner.ranks.rank_info import RankInfo, rank_address
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.run_checks import check_rank_settings
+from rollcast.learner.training.run_checks import check_places, check_rank_settings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
@@ -75,6 +75,7 @@ def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
 
 
 def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
+    check_places(settings, is_first=ranks.is_first)
     if settings.spaces_from == "environment":
         spaces = probe_spaces(settings.env_factory(), travel=True)
     else:

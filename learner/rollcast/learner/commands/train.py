@@ -15,6 +15,7 @@ from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.settings.train import TrainSettings
+from rollcast.learner.training.run_checks import check_places
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 
@@ -37,8 +38,9 @@ def train(
     Raises:
         RollcastError: If training cannot start or go on.
     """
-    # Refuses wrong certificates and tokens before the environment is made.
+    # Refuses wrong certificates and tokens, and places that are taken, before the environment is made.
     settings.server_security()
+    check_places(settings)
     env_factory = settings.env_factory()
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:

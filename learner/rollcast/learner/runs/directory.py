@@ -73,13 +73,7 @@ class RunDirectory:
         path = root / name
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if is_locked(path):
-                raise _taken(path)
-            if any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM):
-                raise ConfigurationError(
-                    f"The run directory {path} is not empty; expected a new one. "
-                    "Choose another --run-dir, or move the directory away."
-                )
+            cls(path).check_new()
             for folder in ("tensorboard", "checkpoints"):
                 (path / folder).mkdir(exist_ok=True)
         except OSError as error:
@@ -88,6 +82,21 @@ class RunDirectory:
                 "Choose another --run-dir."
             ) from error
         return cls(path)
+
+    def check_new(self) -> None:
+        """Checks that a new run may have this directory, which need not exist.
+
+        Raises:
+            ConfigurationError: The directory has files already, or another process trains in it.
+        """
+        path = self.path
+        if is_locked(path):
+            raise _taken(path)
+        if any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM):
+            raise ConfigurationError(
+                f"The run directory {path} is not empty; expected a new one. "
+                "Choose another --run-dir, or move the directory away."
+            )
 
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":

@@ -8,12 +8,15 @@ from rollcast.learner.algorithms.minibatches import check_minibatch_steps, items
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.queueing.slot_order import actors_in_step, trajectories_of_an_actor
 from rollcast.learner.ranks.rank_info import RankInfo
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_parts import batch_size, evaluation_may_decide, evaluation_schedule, plays_in_rounds
+from rollcast.services.address import parse_listening_address, parse_web_address
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
+from rollcast.services.server.binding import check_bindable
 
 
 def check_settings(settings: LearnerSettings) -> None:
@@ -31,6 +34,27 @@ def check_settings(settings: LearnerSettings) -> None:
     if isinstance(own, ClippedSurrogateSettings) and is_recurrent and own.minibatch_steps is not None:
         items_in_minibatch(own.minibatch_steps, settings.n_rollout_steps, algorithm=settings.algorithm)
     _check_evaluation(settings)
+
+
+def check_places(settings: LearnerSettings, *, is_first: bool = True) -> None:
+    """Checks that a run's addresses and its directory are free, before an environment is made and anything is told.
+
+    Other processes may still take them: then they are refused where they are taken.
+
+    Args:
+        settings: The settings.
+        is_first: False: another rank makes the directory.
+
+    Raises:
+        AddressInUseError: Another process has an address.
+        ConfigurationError: An address cannot be taken for another reason, or the directory is not a new one.
+    """
+    if is_first and settings.resume is None and settings.run_dir is not None:
+        RunDirectory(settings.run_dir).check_new()
+    if not isinstance(settings, TrainSettings) or settings.actor_kind != "sequential":
+        check_bindable(parse_listening_address(settings.address))
+    if settings.metrics_address is not None:
+        check_bindable(parse_web_address(settings.metrics_address))
 
 
 def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:

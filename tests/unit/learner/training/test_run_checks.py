@@ -1,6 +1,8 @@
 """Settings that an on-policy algorithm excludes."""
 
 import dataclasses
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +13,11 @@ from rollcast.learner.training.run_checks import (
     check_batches,
     check_evaluation,
     check_on_policy,
+    check_places,
     check_settings,
 )
 from rollcast.learner.training.run_parts import evaluation_schedule, make_algorithm
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import AddressInUseError, ConfigurationError
 from tests.batches import SPACES
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
 
@@ -223,3 +226,28 @@ def test_rejects_batching_ahead_with_a_limit_of_lag_and_several_substeps():
         check(*on, "--max-policy-lag", "3", algorithm="impala", spaces=TWO_SUBSTEPS)
     check(*on, algorithm="impala", spaces=TWO_SUBSTEPS)
     check(*on, "--max-policy-lag", "3", algorithm="impala")
+
+
+def check_free(*options: object, is_first: bool = True) -> None:
+    settings = TrainSettings.from_command_line("rollcast train", [str(option) for option in options])
+    check_places(settings, is_first=is_first)
+
+
+@pytest.mark.parametrize("option", ["--address", "--metrics-address"])
+def test_rejects_an_address_that_another_process_has(option: str, tmp_path: Path):
+    check_free(option, "127.0.0.1:0", "--run-dir", tmp_path / "new")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(AddressInUseError, match=f"{address}' is in use by another process"):
+            check_free(option, address)
+        if option == "--address":
+            check_free(option, address, "--actor-kind", "sequential")  # serves nobody
+    assert not (tmp_path / "new").exists()
+
+
+def test_rejects_a_directory_that_is_not_new(tmp_path: Path):
+    check_free("--run-dir", tmp_path)
+    (tmp_path / "settings.yaml").write_text("")
+    with pytest.raises(ConfigurationError, match="is not empty; expected a new one"):
+        check_free("--run-dir", tmp_path)
+    check_free("--run-dir", tmp_path, is_first=False)
