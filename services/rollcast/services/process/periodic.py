@@ -48,7 +48,10 @@ class PeriodicThread:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        began = time.monotonic()
+        began, n_due = time.monotonic(), 0
         while not self._closed.is_set():
             self._function()
-            self._closed.wait(self._interval_s - (time.monotonic() - began) % self._interval_s)
+            now = time.monotonic()
+            # Counted, because the rest of an interval may be less than the clock can tell: the next call is another.
+            n_due = max(n_due, int((now - began) / self._interval_s)) + 1
+            self._closed.wait(began + n_due * self._interval_s - now)

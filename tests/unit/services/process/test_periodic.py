@@ -1,5 +1,9 @@
 import threading
+from types import SimpleNamespace
 
+import pytest
+
+from rollcast.services.process import periodic
 from rollcast.services.process.periodic import PeriodicThread
 from tests.processes import wait_until
 
@@ -36,3 +40,33 @@ def test_its_function_can_end_it():
     with thread:
         wait_until(lambda: "rollcast-thrice" not in names(), "the thread's end")
     assert calls == [0, 1, 2]
+
+
+class FullWait(threading.Event):
+    """An event whose waits take just their time, by a clock that stands still otherwise."""
+
+    now = 1000.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        FullWait.now += max(0.0, timeout)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 1 / 3, 0.7])
+def test_a_clock_that_cannot_tell_the_rest_of_an_interval_goes_on(monkeypatch: pytest.MonkeyPatch, interval_s: float):
+    """Sums of floats fall short of the next call by less than the clock can tell."""
+    times: list[float] = []
+
+    def call() -> None:
+        times.append(FullWait.now)
+        if len(times) == 100:
+            thread.stop()
+
+    monkeypatch.setattr(FullWait, "now", 1000.0)
+    monkeypatch.setattr(periodic, "time", SimpleNamespace(monotonic=lambda: FullWait.now))
+    monkeypatch.setattr(periodic, "threading", SimpleNamespace(Event=FullWait, Thread=threading.Thread))
+    thread = PeriodicThread(call, interval_s, name="exact")
+    with thread:
+        wait_until(lambda: "rollcast-exact" not in names(), "the thread's end")
+    assert times == pytest.approx([1000.0 + n * interval_s for n in range(100)])
