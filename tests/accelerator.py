@@ -14,6 +14,11 @@ copies from pageable memory, for which the host waits, too. It shows no races: a
 torch calls the device `lazy:0`: of all kinds of devices that a build for CPUs knows, it is the one that computes
 nothing itself, needs no driver, and lets autograd run on the caller's thread. Factories work only in the thread that
 entered.
+
+torch's Python bindings treat CUDA otherwise than this device in one place, `Tensor.__setitem__`: for CUDA alone, an
+assigned number becomes a tensor in main memory. It is filled in where it fits a slice or a mask; elsewhere it is copied
+from pageable memory, and the host waits. That is refused here. `Tensor.new_tensor` makes its tensor below all
+dispatching, on every device, from pageable memory: it is counted as the copy that it is.
 """
 
 from collections import Counter
@@ -24,6 +29,7 @@ from importlib import import_module
 from typing import Any, Self
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -42,6 +48,7 @@ _WAITS = {
     "equal",
     "is_nonzero",
     "masked_select",
+    "multinomial",  # looks at its weights
     "nonzero",
     "repeat_interleave",
     "unique_consecutive",
@@ -98,6 +105,12 @@ class OnDevice(Tensor):
     ) -> object:
         if func is Tensor.tolist:  # torch reads the numbers below all dispatching
             return args[0].cpu().tolist()
+        if func is Tensor.new_tensor:  # likewise, it makes them
+            asked = {"dtype": args[0].dtype, "device": args[0].device, **(kwargs or {})}
+            made = torch.tensor(*args[1:], **{**asked, "device": "cpu"})
+            return made.to(asked["device"])
+        if func is Tensor.__setitem__ and isinstance(args[0], OnDevice):
+            _check_assigned(*args)
         with torch._C.DisableTorchFunctionSubclass():
             if func == Tensor.data.__set__:  # torch would exchange its own part only, which holds no numbers
                 args[0].inner = args[1].inner
@@ -242,6 +255,18 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         return OnDevice(value) if known is None else known
 
     return tree_map(wrapped, result)
+
+
+def _check_assigned(target: OnDevice, index: object, value: object) -> None:
+    """Refuses a number for which CUDA would wait: one for places that an index lists, or for a single number."""
+    if isinstance(value, Tensor) and (value.dim() or isinstance(value, OnDevice)):
+        return
+    places = index if isinstance(index, tuple) else (index,)
+    listed = [place for place in places if isinstance(place, Tensor | list | np.ndarray)]
+    if any(not isinstance(place, Tensor) or place.dtype not in (torch.bool, torch.uint8) for place in listed):
+        raise RuntimeError("a number assigned by an index that lists places: CUDA would wait; use index_put_")
+    if not listed and not target.inner[index].dim():
+        raise RuntimeError("a number assigned to a single number: CUDA would wait; use fill_ on a slice")
 
 
 def _inner(value: object) -> object:

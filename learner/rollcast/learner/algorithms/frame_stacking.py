@@ -61,7 +61,8 @@ def _frames_of_stacks(batch: Batch, frame_stack: int) -> Tensor:
     begins[1:-1] = ~valid[:-1] | (ended[:-1] & valid[1:])
     # One row more, for final observations that belong nowhere.
     has_final = torch.zeros_like(begins)
-    has_final[batch.final_index[:, 0], batch.final_index[:, 1]] = True
+    # Not by `has_final[...] = True`: for CUDA, torch copies that number from pageable memory, and the host waits.
+    has_final.index_put_(batch.final_index.unbind(dim=1), torch.ones_like(has_final[0, 0]))
     begins[-1] = ~valid[-1] | has_final[-2]
     t = torch.arange(n_steps + 1, device=device)[:, None]
     # The row in which each row's episode began; below all others where that was before the first transition.

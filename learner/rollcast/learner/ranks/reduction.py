@@ -88,7 +88,8 @@ class RankReduction(GradientReduction):
         buffer[:n] = gradient
         if terms:
             buffer[n:-1] = torch.stack(list(terms))
-        buffer[-1] = 1.0
+        # Not `buffer[-1] = 1.0`: for CUDA, torch copies that number from pageable memory, and the host waits.
+        buffer[-1:].fill_(1.0)
         buffer *= count
         self._group.sum(buffer, "the gradient")
         total = buffer[-1].clamp(min=1.0)
@@ -100,7 +101,9 @@ class RankReduction(GradientReduction):
         """Computes both over all ranks; see `GradientReduction.mean_and_variance`."""
         mean, variance = super().mean_and_variance(values, weight, count)
         own = torch.zeros(3, dtype=torch.float64, device=values.device)
-        own[0], own[1], own[2] = count, mean, variance
+        own[0].fill_(count)
+        own[1].copy_(mean)
+        own[2].copy_(variance)
         n, means, variances = self._group.gather(own, "the moments of the advantages").unbind(1)
         share = n / n.sum().clamp(min=1.0)
         mean = torch.dot(share, means)

@@ -170,6 +170,8 @@ def update_with(monkeypatch: pytest.MonkeyPatch, spoil) -> None:
         lambda loss: torch.tensor([1.0], device=loss.device),
         lambda loss: torch.ones(2).to(loss.device),
         lambda loss: torch.empty_like(loss).copy_(torch.ones(())),
+        lambda loss: loss.new_tensor([1.0, 2.0]),
+        lambda loss: torch.multinomial(loss.detach().abs()[None] + 1.0, 1),
     ],
 )
 def test_a_hidden_wait_is_found(spoil, monkeypatch: pytest.MonkeyPatch):
@@ -190,6 +192,37 @@ def test_a_hidden_wait_is_found(spoil, monkeypatch: pytest.MonkeyPatch):
 def test_mixed_devices_are_refused(spoil, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(RuntimeError, match=r"same device|expected a generator"):
         update_with(monkeypatch, spoil)
+
+
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda numbers, places: numbers.__setitem__(places, 1.0),
+        lambda numbers, places: numbers.__setitem__((places, slice(None)), True),
+        lambda numbers, places: numbers.__setitem__(([0, 2],), 1),
+        lambda numbers, places: numbers.__setitem__((0, places), torch.ones(())),
+        lambda numbers, places: numbers.__setitem__((-1, -1), 1.0),
+        lambda numbers, places: numbers[0, 0].__setitem__(..., 1.0),
+    ],
+)
+def test_a_number_that_cuda_would_copy_with_a_wait_is_refused(assign):
+    with Accelerator() as accelerator:
+        numbers = torch.zeros(3, 3, device=accelerator.device)
+        places = torch.arange(2, device=accelerator.device)
+        with pytest.raises(RuntimeError, match=r"a number assigned .* CUDA would wait"):
+            assign(numbers, places)
+
+
+def test_a_number_that_cuda_fills_in_is_let_through():
+    with Accelerator() as accelerator:
+        numbers = torch.zeros(3, 3, device=accelerator.device)
+        with accelerator.counting() as cost:
+            numbers[0] = 1.0
+            numbers[:, 1:2] = 2.0
+            numbers[numbers > 1.5] = 3.0
+            numbers[2, 0] = numbers[0, 0]
+        assert cost.waits == cost.copies == []
+        assert numbers.tolist() == [[1.0, 3.0, 1.0], [0.0, 3.0, 0.0], [1.0, 3.0, 0.0]]
 
 
 def test_work_that_is_fine_is_let_through(monkeypatch: pytest.MonkeyPatch):

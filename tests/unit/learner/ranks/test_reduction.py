@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from rollcast.learner.ranks.reduction import ALONE
+from rollcast.learner.ranks.reduction import ALONE, RankReduction
+from tests.accelerator import Accelerator
 from tests.processes import environment, free_port
 from tests.rank_updates import CASES, N_UPDATES, W, alone, batch_of, learn, together
+from tests.unit.learner.ranks.boards import BoardInMemory
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +65,22 @@ def test_two_ranks_make_the_same_updates_as_one_learner_with_both_batches(name, 
         if key in before:
             moved = max(moved, float(np.abs(value - before[key]).max()))
     assert moved > 1e-4, "an update that moves nothing compares nothing"
+
+
+@pytest.mark.parametrize("on_device", [True, False], ids=["count on the device", "count of the host"])
+def test_ranks_reduce_on_a_device_without_a_wait(on_device: bool):
+    reduction = RankReduction(BoardInMemory(0, 1, {}))  # its sum over one rank leaves values as they are
+    values, weight = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.25])
+    with Accelerator() as accelerator:
+        gradient, term = (torch.full((n,), 3.0).to(accelerator.device) for n in (3, 1))
+        count = torch.tensor(5.0).to(accelerator.device) if on_device else 5.0
+        moved = [values.to(accelerator.device), weight.to(accelerator.device)]
+        with accelerator.counting() as cost:
+            terms = reduction.average(gradient, [term[0]], count)
+            moments = reduction.mean_and_variance(*moved, count)
+        assert cost.waits == cost.copies == []
+        assert (gradient.tolist(), [float(term) for term in terms]) == ([3.0, 3.0, 3.0], [3.0])
+        assert [float(moment) for moment in moments] == [2.0, 1.5]
 
 
 def test_one_learner_reduces_nothing():
