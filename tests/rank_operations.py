@@ -3,13 +3,115 @@
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import torch
+from torch import Tensor, distributed
 
 from rollcast.learner.ranks import group as group_module
 from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.rank_info import rank_info
+from rollcast.learner.ranks.rounds import RankRounds, RankState
 from rollcast.services.errors import ConfigurationError, RollcastError
+
+# Stands for NCCL, among torch's backends.
+STAND_IN = "nccl_stand_in"
+
+
+class StandInForNccl(distributed.ProcessGroup):
+    """Behaves as NCCL does: it takes tensors of a device only, and returns before the device has done its work.
+
+    The device waits until all ranks have called. It computes nothing.
+    """
+
+    def __init__(self, store: distributed.Store, rank: int, n_ranks: int) -> None:
+        super().__init__(rank, n_ranks)
+        self._store, self._n_ranks = store, n_ranks
+        self._n_operations = 0
+        self._name = ""
+        self.is_aborted = False
+
+    def getBackendName(self) -> str:  # noqa: N802  # torch asks for it
+        return STAND_IN
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def allreduce(self, tensors: list[Tensor], options: object = None) -> distributed.Work:
+        del options
+        (tensor,) = tensors
+        if tensor.device.type == "cpu":
+            raise RuntimeError("No backend type associated with device type cpu")
+        self._n_operations += 1
+        key = f"operation{self._n_operations}"
+        self._store.add(key, 1)
+        return StandInWork(lambda: self.is_aborted or self._store.add(key, 0) == self._n_ranks)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class StandInWork(distributed.Work):
+    """Work that a device does once all ranks have called."""
+
+    def __init__(self, is_done: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_done = is_done
+
+    def is_completed(self) -> bool:
+        return self._is_done()
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Has the stream wait; the host goes on."""
+        del timeout
+        return True
+
+    def synchronize_device(self) -> None:
+        """Has the host wait for the device, as a copy to main memory does: for ever, if need be."""
+        forever = threading.Event()
+        while not self._is_done():
+            forever.wait(0.01)
+
+
+def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
+    """Does what ranks do whose device is not the CPU."""
+    distributed.Backend.register_backend(
+        STAND_IN, lambda store, rank, n, timeout: StandInForNccl(store, rank, n), devices=["cuda"]
+    )
+    group.begin(STAND_IN)
+    if what == "agree on gpus":
+        agreed = RankRounds(group).agree(RankState(env_steps=1 + group.rank))
+        print(agreed.env_steps, flush=True)  # noqa: T201
+        return
+    works: list[Any] = []
+    reduce = distributed.all_reduce
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        works.append(reduce(*args, **kwargs))
+        return works[-1]
+
+    distributed.all_reduce = kept
+    on_device = torch.empty(3, device="meta")  # any that is not in main memory
+    group.sum(on_device, "the first gradient")
+    works[-1].synchronize_device()
+    group.describe_by(lambda: ("thinking", "after 7 updates"))
+    if is_last:
+        if what == "freeze on gpus":
+            print("hangs", flush=True)  # noqa: T201
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if what == "die on gpus":
+            os._exit(0)
+        raise ConfigurationError("a wrong number; expected another; take it")
+    group.sum(on_device, "the second gradient")
+    works[-1].synchronize_device()
+    group.sum(torch.zeros(1), "what comes after it")
 
 
 def main(what: str) -> int:
@@ -25,6 +127,9 @@ def main(what: str) -> int:
             if what == "freeze before they are connected" and place.rank == 0:
                 group.told("compared", 1, what="rank 1 to need nothing but the connection")
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if what.endswith("on gpus"):
+                on_gpus(group, what, is_last=is_last)
+                return 0
             group.begin("gloo")
             group.sum(torch.ones(1), "the first sum")
             if what == "freeze" and place.rank == 0:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,9 @@ from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store, Work, _abort_process_group
 
+from rollcast.learner.ranks.device_watch import DeviceWatch
 from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
 from rollcast.services.version import software_version
@@ -23,6 +25,10 @@ _BEAT_S: Final = 0.25
 _SILENCE_S: Final = 2.0
 # The store answers within a millisecond: one that has to say who is gone, and has not answered for so long, is gone.
 _ANSWER_S: Final = 5.0
+# NCCL's own deadline is so much later than that of `DeviceWatch`, which is to come first.
+_AFTER_WATCH_S: Final = 600.0
+# NCCL's watchdog ends the process when an operation fails, unless this is 0: then `DeviceWatch` finds who is gone.
+_WATCHDOG: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 # Ranks whose settings differ wait so long for the others to see it.
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
@@ -38,7 +44,7 @@ Backend = Literal["auto", "gloo", "nccl"]
 
 
 def choose_backend(name: Backend, device: torch.device) -> str:
-    """Returns the backend for a device: of `auto` NCCL on CUDA, and gloo on the CPU.
+    """Returns the backend for tensors on a device: of `auto` NCCL on CUDA, and gloo on the CPU.
 
     Raises:
         ConfigurationError: NCCL was asked for, and the device is not CUDA, or torch has no NCCL.
@@ -164,6 +170,11 @@ class RankGroup(Group):
         self._describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
         self._store = self._connect()
         self._n_operations = 0
+        # Of tensors on a device, if it has a backend of its own; those in main memory go through gloo.
+        self._device_group: ProcessGroup | None = None
+        self._watch: DeviceWatch | None = None
+        self._abort_lock = threading.Lock()  # guards the flag: the trainer and the watch may abort at once
+        self._is_aborted = False
         # The thing that an operation of all ranks waits for; empty: none runs.
         self._operating = ""
         self._ended = threading.Event()
@@ -193,6 +204,11 @@ class RankGroup(Group):
             self._farewell = _reason(error)
         self._ended.set()
         self._beats.join(_SILENCE_S)
+        if self._watch is not None:
+            self._watch.close()
+        if error is not None:
+            # An orderly end would wait for what the device has been asked for.
+            self._abort_device()
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -230,25 +246,38 @@ class RankGroup(Group):
     def begin(self, backend: str) -> None:
         """Connects all ranks for the operations below.
 
+        Args:
+            backend: The backend for tensors on the device. Those in main memory always go through gloo, so that what
+                the ranks agree on waits for no device.
+
         Raises:
             RankLostError: Not all ranks have come in time.
         """
+        timeout = timedelta(seconds=self._timeout_s)
         with self._operation("the connection of all ranks"):
             _within(
                 self._timeout_s + _ANSWER_S,
                 lambda: distributed.init_process_group(
-                    backend,
+                    "gloo",
                     store=PrefixStore("group", self._store),
                     rank=self.rank,
                     world_size=self.n_ranks,
-                    timeout=timedelta(seconds=self._timeout_s),
+                    timeout=timeout,
                 ),
             )
+            if backend != "gloo":
+                os.environ.setdefault(_WATCHDOG, "0")
+                self._device_group = _within(
+                    self._timeout_s + _ANSWER_S,
+                    lambda: distributed.new_group(backend=backend, timeout=timeout + timedelta(seconds=_AFTER_WATCH_S)),
+                )
+                self._watch = DeviceWatch(self._abort_device, self._has_rank_ended, timeout_s=self._timeout_s)
 
     def sum(self, values: Tensor, what: str) -> None:
         """Sums them up over all ranks; see `Group.sum`."""
         with self._operation(what):
-            distributed.all_reduce(values)
+            group = self._group_of(values)
+            self._end(distributed.all_reduce(values, group=group, async_op=True), group, what)
 
     def gather(self, values: Tensor, what: str) -> Tensor:
         """Returns the values of every rank; see `Group.gather`."""
@@ -261,7 +290,8 @@ class RankGroup(Group):
     def broadcast(self, values: Tensor, what: str) -> None:
         """Replaces values by those of rank 0; see `Group.broadcast`."""
         with self._operation(what):
-            distributed.broadcast(values, src=0)
+            group = self._group_of(values)
+            self._end(distributed.broadcast(values, src=0, group=group, async_op=True), group, what)
 
     def note(self, key: str, text: str) -> None:
         """Notes a text in the store; see `Group.note`."""
@@ -296,6 +326,31 @@ class RankGroup(Group):
         """Has the other ranks told what this one does; see `Group.describe_by`."""
         self._describe = describe
 
+    def _group_of(self, values: Tensor) -> ProcessGroup | None:
+        """Returns the group for a tensor; None: the one of main memory."""
+        return None if values.device.type == "cpu" else self._device_group
+
+    def _end(self, work: Work, group: ProcessGroup | None, what: str) -> None:
+        """Waits for an operation: on a device, its stream waits, and the host goes on."""
+        work.wait()
+        if group is not None and self._watch is not None:
+            self._watch.note(work, what)
+
+    def _abort_device(self) -> None:
+        """Ends all operations on the device. Any thread may call; idempotent."""
+        with self._abort_lock:
+            is_aborted, self._is_aborted = self._is_aborted, True
+        if self._device_group is not None and not is_aborted:
+            _abort_process_group(self._device_group)
+
+    def _has_rank_ended(self) -> bool:
+        """Returns whether another rank has said that it ends, or the store is gone."""
+        try:
+            words = _within(_ANSWER_S, self._words)
+        except (RuntimeError, TimeoutError):
+            return True
+        return any(word is not None and word.ended for word in words.values())
+
     def _connect(self) -> Store:
         place = self._place
         try:
@@ -323,12 +378,17 @@ class RankGroup(Group):
         if self._store_lost:
             # Now, not when the next checkpoint needs it.
             raise RankLostError(self._without_store(f"before {what}", self._store_lost))
+        if self._watch is not None and (aborted := self._watch.aborted) is not None:
+            error = RuntimeError("its device waited, and not the call: the operation was aborted")
+            raise RankLostError(self._lost(aborted.what, aborted.waited_s, error))
         self._operating = what
         self._n_operations += 1
         began = time.monotonic()
         try:
             yield
         except (RuntimeError, TimeoutError) as error:
+            # Whoever waits for the device, such as the thread that publishes, must come to its end, too.
+            self._abort_device()
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
         finally:
             self._operating = ""
@@ -352,14 +412,10 @@ class RankGroup(Group):
 
     def _lost(self, what: str, waited_s: float, error: Exception) -> str:
         """Describes, in words, which rank an operation has waited for."""
-
-        def words() -> dict[int, _Word | None]:
-            return {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
-
         try:
-            before = _within(_ANSWER_S, words)
+            before = _within(_ANSWER_S, self._words)
             threading.Event().wait(_SILENCE_S)
-            now = _within(_ANSWER_S, words)
+            now = _within(_ANSWER_S, self._words)
         except TimeoutError as silence:
             self._store_lost = str(silence)
             return self._without_store(f"after {waited_s:.1f} s of {what}", self._store_lost)
@@ -381,6 +437,10 @@ class RankGroup(Group):
             f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}: {who}; expected every rank within "
             f"{self._timeout_s:g} s (--ranks.timeout-s); look at the log of that rank: {_first_line(error)}"
         )
+
+    def _words(self) -> dict[int, _Word | None]:
+        """Returns the last word of each other rank."""
+        return {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
 
     def _last_word(self, rank: int) -> _Word | None:
         """Returns the last word of a rank; None: it has never said any that can be read."""

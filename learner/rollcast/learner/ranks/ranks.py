@@ -107,7 +107,7 @@ class Ranks:
         Raises:
             RankLostError: Another rank is gone, or has not come in time.
         """
-        self.group.sum(torch.zeros(1, device=self._device), what)
+        self.group.sum(torch.zeros(1), what)
 
     def broadcast_text(self, name: str, text: str, *, what: str) -> str:
         """Returns the text that rank 0 gives; what the others give is not looked at.
@@ -156,7 +156,7 @@ class Ranks:
         Raises:
             RankLostError: Another rank is gone, or has not come in time.
         """
-        own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8, device=self._device)
+        own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8)
         text = advertised_address(address, self._advertised_host).encode()[:_MAX_ADDRESS_BYTES]
         own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         rows = self.group.gather(own, "the addresses of all ranks").tolist()

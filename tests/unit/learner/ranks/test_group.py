@@ -90,6 +90,30 @@ def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone(
         assert "rank 1 of 2 has lost the store of the ranks" in output
 
 
+def test_ranks_on_gpus_agree_in_main_memory():
+    with ranks("agree on gpus") as processes:
+        for process in processes:
+            assert outcome(process) == (0, "3\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("die on gpus", "rank 1 does not answer any more, and was last at: "),
+        ("freeze on gpus", "rank 1 does not answer any more, and was last at: "),
+        ("raise on gpus", "rank 1 has ended: ConfigurationError: a wrong number; expected another; take it"),
+    ],
+)
+def test_a_rank_for_which_the_device_of_another_waits_is_named(what: str, message: str):
+    # the host of rank 0 waits for its device, which waits for rank 1
+    with ranks(what) as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert "RankLostError: rank 0 of 2 waited " in output
+        assert f" s for the second gradient: {message}" in output
+        assert "Traceback" not in output
+
+
 @pytest.mark.parametrize(
     ("what", "doing"),
     [("freeze before they are connected", "the connection of all ranks"), ("freeze", "the second sum")],
