@@ -36,25 +36,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from rollcast.learner.devices.waits import COPIES, RESULTS_WAITED_FOR, finds_places
+
 DEVICE = torch.device("lazy:0")
 
 _OPTIMIZER = import_module("torch.optim.optimizer")  # torch.optim deletes the name
 
-# The host waits for their result: for a number, or for the size of what they return.
-_WAITS = {
-    "_local_scalar_dense",
-    "_unique2",
-    "bincount",
-    "equal",
-    "is_nonzero",
-    "masked_select",
-    "multinomial",  # looks at its weights
-    "nonzero",
-    "repeat_interleave",
-    "unique_consecutive",
-    "unique_dim",
-}
-_COPIES = {"_to_copy", "copy_", "copy", "_copy_from"}
 # Memory comes from torch's cache, without a kernel.
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -265,7 +252,7 @@ def _check_assigned(target: OnDevice, index: object, value: object) -> None:
     listed = [place for place in places if isinstance(place, Tensor | list | np.ndarray)]
     if any(not isinstance(place, Tensor) or place.dtype not in (torch.bool, torch.uint8) for place in listed):
         raise RuntimeError("a number assigned by an index that lists places: CUDA would wait; use index_put_")
-    if not listed and not target.inner[index].dim():
+    if not listed and not np.broadcast_to(False, target.shape)[index].ndim:
         raise RuntimeError("a number assigned to a single number: CUDA would wait; use fill_ on a slice")
 
 
@@ -279,7 +266,7 @@ def _check_devices(name: str, here: list[OnDevice], elsewhere: list[Tensor]) -> 
         raise RuntimeError(f"{name}: a tensor {list(unreal[0].shape)} was made on {DEVICE} outside of Accelerator")
     # A number may come from the host as a kernel's argument.
     strangers = [tensor for tensor in elsewhere if tensor.dim()]
-    if here and strangers and name not in _COPIES:
+    if here and strangers and name not in COPIES:
         raise RuntimeError(
             f"{name}: expected all tensors to be on the same device, but found at least two: {DEVICE} and cpu, "
             f"{list(strangers[0].shape)}"
@@ -290,19 +277,11 @@ def _count(func: Any, name: str, args: Sequence[Any], elsewhere: list[Tensor], m
     is_view = any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
     if is_view or name in _ALLOCATIONS:
         return
-    reads = name in _WAITS or (name in _COPIES and not makes_here) or _finds_places(name, args)
+    reads = name in RESULTS_WAITED_FOR or (name in COPIES and not makes_here) or finds_places(name, args)
     reads = reads or (name == "copy_" and not isinstance(args[0], OnDevice))
     for cost in _costs:
         cost.operations[name] += 1
         if reads:
             cost.waits.append(name)
-        if name in _COPIES and elsewhere and not reads:
+        if name in COPIES and elsewhere and not reads:
             cost.copies.append(tuple(elsewhere[0].shape))
-
-
-def _finds_places(name: str, args: Sequence[Any]) -> bool:
-    """True for indexing with a mask, whose places the device must find first; a single value is filled in instead."""
-    if name not in ("index", "index_put", "index_put_", "_index_put_impl_"):
-        return False
-    is_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-    return is_mask and (name == "index" or args[2].numel() != 1)

@@ -16,3 +16,8 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("--device: 'cuda', but torch finds no CUDA device here; use --device cpu, or auto")
     return torch.device(name)
+
+
+def with_index(device: torch.device) -> torch.device:
+    """Returns a CUDA device with its index; one without means the current device of the calling thread."""
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

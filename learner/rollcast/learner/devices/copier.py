@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rollcast.learner.devices.choice import with_index
+from rollcast.learner.devices.streams import streams_of
 from rollcast.services.errors import InvalidInputError
 
 
@@ -115,7 +117,7 @@ _PASSED = _Passed()
 
 
 class CudaCopier:
-    """A `Copier` for a GPU, with two streams of its own, so that copies run beside the work of other streams.
+    """A `Copier` for a GPU, whose copies run beside the work of other streams, on the two of `streams_of` for copies.
 
     Copies from main memory into new tensors wait for nothing, and have a stream of their own: the other copies wait for
     the caller's stream, and would hold them up. It refuses memory that is not pinned: a copy from there would wait for
@@ -126,14 +128,12 @@ class CudaCopier:
     """
 
     def __init__(self, device: torch.device) -> None:
-        index = torch.cuda.current_device() if device.index is None else device.index
-        self.device = torch.device("cuda", index)
+        self.device = with_index(device)
         self.shares_memory = False
-        self._free_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
-        self._ordered_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
+        self._streams = streams_of(self.device)
         # Those with copies since the last fence.
         self._busy: set[torch.cuda.Stream] = set()
-        # Targets that were allocated on a stream of this copier since the last fence.
+        # Targets that were allocated on a stream for copies since the last fence.
         self._new_targets: list[Tensor] = []
 
     def host_memory(self, n_bytes: int) -> Tensor:
@@ -147,10 +147,10 @@ class CudaCopier:
         for tensor in (source, to):
             if isinstance(tensor, Tensor):
                 self._check(tensor)
-        stream = self._free_stream
+        stream = self._streams.free_copies
         if source.is_cuda or isinstance(to, Tensor):
             # Work of the caller's stream has yet to make the source, or still uses the target.
-            stream = self._ordered_stream
+            stream = self._streams.ordered_copies
             stream.wait_stream(torch.cuda.current_stream(self.device))
         self._busy.add(stream)
         # This also makes the stream's device the current one.
@@ -194,7 +194,7 @@ class CudaCopier:
 
 
 class _CudaFence:
-    """Events on a copier's streams."""
+    """Events on the streams for copies."""
 
     def __init__(self, events: list[torch.cuda.Event], device: torch.device, targets: list[Tensor]) -> None:
         self._events = events
@@ -211,7 +211,7 @@ class _CudaFence:
         current = torch.cuda.current_stream(self._device)
         for event in self._events:
             event.wait(current)
-        # They belong to a stream of the copier: without this, others would get their memory while this stream uses it.
+        # They belong to a stream for copies: without this, others would get their memory while this stream uses it.
         targets, self._targets = self._targets, []
         for target in targets:
             target.record_stream(current)

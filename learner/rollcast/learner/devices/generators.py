@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollcast.actor.seeds import derive_seed
+from rollcast.learner.devices.choice import with_index
 
 # Keeps the global generators' numbers apart from those of the run's other generators.
 _GLOBAL: Final = 0x6C0BA1
@@ -72,6 +73,5 @@ def _global_generators(device: torch.device) -> dict[str, torch.Generator]:
     found = {"cpu": torch.default_generator}
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]  # before it there are no generators
-        index = torch.cuda.current_device() if device.index is None else device.index
-        found["cuda"] = torch.cuda.default_generators[index]
+        found["cuda"] = torch.cuda.default_generators[with_index(device).index]
     return found

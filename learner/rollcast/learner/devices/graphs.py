@@ -5,8 +5,10 @@ operations on the same memory whatever its batch and its numbers are, which is w
 `gpu` for the rest.
 """
 
+import contextlib
 import dataclasses
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -14,6 +16,9 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.batch import Batch, BatchColumns
+from rollcast.learner.devices.choice import with_index
+from rollcast.learner.devices.streams import streams_of
+from rollcast.learner.devices.waits import WaitDetector
 from rollcast.learner.devices.work import DeviceWork, Outputs, Work
 from rollcast.services.columns.table import FINAL_AXES
 
@@ -24,8 +29,10 @@ logger = logging.getLogger(__name__)
 WARM_UP_UPDATES: Final = 3
 # Graphs of an algorithm in its life, each with memory of its own. More shapes than that are a batch that never settles.
 MAX_GRAPHS: Final = 8
-# Final observations for which the first graph has room.
+# Final observations for which a graph has room at least.
 _LEAST_FINALS: Final = 8
+# Where more come than one for each trajectory, there is room for so many times as many.
+_MORE_FINALS: Final = 4
 
 
 class Graph(Protocol):
@@ -41,6 +48,24 @@ class Graph(Protocol):
         """Runs the kernels again, on the same memory."""
 
 
+class _GraphMemory:
+    """The memory that the graphs of a GPU share: they are replayed one after the other.
+
+    torch may not be given its name again once the last graph in it is gone: it lives as long as they do.
+
+    Attributes:
+        pool: Its name for torch.
+    """
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+
+_memories: Final[weakref.WeakValueDictionary[torch.device, _GraphMemory]] = weakref.WeakValueDictionary()
+# Those whose capture has failed: torch's allocator of pinned memory may still ask them whether it has ended.
+_failed: Final[list[torch.cuda.CUDAGraph]] = []
+
+
 class CudaGraph:
     """A CUDA graph of one device.
 
@@ -50,9 +75,12 @@ class CudaGraph:
     """
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
-        self._device = device
+        self._device = with_index(device)
         self._graph = torch.cuda.CUDAGraph()
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch gives it no types
+        self._stream = streams_of(self._device).capture
+        self._memory: _GraphMemory | None = None
+        # torch registers its own generator of the device by itself.
+        self._generators = [*generators, torch.cuda.default_generators[self._device.index]]
         for generator in generators:
             self._graph.register_generator_state(generator)
 
@@ -66,15 +94,47 @@ class CudaGraph:
         return outputs
 
     def capture(self, run: Callable[[], None]) -> None:
-        """Captures the work; see `Graph.capture`."""
-        # The outer block restores the stream: a capture that fails leaves it on its own.
-        with (
-            torch.cuda.device(self._device),
-            torch.cuda.stream(torch.cuda.current_stream(self._device)),
-            # Other threads copy batches and policies meanwhile, which must not break the capture.
-            torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            run()
+        """Captures the work; see `Graph.capture`. After an error, allocator and generators are as before."""
+        # Now: a graph before this one may have been the last in the memory that there was.
+        self._memory = memory = _memories.get(self._device) or _GraphMemory()
+        _memories[self._device] = memory
+        states = [generator.get_state() for generator in self._generators]
+        try:
+            # The outer block restores the stream: a capture that fails leaves it on its own.
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.stream(torch.cuda.current_stream(self._device)),
+                # Other threads copy batches and policies meanwhile, which must not break the capture.
+                torch.cuda.graph(self._graph, pool=memory.pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                run()
+        except BaseException:
+            self._unwind(memory, states)
+            raise
+
+    def _unwind(self, memory: _GraphMemory, states: Sequence[Tensor]) -> None:
+        """Ends what a failed capture leaves begun in torch 2.6 to 2.11; newer ones end it themselves.
+
+        Their allocator frees no block that another stream has used until all captures have ended, and a generator that
+        was registered draws nothing any more.
+
+        Args:
+            memory: Into which it was captured. No other graph may be, and what it has taken stays reserved.
+            states: Of the generators, before the capture.
+        """
+        _failed.append(self._graph)
+        _memories.pop(self._device, None)
+        # The first is its name since torch 2.8.
+        for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):
+            if (end := getattr(torch._C, name, None)) is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    end(self._device.index, memory.pool)
+                break
+        for generator, state in zip(self._generators, states, strict=True):
+            fresh = torch.Generator(self._device)
+            fresh.set_state(state)
+            # In place of the state that takes itself for captured, not into it.
+            generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
     def replay(self) -> None:
         """Launches the graph on the current stream."""
@@ -86,8 +146,8 @@ class GraphedWork(DeviceWork):
 
     Batches and numbers are copied into memory that stays the same. There is room for more final observations than a
     batch has; those that are left over belong nowhere, see `Batch.final_index`. If a batch has more, or another shape,
-    or the work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If a capture fails, or shapes
-    never settle, all later updates run as they are, and the log says so once.
+    or the work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If the work waits for the device,
+    a capture fails, or shapes never settle, all later updates run as they are, and the log says so once.
 
     It belongs to the algorithm's thread.
 
@@ -111,7 +171,14 @@ class GraphedWork(DeviceWork):
         plan.load(batch, numbers)
         if plan.n_updates < WARM_UP_UPDATES:
             plan.n_updates += 1
-            return plan.graph.warm_up(lambda: work(plan.batch, plan.numbers))
+            # In the last one: the first ones also make what stays.
+            with WaitDetector() if plan.n_updates == WARM_UP_UPDATES else contextlib.nullcontext() as waits:
+                outputs = plan.graph.warm_up(lambda: work(plan.batch, plan.numbers))
+            if waits is not None and waits.found:
+                self._give_up(
+                    f"they wait for the device, or copy from main memory: {', '.join(dict.fromkeys(waits.found))}"
+                )
+            return outputs
         if not plan.is_captured:
             try:
                 plan.capture(work)
@@ -205,15 +272,19 @@ class _Plan:
 def with_room(batch: Batch) -> Batch:
     """Returns memory for batches of the same shapes, with room for at least as many final observations.
 
+    Episodes that a limit of their steps ends may all end in the same batch, once each: there is room for that from the
+    beginning, so that hardly any other batch needs a graph of its own.
+
     Args:
         batch: Trajectories `[T, B, ...]` with N final observations.
 
     Returns:
-        A batch of zeros; all its final observations, a power of two of them or T * B, belong nowhere, and are copies of
-        one that the batch has.
+        A batch of zeros; all its final observations, B of them or more, belong nowhere, and are copies of one that the
+        batch has.
     """
-    n_rows = batch.reward.numel()
-    n_finals = min(n_rows, max(_LEAST_FINALS, 1 << (len(batch.final_index) - 1).bit_length()))
+    n_rows, n_finals = batch.reward.numel(), len(batch.final_index)
+    least = max(_LEAST_FINALS, batch.reward.shape[1])
+    n_finals = min(n_rows, least if n_finals <= least else _MORE_FINALS * n_finals)
     if batch.reward.shape[0] == 1 and not len(batch.final_index):
         n_finals = 0  # transitions have none
     index = torch.zeros(n_finals, 2, dtype=torch.int64, device=batch.reward.device)

@@ -1,6 +1,7 @@
 """Captured updates: on the CPU and on `tests.accelerator` with a graph that runs the work again, and on real GPUs."""
 
 import dataclasses
+import gc
 import logging
 from collections.abc import Callable
 from importlib import import_module
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rollcast.learner.algorithms.algorithm import Algorithm
+from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.graphs import MAX_GRAPHS, WARM_UP_UPDATES, CudaGraph, GraphedWork
@@ -24,6 +26,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.accelerator import DEVICE, Accelerator, OnDevice
 from tests.batches import make_batch
 from tests.every_algorithm import CASES, PARTS, Case, T
+from tests.stand_in_cuda import Generator, StandInCuda, drawn
 from tests.tolerances import rounding_bound
 
 # What other cases have besides, layers and distributions, is compared by operations in `test_on_accelerator`.
@@ -228,14 +231,14 @@ def impala() -> tuple[Impala, list[RepeatedWork]]:
     return algorithm, captured(algorithm)
 
 
-def batch_with(n_finals: int, *, n_steps: int = 8, seed: int = 0) -> Batch:
-    """Trajectories `[T, 4]` with so many final observations."""
-    index = torch.tensor([(i // 4, i % 4) for i in range(n_finals)], dtype=torch.int64).view(-1, 2)
-    truncated = torch.zeros(n_steps, 4, dtype=torch.bool)
+def batch_with(n_finals: int, *, n_steps: int = 8, n_envs: int = 4, seed: int = 0) -> Batch:
+    """Trajectories `[T, B]` with so many final observations."""
+    index = torch.tensor([(i // n_envs, i % n_envs) for i in range(n_finals)], dtype=torch.int64).view(-1, 2)
+    truncated = torch.zeros(n_steps, n_envs, dtype=torch.bool)
     truncated[tuple(index.T)] = True
     finals = torch.randn(n_finals, 3, generator=torch.Generator().manual_seed(seed))
     return make_batch(
-        n_steps=n_steps, n_envs=4, seed=seed, truncated=truncated, final_index=index, final_observation=finals
+        n_steps=n_steps, n_envs=n_envs, seed=seed, truncated=truncated, final_index=index, final_observation=finals
     )
 
 
@@ -252,6 +255,20 @@ def test_more_final_observations_than_there_is_room_for_are_captured_anew():
     update_times(algorithm, batch_with(9), WARM_UP_UPDATES + 1)
     update_times(algorithm, batch_with(3), 1)
     assert [graph.n_replays for graph in graphs] == [2, 2], "the larger one is used from then on"
+
+
+def test_each_trajectory_may_have_a_final_observation_in_the_first_graph():
+    algorithm, graphs = impala()
+    for n_finals in (0, 16):
+        update_times(algorithm, batch_with(n_finals, n_envs=16), WARM_UP_UPDATES + 1)
+    assert [graph.n_replays for graph in graphs] == [WARM_UP_UPDATES + 2]
+
+
+def test_final_observations_that_double_need_few_graphs():
+    algorithm, graphs = impala()
+    for n_finals in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        update_times(algorithm, batch_with(n_finals, n_steps=64), 1)
+    assert len(graphs) == 3, "room for 8, 64, 256: that is every row"
 
 
 def test_shapes_that_never_settle_end_the_capturing_with_one_warning(caplog):
@@ -281,6 +298,30 @@ def test_capture_that_fails_changes_nothing_and_is_told_once(caplog, monkeypatch
     assert [graph.n_replays for graph in graphs] == [0]
     (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.endswith("the capture failed: RuntimeError: operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda loss: loss.item(), "_local_scalar_dense"),
+        (lambda loss: loss[None].nonzero(), "nonzero"),
+        (lambda loss: loss[None][loss[None] > 0], "index"),
+        (lambda loss: torch.tensor([1.0], device=loss.device), "_to_copy"),
+        (lambda loss: torch.empty_like(loss).copy_(torch.ones(())), "copy_"),
+        (lambda loss: torch.ones_like(loss)[None].index_put_((loss[None].long(),), torch.zeros(())), "index_put_"),
+    ],
+)
+def test_update_that_waits_is_never_captured(spoil, found, caplog, monkeypatch):
+    case = CASES["dqn"]
+    with Accelerator() as accelerator:
+        algorithm, batches = case.make(accelerator.device), case.batches(accelerator.device)
+        graphs = captured(algorithm)
+        monkeypatch.setattr(DivergenceWatch, "observe", lambda self, loss, norm: spoil(loss.detach()))
+        for _ in range(WARM_UP_UPDATES + 2):
+            case.update(algorithm, batches)
+    assert [graph.run for graph in graphs] == [None], "its capture would have failed"
+    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.endswith(f"they wait for the device, or copy from main memory: {found}")
 
 
 def test_error_of_the_batch_is_raised_as_without_graphs():
@@ -345,6 +386,46 @@ def test_what_the_host_decides_is_not_captured(name, settings, reason):
     assert case.make("cpu").why_not_captured().startswith(reason)
     independent = dataclasses.replace(case, n_substeps=2).make("cpu")
     assert independent.why_not_captured().startswith(reason)
+
+
+# -- what torch remembers, on a stand-in for torch.cuda --
+
+
+def fail() -> None:
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("version", ["2.6", "2.8", "2.12"])
+def test_capture_that_fails_leaves_neither_memory_nor_generators_in_it(version, monkeypatch):
+    cuda = StandInCuda(monkeypatch, version)
+    generators = [Generator(), Generator()]
+    drawn([*generators, cuda.default])
+    graph = CudaGraph(cuda.device, generators)
+    with pytest.raises(RuntimeError, match="during capture"):
+        graph.capture(fail)
+    assert cuda.captures_underway == [], "the allocator would free no block that another stream has used"
+    assert drawn([*generators, cuda.default]) == [8, 8, 8]
+    other = CudaGraph(cuda.device, generators)
+    other.capture(lambda: None)
+    other.replay()
+    assert drawn(generators) == [12, 12]
+
+
+def test_graphs_of_a_device_share_memory_as_long_as_there_is_one(monkeypatch):
+    cuda = StandInCuda(monkeypatch)
+
+    def captured_graph() -> CudaGraph:
+        graph = CudaGraph(cuda.device, [])
+        graph.capture(lambda: None)
+        return graph
+
+    graphs = [captured_graph() for _ in range(3)]
+    assert list(cuda.n_graphs.values()) == [3]
+    warming_up = CudaGraph(cuda.device, [])
+    del graphs
+    gc.collect()
+    warming_up.capture(lambda: None)  # torch refuses the memory of graphs that are gone
+    assert list(cuda.n_graphs.values()) == [0, 1]
 
 
 @pytest.mark.gpu
