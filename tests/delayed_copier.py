@@ -29,12 +29,13 @@ class DelayedCopier:
     Attributes:
         n_sent: The copies that were sent.
         n_waits: The waits of the host for a fence that it had not waited for yet.
+        n_stream_waits: The waits of a stream.
     """
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.shares_memory = False
-        self.n_sent = self.n_waits = 0
+        self.n_sent = self.n_waits = self.n_stream_waits = 0
         self._lock = threading.RLock()  # guards everything
         self._host: list[weakref.ref[NDArray[np.uint8]]] = []
         self._unfenced: list[Copy] = []
@@ -93,6 +94,7 @@ class DelayedCopier:
         """Makes the copies that a stream waits for; those to the host can be read after the host's wait only."""
         with self._lock:
             self.check()
+            self.n_stream_waits += 1
             for copy in copies:
                 copy.read()
 

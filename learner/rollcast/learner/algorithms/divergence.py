@@ -75,11 +75,9 @@ class DivergenceWatch:
 
     def _begin_copy(self) -> tuple[Tensor, Fence]:
         host = self._copier.host_memory(self._poison.numel() * self._poison.element_size()).view(self._poison.dtype)
-        self._copier.send(self._poison, to=host)
-        fence = self._copier.fence()
-        # The next update writes to the record.
-        fence.before_use()
-        return host, fence
+        # The next update writes to the record: it must not have to wait for the copy.
+        self._copier.send(self._poison.clone(), to=host)
+        return host, self._copier.fence()
 
     def check(self) -> None:
         """Waits for the device and checks everything that was recorded.

@@ -23,8 +23,8 @@ _GAP = 64
 class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
     """The arrays of a module's `state_dict` at one time, by name: a `PolicyState`. Any thread may read it.
 
-    Making it begins the copies and waits for nothing. The first read waits until they are made, and raises if the
-    policy must not be used.
+    Making it begins the copies and waits for nothing, nor does the device: training may change the parameters at once.
+    The first read waits until they are made, and raises if the policy must not be used.
 
     Args:
         module: The module; later training does not change the snapshot.
@@ -49,11 +49,8 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
         self._watched = None if watched is None else _sent(watched, copier)
         self._check = check
         self._published = published
-        fence = copier.fence()
-        # Training changes the parameters next, on the stream of the caller.
-        fence.before_use()
         self._lock = threading.Lock()  # guards the two below: several readers may come at once
-        self._fence: Fence | None = fence
+        self._fence: Fence | None = copier.fence()
         self._arrays: dict[str, NDArray[np.generic]] = {}
 
     def __getitem__(self, name: str) -> NDArray[np.generic]:
@@ -169,6 +166,10 @@ def _sent(source: Tensor, copier: Copier) -> Tensor:
         return torch.empty(source.shape, dtype=source.dtype)
     if source.device.type == "cpu" and copier.device.type != "cpu":
         return source.clone()
-    source = source.contiguous()
+    if copier.shares_memory:
+        source = source.contiguous()
+    else:
+        # A copy within the device takes microseconds. The next update would wait for one to main memory.
+        source = source.clone(memory_format=torch.contiguous_format)
     target = copier.host_memory(source.numel() * source.element_size()).view(source.dtype).view(source.shape)
     return copier.send(source, to=target)

@@ -38,6 +38,7 @@ def test_a_device_is_looked_at_every_64_updates_by_a_copy_that_was_made_meanwhil
     for _ in range(127):
         update(watch)
     assert (copier.n_sent, copier.n_waits) == (1, 0), "nothing has waited for the device"
+    assert copier.n_stream_waits == 0, "and no update for a copy"
     update(watch)
     assert (copier.n_sent, copier.n_waits) == (2, 1), "for the copy of 64 updates ago"
 

@@ -70,6 +70,7 @@ def test_parameters_in_one_vector_are_copied_in_one_piece():
     snapshot = PolicySnapshot(policy, copier)
     assert copier.n_sent == 1
     assert copier.n_waits == 0, "whoever makes it does not wait"
+    assert copier.n_stream_waits == 0, "nor does the update that comes next"
     assert_equal(snapshot, arrays(policy))
     assert copier.n_waits == 1
 
