@@ -172,7 +172,7 @@ proto-check: env ## lint and format of the .proto files, and whether the committ
 # NO_MKDOCS_2_WARNING: the theme prints on every build that it gets fixes until May 2027, and has a successor.
 .PHONY: docs
 docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are errors, and nothing is fetched
-	$(BIN)/python docs/site.py
+	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 
 .PHONY: unit

@@ -1,8 +1,8 @@
-"""Collects the pages of the documentation's site in build/pages: `python docs/site.py`, then `mkdocs build`.
+"""Collects the pages of the documentation's site in build/pages: `python -m docs.site`, then `mkdocs build`.
 
 Pages and their links are written for the repository. The site gets copies in which a link that leaves docs/ leads to a
-page made here: README, CHANGELOG, the sources that pages link to. The names that each package exports and the table of
-all modules are made here, too.
+page made here: README, CHANGELOG, the sources that pages link to. The names that each package exports, the table of
+all modules, and the messages of the program are pages made here, too.
 """
 
 import ast
@@ -12,6 +12,8 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from docs.messages import page_of_messages
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -43,6 +45,7 @@ def main() -> None:
             _write(_page(path), page_of_files(path))
     for package in PACKAGES:
         _write(f"reference/{package}.md", page_of_package(package))
+    _write("reference/messages.md", page_of_messages())
     _write("development/modules.md", page_of_modules())
 
 

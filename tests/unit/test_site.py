@@ -1,19 +1,8 @@
 """The documentation's site: links between pages of the repository lead to pages of the site."""
 
-import importlib.util
-import types
-
 import pytest
 
-from tests.documents import ROOT
-
-
-@pytest.fixture(scope="module")
-def site() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("site_of_docs", ROOT / "docs" / "site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from docs import site
 
 
 @pytest.mark.parametrize(
@@ -31,11 +20,11 @@ def site() -> types.ModuleType:
         ("benchmarks/README.md", "soak.svg", "files/benchmarks/soak.svg"),
     ],
 )
-def test_links_lead_to_pages_of_the_site(site: types.ModuleType, source: str, link: str, expected: str):
+def test_links_lead_to_pages_of_the_site(source: str, link: str, expected: str):
     assert site.with_links(f"see [this]({link}) and", source) == f"see [this]({expected}) and"
 
 
-def test_fenced_blocks_stay_as_they_are(site: types.ModuleType):
+def test_fenced_blocks_stay_as_they_are():
     text = (
         "[a](docs/development/chaos.md)\n```md\n[a](docs/development/chaos.md)\n```\n[b](docs/development/chaos.md)\n"
     )
@@ -45,18 +34,18 @@ def test_fenced_blocks_stay_as_they_are(site: types.ModuleType):
     )
 
 
-def test_folder_is_shown_file_by_file(site: types.ModuleType):
+def test_folder_is_shown_file_by_file():
     page = site.page_of_files("proto/rollcast/v1")
     assert "\n## policy.proto\n\n````protobuf\n" in page
     assert "_pb2" not in "".join(line for line in page.splitlines() if line.startswith("## "))
 
 
-def test_reference_lists_every_exported_name(site: types.ModuleType):
+def test_reference_lists_every_exported_name():
     page = site.page_of_package("learner")
     assert "\n::: rollcast.learner.Impala\n" in page
 
 
-def test_each_module_is_listed_with_the_first_line_of_its_docstring(site: types.ModuleType):
+def test_each_module_is_listed_with_the_first_line_of_its_docstring():
     page = site.page_of_modules()
     services = page.partition("\n## services\n")[2].partition("\n## actor\n")[0]
     assert "\n| `address` | " in services
