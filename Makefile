@@ -23,8 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 UNIT_PROCESSES ?= 2
 TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
-# `make gpu`, and for the two of `make bench-against`; the rest of the folder is what they share
-BENCHMARKS   = $(filter-out recipes sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
+# `make gpu`, for report, which measures nothing, and for the two of `make bench-against`; the rest is what they share
+BENCHMARKS   = $(filter-out recipes report sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 # The slowest tests are named at the end: CI has 25 minutes. tests/stages.py reads the report.
 PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
 # The last process with many tests left hands some to those that have finished.

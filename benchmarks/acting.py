@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import statistics
 import time
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
@@ -79,7 +79,7 @@ def main() -> None:
     print(
         f"one core, {arguments.n_envs} environments, T={arguments.n_rollout_steps}, median of {arguments.rounds} rounds"
     )
-    print(f"{'vector':<12} {'bare':>12} {'acting':>12} {'ratio':>6} {'target':>9}   env steps/s")
+    rows = []
     vectorizations: tuple[Vectorization, ...] = ("sync", "entry_point")
     for vectorization in vectorizations:
         factory = EnvironmentFactory("CartPole-v1", vectorization=vectorization)
@@ -91,13 +91,12 @@ def main() -> None:
         bare(), acting()
         # in turns, so that other load on the core slows both equally
         rounds = [(rate(bare, arguments.round_s), rate(acting, arguments.round_s)) for _ in range(arguments.rounds)]
-        bare_rate, acting_rate = (statistics.median(column) for column in zip(*rounds, strict=True))
-        ratio = acting_rate / bare_rate
-        print(
-            f"{vectorization:<12} {bare_rate:>12,.0f} {acting_rate:>12,.0f} {ratio:>6.2f} {_TARGETS[vectorization]:>9,}"
-        )
+        bare_rates, acting_rates = zip(*rounds, strict=True)
+        figures = (Figure(bare_rates), Figure(acting_rates), ratio(acting_rates, bare_rates))
+        rows.append((vectorization, *figures, f"{_TARGETS[vectorization]:,}"))
         bare_env.close()
         acting_env.close()
+    print_table(("env steps/s", "the vector alone", "acting", "ratio (rounds)", "target"), rows)
 
 
 if __name__ == "__main__":

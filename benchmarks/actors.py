@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 
@@ -214,18 +213,15 @@ def main() -> None:
             found[number].append(measure(number, options.seconds, more, options.play_s))
     rows = []
     for number, costs in found.items():
-        ratios = sorted(
-            cost.ms_a_rollout / first.ms_a_rollout for cost, first in zip(costs, found[numbers[0]], strict=True)
-        )
 
-        def middle(values: Iterator[float], digits: int = 2) -> str:
-            return f"{statistics.median(values):,.{digits}f}"
+        def middle(values: Iterator[float], digits: int = 2) -> Figure:
+            return Figure(list(values), f",.{digits}f")
 
         rows.append(
             (
                 str(number),
                 middle(cost.ms_a_rollout for cost in costs),
-                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                ratio((cost.ms_a_rollout for cost in costs), (cost.ms_a_rollout for cost in found[numbers[0]])),
                 *(
                     middle(1e3 * cost.cpu_s[part] / cost.rollouts for cost in costs)
                     for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS)

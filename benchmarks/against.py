@@ -34,7 +34,7 @@ from packaging.requirements import Requirement
 
 from benchmarks import against_drivers
 from benchmarks.against_drivers import DRIVERS, Costs
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 
 ROOT = Path(__file__).resolve().parent.parent
 BASELINE = Path("benchmarks", "BASELINE")
@@ -299,7 +299,7 @@ def compare(
     return found
 
 
-def rows(found: Mapping[str, Comparison]) -> Iterator[tuple[str, str, str, str, str]]:
+def rows(found: Mapping[str, Comparison]) -> Iterator[tuple[str | Figure, ...]]:
     """Yields what was measured, both medians, the ratios, and the number of rounds."""
     for name, comparison in found.items():
         n_rounds = len(comparison.rounds)
@@ -307,17 +307,14 @@ def rows(found: Mapping[str, Comparison]) -> Iterator[tuple[str, str, str, str, 
             yield name, "", "", comparison.reason or "not measured: no time was left", ""
         for what in comparison.rounds[0][0] if n_rounds else ():
             ours, theirs = ([costs[side][what] for costs in comparison.rounds] for side in (0, 1))
-            ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            yield what, in_words(statistics.median(ours)), in_words(statistics.median(theirs)), spread, str(n_rounds)
+            yield what, processor_time(ours), processor_time(theirs), ratio(ours, theirs), str(n_rounds)
 
 
-def in_words(seconds: float) -> str:
-    """Returns a time with three digits and its unit."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+def processor_time(seconds: Sequence[float]) -> Figure:
+    """Returns times in the unit that suits them, with three digits."""
+    middle = statistics.median(seconds)
+    unit, scale = ("s", 1.0) if middle >= 1 else ("ms", 1e3) if middle >= 1e-3 else ("us", 1e6)
+    return Figure(seconds, ".3g", unit, scale)
 
 
 def run(repository: Path, commit: str | None, *, quick: bool, minutes: float, only: str) -> None:

@@ -13,7 +13,6 @@ the rounds' env steps per second.
 """
 
 import argparse
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from benchmarks.ingest import Load, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.policies.policies import PolicySpec
 
 if TYPE_CHECKING:
@@ -90,21 +89,16 @@ def main() -> None:
     print_table(header, rows)
 
 
-def _compare(measure: Callable[[bool], Measured], n_rounds: int) -> tuple[str, ...]:
+def _compare(measure: Callable[[bool], Measured], n_rounds: int) -> tuple[Figure, ...]:
     """Measures with and without in turns, each first in every second round."""
     measured: dict[bool, list[Measured]] = {True: [], False: []}
     for i in range(n_rounds):
         for is_ahead in (True, False) if i % 2 else (False, True):
             measured[is_ahead].append(measure(is_ahead))
     ahead, without = measured[True], measured[False]
-    ratios = [a.env_steps_per_second / b.env_steps_per_second for a, b in zip(ahead, without, strict=True)]
-    shares = [statistics.median(each.waiting_share for each in kind) for kind in (ahead, without)]
-    rates = [statistics.median(each.env_steps_per_second for each in kind) for kind in (ahead, without)]
-    return (
-        *(f"{share:.1%}" for share in shares),
-        *(f"{rate:,.0f}" for rate in rates),
-        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-    )
+    shares = [[each.waiting_share for each in kind] for kind in (ahead, without)]
+    rates = [[each.env_steps_per_second for each in kind] for kind in (ahead, without)]
+    return (*(Figure(share, ".1%") for share in shares), *(Figure(rate) for rate in rates), ratio(*rates))
 
 
 def _measure(actors: "DistributedActors", update: Callable[["Batch"], object], seconds: float) -> Measured:

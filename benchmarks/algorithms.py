@@ -8,14 +8,13 @@ Two actors of 64 CartPoles on this machine, T=64, B=128. The runs take turns; a 
 import argparse
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.status.status import LearnerStatus
@@ -87,22 +86,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds; the medians are printed")
     options = parser.parse_args()
     rates: dict[str, list[float]] = {name: [] for name in _RUNS}
-    ratios: dict[str, list[float]] = {name: [] for name in _RUNS}
-    impala: list[float] = []
+    beside: dict[str, list[float]] = {name: [] for name in _RUNS}
     for _ in range(options.rounds):
         for name, (arguments, _target) in _RUNS.items():
-            impala.append(measure(_IMPALA, options.seconds))
+            beside[name].append(measure(_IMPALA, options.seconds))
             rates[name].append(measure(arguments, options.seconds))
-            ratios[name].append(rates[name][-1] / impala[-1])
-    rows = [("IMPALA", f"{statistics.median(impala):,.0f}", "1.00", "")]
+    impala = Figure([rate for rates_of_impala in beside.values() for rate in rates_of_impala])
+    rows: list[tuple[str | Figure, ...]] = [("IMPALA", impala, "1.00", "")]
     rows += [
-        (
-            name,
-            f"{statistics.median(rates[name]):,.0f}",
-            f"{statistics.median(ratios[name]):.2f} ({min(ratios[name]):.2f} to {max(ratios[name]):.2f})",
-            target,
-        )
-        for name, (_, target) in _RUNS.items()
+        (name, Figure(rates[name]), ratio(rates[name], beside[name]), target) for name, (_, target) in _RUNS.items()
     ]
     print_table(("run", "env steps/s", "of IMPALA", "target"), rows)
 

@@ -11,7 +11,6 @@ network takes, `[T * B, 4, 84, 84]`, for which single frames are stacked and sta
 
 import argparse
 import multiprocessing
-import statistics
 import time
 from ctypes import c_bool
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from benchmarks.ingest import N_ACTORS, SETTLE_S, Learner, Load, rollout_bytes, synthetic_actor, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.learner.algorithms.trajectories import observations_to_value
 from rollcast.learner.batch import Batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
@@ -94,17 +93,15 @@ def main() -> None:
                 [side.frames_per_second(options.seconds, stacked=stacked) for side in sides]
                 for _ in range(options.rounds)
             ]
-            ratios = sorted(single / stacks for single, stacks in rounds)
-            single, stacks = (statistics.median(column) for column in zip(*rounds, strict=True))
-            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-            rows.append((name, f"{single:,.0f}", f"{stacks:,.0f}", f"{statistics.median(ratios):.2f}", spread, target))
+            single, stacks = zip(*rounds, strict=True)
+            rows.append((name, Figure(single), Figure(stacks), ratio(single, stacks), target))
     finally:
         for side in sides:
             side.close()
     print(
         f"\n{N_ACTORS} synthetic actors; rollouts of 64 steps and 8 games: {n_bytes[0]:,} bytes; stacks {n_bytes[1]:,}"
     )
-    print_table(("frames/s", "single frames", "stacks", "ratio", "rounds", "target"), rows)
+    print_table(("frames/s", "single frames", "stacks", "ratio (rounds)", "target"), rows)
 
 
 if __name__ == "__main__":

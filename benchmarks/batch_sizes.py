@@ -7,30 +7,31 @@ as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 epis
 """
 
 import argparse
-import statistics
 from typing import Any
 
 from benchmarks.solve import solve
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 ENV_ID = "CartPole-v1"
 
 
 def measure(
     algorithm: str, n_actors: int, n_envs: int, batch_size: int | None, seeds: range
-) -> tuple[str, str, str, str, str]:
+) -> tuple[str | Figure, ...]:
     """Trains with each seed; returns seeds solved, median seconds, env steps and env steps/s, and the policy lag."""
     options = ["--algorithm", algorithm, "--n-actors", str(n_actors), "--envs-per-actor", str(n_envs)]
     if batch_size is not None:
         options += ["--batch-size", str(batch_size)]
     runs: list[dict[str, Any]] = [solve(ENV_ID, seed, options)[1] for seed in seeds]
-    seconds = statistics.median(run["seconds"] for run in runs)
-    env_steps = statistics.median(run["env_steps"] for run in runs)
-    rate = statistics.median(run["env_steps"] / run["seconds"] for run in runs)
-    lags = [run["policy_lag_mean"] for run in runs]
     n_solved = sum(run["solved"] for run in runs)
-    lag = f"{statistics.median(lags):.1f} ({max(lags):.1f}), at most {max(run['policy_lag_max'] for run in runs)}"
-    return f"{n_solved} of {len(runs)}", f"{seconds:.1f}", f"{env_steps:,.0f}", f"{rate:,.0f}", lag
+    return (
+        f"{n_solved} of {len(runs)}",
+        Figure([run["seconds"] for run in runs], ".1f"),
+        Figure([run["env_steps"] for run in runs]),
+        Figure([run["env_steps"] / run["seconds"] for run in runs]),
+        Figure([run["policy_lag_mean"] for run in runs], ".1f", has_range=True),
+        str(max(run["policy_lag_max"] for run in runs)),
+    )
 
 
 def batch_sizes(algorithm: str, n_actors: int, n_envs: int) -> list[int]:
@@ -56,7 +57,9 @@ def main() -> None:
         for batch_size in (None, *batch_sizes(options.algorithm, n_actors, n_envs)):
             shown = "default" if batch_size is None else str(batch_size)
             rows.append((size, shown, *measure(options.algorithm, n_actors, n_envs, batch_size, seeds)))
-    print_table(("round", "batch", "solved", "seconds", "env steps", "env steps/s", "lag: median (largest mean)"), rows)
+    print_table(
+        ("round", "batch", "solved", "seconds", "env steps", "env steps/s", "mean lag (runs)", "largest lag"), rows
+    )
 
 
 if __name__ == "__main__":

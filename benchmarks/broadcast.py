@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.bare_streams import collect, serve_fan_out
 from benchmarks.processes import Processes, in_threads
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.policies import PolicySpec, PolicyState
@@ -148,9 +148,6 @@ def main() -> None:
     for name, state, target in (("Nature CNN", nature_cnn_state(), "1.20"), ("MLP 64x64", mlp_state(), "")):
         n_bytes = encode_policy(1, state).n_bytes
         bare, policies = measure(state, options.rounds)
-        ratios = sorted(
-            statistics.median(ours) / statistics.median(theirs) for theirs, ours in zip(bare, policies, strict=True)
-        )
         rows.append(
             (
                 f"{name}, {n_bytes:,} bytes",
@@ -158,21 +155,20 @@ def main() -> None:
                 _milliseconds(statistics.median, policies),
                 _milliseconds(max, bare),
                 _milliseconds(max, policies),
-                f"{statistics.median(ratios):.2f}",
-                f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+                ratio(map(statistics.median, policies), map(statistics.median, bare)),
                 target,
             )
         )
     print(
         f"\n{N_SUBSCRIBERS} subscribers in {N_PROCESSES} processes, {options.rounds} rounds; each version encoded once"
     )
-    header = ("policy", "bare p50", "p50", "bare, last", "last", "p50 ratio", "rounds", "target")
+    header = ("policy", "bare p50", "p50", "bare, last", "last", "p50 ratio (rounds)", "target")
     print_table(header, rows)
 
 
-def _milliseconds(of: Callable[[list[float]], float], rounds: list[list[float]]) -> str:
-    """Returns the median over rounds of a figure of each round."""
-    return f"{1e3 * statistics.median(of(times) for times in rounds):.1f} ms"
+def _milliseconds(of: Callable[[list[float]], float], rounds: list[list[float]]) -> Figure:
+    """Returns a figure of each round in milliseconds."""
+    return Figure([of(times) for times in rounds], ".1f", "ms", scale=1e3)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ measures reading.
 
 import argparse
 import dataclasses
-import statistics
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ import torch
 from gymnasium.spaces import Box
 
 from benchmarks.ingest import Load, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
@@ -175,7 +174,7 @@ def train(training: Training, seconds: float, writer: Writer | None) -> Round:
     return dataclasses.replace(worst, rate=n / elapsed)
 
 
-def measure(case: Case, rounds: int, seconds: float) -> Sequence[str]:
+def measure(case: Case, rounds: int, seconds: float) -> Sequence[str | Figure]:
     """Returns a row of the table."""
     training = Training(case)
     with tempfile.TemporaryDirectory(prefix="rollcast-checkpoints-", dir=".") as folder:
@@ -189,22 +188,24 @@ def measure(case: Case, rounds: int, seconds: float) -> Sequence[str]:
             with_.append(train(training, seconds, writer))
             writer.finish()
     first, later = writer.written[0], writer.written[1:]
-    n_bytes, took = (statistics.median(column) for column in zip(*later, strict=True))
-    ratios = sorted(ours.rate / other.rate for ours, other in zip(with_, without, strict=True))
+    n_bytes, took = zip(*later, strict=True)
 
-    def worst(found: list[Round], name: str) -> str:
-        return f"{1e3 * statistics.median(getattr(one, name) for one in found):.1f}"
+    def worst(found: list[Round], name: str) -> Figure:
+        return Figure([getattr(one, name) for one in found], ".1f", scale=1e3)
 
     return (
         case.name,
-        f"{statistics.median(one.rate for one in without):,.0f}",
-        f"{statistics.median(one.rate for one in with_):,.0f}",
-        f"{statistics.median(ratios):.0%} ({ratios[0]:.0%} to {ratios[-1]:.0%})",
+        Figure([one.rate for one in without]),
+        Figure([one.rate for one in with_]),
+        ratio((one.rate for one in with_), (one.rate for one in without), ".0%"),
         worst(with_, "begin"),
-        f"{worst(without, 'update')}, {worst(with_, 'update')}",
-        f"{worst(without, 'insertion')}, {worst(with_, 'insertion')}",
+        worst(without, "update"),
+        worst(with_, "update"),
+        worst(without, "insertion"),
+        worst(with_, "insertion"),
         f"{first[0] / 1e6:,.0f} MB, {first[1]:.2f} s",
-        f"{n_bytes / 1e6:,.1f} MB, {took:.2f} s ({len(later)})",
+        Figure(n_bytes, ",.1f", "MB", scale=1e-6),
+        Figure(took, ".2f", "s"),
     )
 
 
@@ -220,9 +221,9 @@ def main() -> None:
         for case in CASES
         if not options.only or options.only in case.name
     ]
-    print(f"\n{options.rounds} rounds of {options.seconds} s; the longest of a round in ms, medians; without, with")
-    header = ("buffer", "updates/s without", "with", "ratio", "begin ms", "update ms", "insertion ms")
-    print_table((*header, "first checkpoint", "later ones"), rows)
+    print(f"\n{options.rounds} rounds of {options.seconds} s; the longest of a round in ms, medians")
+    header = ("buffer", "updates/s without", "with", "ratio", "begin ms", "update ms without", "update ms")
+    print_table((*header, "insertion ms without", "insertion ms", "first checkpoint", "later ones", "in"), rows)
 
 
 if __name__ == "__main__":

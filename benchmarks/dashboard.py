@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import os
 import signal
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import numpy as np
 import psutil
 
 from benchmarks.synthetic_run import SyntheticRun
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.services.client.client import LearnerClient
 from tests.browser import Watcher, chromium, dashboard, watcher
 from tests.histories import busy_run, serve_history
@@ -35,7 +34,7 @@ _FRAMES = """(seconds) => new Promise((done) => {
 })"""
 
 
-def measure_page(n_actors: int, seconds: float) -> list[tuple[str, str]]:
+def measure_page(n_actors: int, seconds: float) -> list[tuple[str, str | Figure]]:
     """Returns rows: how long the first paint takes, and what updates cost."""
     with serve_history(busy_run(2)) as served, chromium() as browser:
         served.history.history = SyntheticRun(n_actors).history  # type: ignore[method-assign]  # an hour of many actors
@@ -47,9 +46,8 @@ def measure_page(n_actors: int, seconds: float) -> list[tuple[str, str]]:
                     paints.append(
                         seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
                     )
-            rows = [
-                ("first paint, nothing in the cache", f"{statistics.median(paints):.0f} ms (worst {max(paints):.0f})")
-            ]
+            paint = Figure(paints, ".0f", "ms", has_range=True)
+            rows: list[tuple[str, str | Figure]] = [("first paint, nothing in the cache", paint)]
             for span in ("1 min", "5 min", "1 h"):
                 with watcher(browser) as seen:
                     rows += _updates(seen, url, span, process.pid, seconds)
@@ -61,7 +59,7 @@ def _open(seen: Watcher, url: str) -> None:
     seen.wait_for_text(".strips-head", "actors")
 
 
-def _updates(seen: Watcher, url: str, span: str, pid: int, seconds: float) -> Iterator[tuple[str, str]]:
+def _updates(seen: Watcher, url: str, span: str, pid: int, seconds: float) -> Iterator[tuple[str, Figure]]:
     received: list[int] = []
     seen.page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))))
     _open(seen, url)
@@ -75,12 +73,11 @@ def _updates(seen: Watcher, url: str, span: str, pid: int, seconds: float) -> It
     took_s = time.monotonic() - began
     busy = (_busy_s(session) - busy_before) / took_s
     cpu = (_cpu_s(pid) - cpu_before) / took_s
-    yield (
-        f"updates of {span}",
-        f"page busy {100 * busy:.1f} % of the time, frames p50 {np.percentile(gaps, 50):.0f} ms, "
-        f"p99 {np.percentile(gaps, 99):.0f} ms, {sum(received) / took_s / 1000:.0f} kB/s; "
-        f"the dashboard's process {100 * cpu:.1f} % of a core",
-    )
+    yield f"{span} shown: page busy", Figure([busy], ".1f", "% of the time", scale=100)
+    yield f"{span} shown: frames, p50", Figure([float(np.percentile(gaps, 50))], ".0f", "ms")
+    yield f"{span} shown: frames, p99", Figure([float(np.percentile(gaps, 99))], ".0f", "ms")
+    yield f"{span} shown: received", Figure([sum(received) / took_s], ".0f", "kB/s", scale=1e-3)
+    yield f"{span} shown: the dashboard's process", Figure([cpu], ".1f", "% of a core", scale=100)
 
 
 def _busy_s(session: Any) -> float:
@@ -93,7 +90,7 @@ def _cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def measure_cost(rounds: int, seconds: float) -> list[tuple[str, str]]:
+def measure_cost(rounds: int, seconds: float) -> list[tuple[str, str | Figure]]:
     """Returns a row: the learner's steps a second beside a dashboard with a page, over those while both are stopped.
 
     Each round has both, a few seconds each, so that what else the machine does is in both alike.
@@ -121,13 +118,10 @@ def measure_cost(rounds: int, seconds: float) -> list[tuple[str, str]]:
                     os.kill(process.pid, signal.SIGCONT)
                     ratios.append(with_it / without)
                 cpu = 2 * (_cpu_s(process.pid) - cpu_before) / (time.monotonic() - began)
-    low, middle, high = np.percentile(ratios, (25, 50, 75))
+    steps = Figure(ratios, ".1f", "% of its steps/s", scale=100, has_range=True, is_quartiles=True)
     return [
-        (
-            "learner beside a dashboard and a page, one actor",
-            f"{100 * middle:.1f} % of its steps/s (quartiles {100 * low:.0f} to {100 * high:.0f}, {rounds} rounds); "
-            f"the dashboard's process {100 * cpu:.1f} % of a core",
-        )
+        (f"learner beside a dashboard and a page, one actor, {rounds} rounds", steps),
+        ("the dashboard's process beside it", Figure([cpu], ".1f", "% of a core", scale=100)),
     ]
 
 

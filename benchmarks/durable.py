@@ -14,7 +14,6 @@ processor time.
 import argparse
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 from ctypes import c_bool
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ingest import LOADS, N_ACTORS, Learner, Load, rollout_bytes, synthetic_actor, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.learner.durable.rollouts import DurableRollouts
 
 _SETTLE_S = 0.3
@@ -152,25 +151,20 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="rollcast-durable-", dir=options.folder) as folder:
             measured = measure(load, options.rounds, options.seconds, options.rate * 1e6, Path(folder))
-        plain, logged, plain_cpu, logged_cpu, disk = map(statistics.median, zip(*measured, strict=True))
-        ratios = sorted(each[1] / each[0] for each in measured)
+        plain, logged, plain_cpu, logged_cpu, disk = zip(*measured, strict=True)
         rows.append(
             (
                 load.name,
-                f"{plain / 1e6:,.0f} MB/s",
-                f"{logged / 1e6:,.0f} MB/s",
-                f"{disk / 1e6:,.0f} MB/s",
-                f"{statistics.median(ratios):.0%}",
-                f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
-                f"{plain_cpu * 1e9:.2f} s/GB",
-                f"{logged_cpu * 1e9:.2f} s/GB",
+                *(Figure(rates, ",.0f", "MB/s", scale=1e-6) for rates in (plain, logged, disk)),
+                ratio(logged, plain, ".0%"),
+                *(Figure(seconds, ".2f", "s/GB", scale=1e9) for seconds in (plain_cpu, logged_cpu)),
             )
         )
     limit = f"; at most {options.rate:g} MB/s taken" if options.rate < float("inf") else ""
     print(
         f"\n{N_ACTORS} synthetic actors, {options.rounds} rounds of {options.seconds} s{limit}; medians of the rounds"
     )
-    header = ("rollout", "plain", "--durable", "bare disk", "ratio", "rounds", "learner's CPU", "with the log")
+    header = ("rollout", "plain", "--durable", "bare disk", "ratio (rounds)", "learner's CPU", "with the log")
     print_table(header, rows)
 
 

@@ -10,11 +10,10 @@ the worker that the actors run, learning with prepared batches.
 import argparse
 import multiprocessing
 import os
-import statistics
 import time
 from multiprocessing.connection import Connection
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.threads import limit_threads
@@ -148,20 +147,18 @@ def main() -> None:
             )
             ceiling = 2 / (1 / acting + 1 / learning)
             rounds.append((acting, learning, together, ceiling, together / ceiling, lag, waiting))
-        acting, learning, together, ceiling, ratio, lag, waiting = (
-            statistics.median(column) for column in zip(*rounds, strict=True)
-        )
+        acting, learning, together, ceiling, ratio, lag, waiting = zip(*rounds, strict=True)
         rows.append(
             (
                 vectorization,
-                f"{acting:,.0f}",
-                f"{learning:,.0f}",
-                f"{together:,.0f}",
+                Figure(acting),
+                Figure(learning),
+                Figure(together),
                 f"{target:,}",
-                f"{ceiling:,.0f}",
-                f"{ratio:.0%}",
-                f"{lag:.2f}",
-                f"{waiting:.0%}",
+                Figure(ceiling),
+                Figure(ratio, ".0%", has_range=True),
+                Figure(lag, ".2f"),
+                Figure(waiting, ".0%"),
             )
         )
     print(

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 TASKS_MODULE: Final = "benchmarks.first_contact_tasks"
 ROLLCAST: Final = ("impala", "ppo", "appo", "sac", "dqn", "r2d2")
@@ -259,7 +258,7 @@ def tell(results: Sequence[Mapping[str, Any]], tasks: Sequence[str], algorithms:
             failures = len(cell) - len(returns)
             below = sum(value < TASKS[name].random for value in returns)
             solved = TASKS[name].solved
-            text = f"{statistics.median(returns):.4g}" if returns else "-"
+            text = str(Figure(returns, ".4g")) if returns else "-"
             if returns and solved is not None:
                 text += f" ({sum(value >= solved for value in returns)}/{len(cell)})"
             text += f", {failures} failed" if failures else ""

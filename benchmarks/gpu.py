@@ -3,10 +3,10 @@
     python -m benchmarks.gpu [--seconds 3] [--limit-s 560] [--only learning stages tests] [--output build/gpu.md]
 
 The tests are those with the marker `gpu`; the benchmarks are those with an option `--device`. The table is also
-written to a file, with the GPU and the versions above it; benchmarks/README.md says where to record it. Whatever fails
-or hangs, there is a table within the limit: the benchmarks come first, and have a third of it at most; the tests have
-the rest, and those that have run by then count. Without a CUDA device it says so, runs nothing, and ends with exit code
-2; with 1 if a test or a benchmark fails. `benchmarks/gpu.sh` does it on a machine without network.
+written to a file, with the GPU and the versions above it; benchmarks/pages/gpu.md says where to record it. Whatever
+fails or hangs, there is a table within the limit: the benchmarks come first, and have a third of it at most; the tests
+have the rest, and those that have run by then count. Without a CUDA device it says so, runs nothing, and ends with
+exit code 2; with 1 if a test or a benchmark fails. `benchmarks/gpu.sh` does it on a machine without network.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # After each: whoever ends this process has what there is.
         report = report_of(outcomes, machine())
         options.output.write_text(report, encoding="utf-8")
-    print(f"\n{report}\nwritten to {options.output}; record it in benchmarks/README.md, in the section 'On a GPU'")
+    print(f"\n{report}\nwritten to {options.output}; record it in benchmarks/pages/gpu.md")
     return 0 if all(outcome.succeeded for outcome in outcomes) else 1
 
 

@@ -12,7 +12,6 @@ the bare messages have that size, too.
 import argparse
 import dataclasses
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable
 from ctypes import c_bool, c_longlong
@@ -23,7 +22,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from benchmarks.bare_streams import serve_uploads, upload
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.columns.shape import RolloutShape
@@ -297,22 +296,20 @@ def main() -> None:
             continue
         n_bytes = rollout_bytes(synthetic_rollout(load, "synthetic-0"))
         measured = measure(load, options.rounds, options.seconds)
-        bare, rollouts = (statistics.median(column) for column in zip(*measured, strict=True))
-        ratios = sorted(ours / ceiling for ceiling, ours in measured)
+        bare, rollouts = zip(*measured, strict=True)
         rows.append(
             (
                 load.name,
                 f"{n_bytes:,}",
-                f"{bare / 1e6:,.0f} MB/s",
-                f"{rollouts / 1e6:,.0f} MB/s",
-                f"{rollouts / n_bytes:,.0f}",
-                f"{statistics.median(ratios):.0%}",
-                f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
+                Figure(bare, ",.0f", "MB/s", scale=1e-6),
+                Figure(rollouts, ",.0f", "MB/s", scale=1e-6),
+                Figure(rollouts, ",.0f", scale=1 / n_bytes),
+                ratio(rollouts, bare, ".0%"),
                 load.target,
             )
         )
     print(f"\n{N_ACTORS} synthetic actors, {options.rounds} rounds of {options.seconds} s; median of ratios a round")
-    print_table(("rollout", "bytes", "bare stream", "in the slot", "rollouts/s", "ratio", "rounds", "target"), rows)
+    print_table(("rollout", "bytes", "bare stream", "in the slot", "rollouts/s", "ratio (rounds)", "target"), rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the bare stream is gRPC's; any further cost for rollouts would be ours.
 
 import argparse
 import multiprocessing
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ from benchmarks.ingest import (
     synthetic_actor,
     synthetic_rollout,
 )
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.rollouts.codec import MAX_FRAME_BYTES
 from rollcast.services.security.security import PLAIN_CLIENT, PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.tools.certificates import make_certificates
@@ -148,17 +147,14 @@ def measure(load: Load, rounds: int, seconds: float) -> dict[str, list[float]]:
         return {name: [found[name] for found in measured[1:]] for name in rates}
 
 
-def rows(load: Load, measured: dict[str, list[float]]) -> Iterator[Sequence[str]]:
+def rows(load: Load, measured: dict[str, list[float]]) -> Iterator[Sequence[str | Figure]]:
     """Returns a row for each comparison."""
     for what, name, beside, target in COMPARISONS:
-        ratios = sorted(ours / other for ours, other in zip(measured[name], measured[beside], strict=True))
         yield (
             load.name,
             what,
-            f"{statistics.median(measured[beside]) / 1e6:,.0f} MB/s",
-            f"{statistics.median(measured[name]) / 1e6:,.0f} MB/s",
-            f"{statistics.median(ratios):.0%}",
-            f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
+            *(Figure(measured[one], ",.0f", "MB/s", scale=1e-6) for one in (beside, name)),
+            ratio(measured[name], measured[beside], ".0%"),
             target,
         )
 
@@ -170,12 +166,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="rounds; medians are printed")
     parser.add_argument("--only", help="measure only loads whose name contains this")
     options = parser.parse_args()
-    found: list[Sequence[str]] = []
+    found: list[Sequence[str | Figure]] = []
     for load in LOADS:
         if not options.only or options.only in load.name:
             found += rows(load, measure(load, options.rounds, options.seconds))
     print(f"\n{N_ACTORS} synthetic actors, {options.rounds} rounds of {options.seconds} s; median of ratios a round")
-    print_table(("rollout", "what it costs", "without", "with", "ratio", "rounds", "target"), found)
+    print_table(("rollout", "what it costs", "without", "with", "ratio (rounds)", "target"), found)
 
 
 if __name__ == "__main__":

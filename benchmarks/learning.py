@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from benchmarks.table import Figure, print_table
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.batch import Batch, BatchColumns
@@ -81,14 +82,22 @@ def main() -> None:
     spaces = {FLAT_SUBSTEP: SubstepSpaces(observation=Box(-np.inf, np.inf, (4,), np.float32), action=Discrete(2))}
     spec = PolicySpec(activation=arguments.activation)
     print(f"IMPALA update, MLP 64x64 {arguments.activation}, {arguments.optimizer}, one thread, {device}")
-    print(f"{'T':>4} {'B':>4} {'us/update':>10} {'updates/s':>10} {'env steps/s':>12} {'to 416k':>8}")
+    rows = []
     for n_steps, n_envs in SHAPES:
         algorithm = Impala(spaces, spec, ImpalaSettings(optimizer=arguments.optimizer), device=device)
         batch = cartpole_batch(n_steps, n_envs, device=device)
         seconds = seconds_per_update(algorithm, batch, arguments.seconds)
         rate = batch.n_env_steps / seconds
-        speed = f"{seconds * 1e6:>10.0f} {1 / seconds:>10.0f} {rate:>12,.0f} {rate / CEILING:>8.2f}"
-        print(f"{n_steps:>4} {n_envs:>4} {speed}")
+        rows.append(
+            (
+                f"T={n_steps}, B={n_envs}",
+                Figure([seconds], ".0f", scale=1e6),
+                Figure([1 / seconds], ".0f"),
+                Figure([rate]),
+                Figure([rate / CEILING], ".2f"),
+            )
+        )
+    print_table(("batch", "us/update", "updates/s", "env steps/s", "to 416k"), rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 _MIB = 1 << 20
 _STOP_TIMEOUT_S = 20.0
@@ -71,7 +71,11 @@ def main() -> None:
     print_table(
         ("process", "at half time", "at the end", "slope of the second half"),
         [
-            (name, f"{mib[half]:.1f} MiB", f"{mib[-1]:.1f} MiB", f"{slope(minutes, mib):+.3f} MiB/min")
+            (
+                name,
+                *(Figure([each], ".1f", "MiB") for each in (mib[half], mib[-1])),
+                Figure([slope(minutes, mib)], "+.3f", "MiB/min"),
+            )
             for name, mib in (("learner", learner), ("actors together", actors))
         ],
     )

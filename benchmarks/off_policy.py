@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 N_EPISODES = 20
 
@@ -73,11 +73,9 @@ def main() -> None:
                 (
                     f"{task.algorithm}, {task.env_id}",
                     str(seed),
-                    f"{trained['env_steps']:,}",
-                    f"{trained['seconds']:.0f}",
-                    f"{trained['mean_return']:.1f}",
-                    f"{played['last']:.1f}",
-                    f"{played['best']:.1f}",
+                    Figure([trained["env_steps"]]),
+                    Figure([trained["seconds"]]),
+                    *(Figure([each], ".1f") for each in (trained["mean_return"], played["last"], played["best"])),
                     f"{task.target:g}",
                     "yes" if max(played.values()) >= task.target else "no",
                 )

@@ -14,7 +14,6 @@ version; `by credit` are actors.
 """
 
 import argparse
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ import torch
 
 from benchmarks.broadcast import mlp_state, nature_cnn_state
 from benchmarks.processes import Processes
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.learner.algorithms.policy_snapshot import PolicySnapshot
 from rollcast.learner.devices.copier import make_copier
 from rollcast.learner.serving.publisher import PolicyPublisher
@@ -232,15 +231,14 @@ def main() -> None:
             ("by credit", PolicyPublisher({}, PolicySpec(), seed=0), lambda i: f"actor-{i}"),
         ):
             cost_s, sent = cost_per_version(source, n, names, options.versions)
-            rows.append((str(n), name, f"{1e3 * cost_s:.2f} ms", f"{sent:.0f}"))
+            rows.append((f"{n}, {name}", Figure([cost_s], ".2f", "ms", scale=1e3), Figure([sent])))
     print("\n20 KB, the learner's processor time for each version")
-    print_table(("subscribers", "woken", "processor", "sent"), rows)
+    print_table(("subscribers, woken", "processor", "sent"), rows)
 
 
-def _milliseconds(seconds: Sequence[float]) -> str:
-    """Returns the median, and the quartiles."""
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return f"{1e3 * middle:.2f} ms ({1e3 * low:.2f} to {1e3 * high:.2f})"
+def _milliseconds(seconds: Sequence[float]) -> Figure:
+    """Returns the figure that prints as median and quartiles."""
+    return Figure(seconds, ".2f", "ms", scale=1e3, has_range=True, is_quartiles=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _START_TIMEOUT_S: Final = 180.0
@@ -54,20 +54,19 @@ def main() -> None:
     rows = []
     for name in (_MLP, _CNN):
 
-        def middle(key: str, digits: int = 2, its: str = name) -> str:
-            return f"{statistics.median(one[its][key] for one in found):.{digits}f}"
+        def middle(key: str, form: str = ".2f", its: str = name) -> Figure:
+            return Figure([one[its][key] for one in found], form)
 
-        ratios = sorted(one[name]["reduction"] / one[name]["bare"] for one in found)
         rows.append(
             (
                 name,
-                middle("megabytes", 3),
+                middle("megabytes", ".3f"),
                 middle("reduction"),
                 middle("bare"),
-                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                ratio((one[name]["reduction"] for one in found), (one[name]["bare"] for one in found)),
                 middle("round"),
                 middle("update"),
-                f"{statistics.median(one[name]['share'] for one in found):.0%}",
+                middle("share", ".0%"),
             )
         )
     header = ("network", "MB", "reduction, ms", "bare, ms", "ratio (range)", "round, ms", "an update, ms", "share")
@@ -80,15 +79,8 @@ def main() -> None:
     first = rates[_LEARNERS[0][0]]
     rows = []
     for name, measured in rates.items():
-        ratios = sorted(own[0] / alone[0] for own, alone in zip(measured, first, strict=True))
-        rows.append(
-            (
-                name,
-                f"{statistics.median(steps for steps, _ in measured):,.0f}",
-                f"{statistics.median(updates for _, updates in measured):,.1f}",
-                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-            )
-        )
+        steps, updates = zip(*measured, strict=True)
+        rows.append((name, Figure(steps), Figure(updates, ",.1f"), ratio(steps, (alone for alone, _ in first))))
     print_table(("learners", "env steps/s", "updates/s", "to the first (range)"), rows)
 
 

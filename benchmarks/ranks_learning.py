@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.ranks import free_port, learner_command, running
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 _TIMEOUT_S: Final = 900.0
 _N_EPISODES: Final = 20
@@ -111,11 +111,8 @@ def main() -> None:
                         name,
                         str(seed),
                         f"2 x {batch}" if n_ranks == 2 else str(batch),
-                        f"{trained['env_steps']:,}",
-                        f"{trained['updates']:,}",
-                        f"{trained['seconds']:.0f}",
-                        f"{trained['mean_return']:.1f}",
-                        f"{played:.1f}",
+                        *(Figure([trained[key]]) for key in ("env_steps", "updates", "seconds")),
+                        *(Figure([mean_return], ".1f") for mean_return in (trained["mean_return"], played)),
                         "yes" if played >= task.target else "no",
                     )
                 )

@@ -7,13 +7,12 @@ It trains for a while, and keeps the policies of consecutive updates: what is se
 
 import argparse
 import itertools
-import statistics
 import time
 from collections.abc import Sequence
 
 import torch
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.settings.train import TrainSettings
@@ -93,7 +92,7 @@ def main() -> None:
             for (base, file), delta in zip(itertools.pairwise(files), deltas, strict=True):
                 assert decode_delta(delta, base, n_bytes=len(file), what=name) == file
             decoded = time.perf_counter()
-            sizes = sorted(map(len, deltas))
+            sizes = list(map(len, deltas))
             rows.append(
                 (
                     name,
@@ -101,9 +100,9 @@ def main() -> None:
                     f"{len(files[0]):,}",
                     f"{len(narrow_file(files[-1])):,}",
                     f"{len(encode_delta(files[-1], None)):,}",
-                    f"{statistics.median_low(sizes):,} ({sizes[0]:,} to {sizes[-1]:,})",
-                    f"{1e3 * (encoded - started) / len(deltas):.1f} ms",
-                    f"{1e3 * (decoded - encoded) / len(deltas):.1f} ms",
+                    Figure(sizes, has_range=True),
+                    Figure([(encoded - started) / len(deltas)], ".1f", "ms", scale=1e3),
+                    Figure([(decoded - encoded) / len(deltas)], ".1f", "ms", scale=1e3),
                 )
             )
     print(f"\n{options.kept} consecutive updates after {options.before}; bytes")

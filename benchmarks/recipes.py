@@ -16,7 +16,6 @@ to 4: others show what they are worth.
 import argparse
 import json
 import math
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.training_run import reward_threshold
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN
@@ -87,18 +84,14 @@ def first_above(evaluations: Sequence[Evaluated], threshold: float, in_a_row: in
     return None
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """Returns median and quartiles of values as text; "-": infinite."""
-
-    def text(value: float) -> str:
-        return format(value, form) if math.isfinite(value) else "-"
-
-    # Quartiles are values that were measured: between a number and infinity there is none.
-    low, high = np.quantile(values, [0.25, 0.75], method="nearest")
-    return f"{text(statistics.median_low(values))} ({text(low)} to {text(high)})"
+def spread(values: Sequence[float], form: str) -> Figure:
+    """Returns the figure that prints as median and quartiles; infinite: not reached."""
+    return Figure(values, form, has_range=True, is_quartiles=True)
 
 
-def measure(name: str, seeds: Sequence[int], in_a_row: int, folder: Path, actors: Sequence[str]) -> tuple[str, ...]:
+def measure(
+    name: str, seeds: Sequence[int], in_a_row: int, folder: Path, actors: Sequence[str]
+) -> tuple[str | Figure, ...]:
     """Returns the row of a recipe."""
     recipe = read_recipe(name)
     threshold = threshold_of(recipe)

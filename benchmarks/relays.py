@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from benchmarks.actors import (
     thread_times,
     until_all_play,
 )
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.services.client.client import LearnerClient
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -164,14 +163,13 @@ def main() -> None:
     rows = []
     for (n_actors, n_relays), measured in found.items():
 
-        def middle(values: Iterator[float], digits: int = 0) -> str:
-            return f"{statistics.median(values):,.{digits}f}"
+        def middle(values: Iterator[float], digits: int = 0) -> Figure:
+            return Figure(list(values), f",.{digits}f")
 
-        costs = sorted(one.ms_a_rollout for one in measured)
         rows.append(
             (
                 f"{n_actors:,} through {n_relays} relays" if n_relays else f"{n_actors:,} directly",
-                f"{statistics.median(costs):.2f} ({costs[0]:.2f} to {costs[-1]:.2f})",
+                Figure([one.ms_a_rollout for one in measured], ".2f", has_range=True),
                 *(
                     middle((1e3 * one.learner.cpu_s[part] / one.rollouts for one in measured), 2)
                     for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS)
@@ -186,7 +184,7 @@ def main() -> None:
         )
     parts = (f"of that {part}" for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS))
     header = ("actors", "learner: ms a rollout", *parts, "relays: ms a rollout", "rollouts/s")
-    print_table((*header, "learner: threads", "MiB", "a relay: threads", "MiB"), rows)
+    print_table((*header, "learner: threads", "learner: MiB", "a relay: threads", "a relay: MiB"), rows)
 
 
 if __name__ == "__main__":

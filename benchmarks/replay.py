@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks import replay_peers
 from benchmarks.replay_peers import BATCH_SIZE, Call
 from benchmarks.replay_plot import draw_plot
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.sampling.trees import SumTree
 from rollcast.learner.replay.settings import ReplaySettings
@@ -114,17 +114,17 @@ def sampling(options: argparse.Namespace) -> None:
         times = round_times(contestants, options.rounds, options.calls)
         mine = times.pop("ours")
         for peer, theirs in times.items():
-            speeds = [f"{BATCH_SIZE / np.median(seconds) / 1e6:.2f} M/s" for seconds in (theirs, mine)]
+            speeds = [Figure(BATCH_SIZE / seconds, ".2f", "M/s", scale=1e-6) for seconds in (theirs, mine)]
             target = "<= 1.3" if peer.startswith("bare") else "< 1"
-            rows.append((name, peer, *speeds, f"{np.median(mine / theirs):.2f}", target))
+            rows.append((f"{name}, beside {peer}", *speeds, Figure(mine / theirs, ".2f"), target))
         del buffer, contestants
         gc.collect()
     print(f"\nSampling {BATCH_SIZE} transitions, uniformly")
-    print_table(("entries", "beside", "its items", "our items", "our time / its time", "target"), rows)
+    print_table(("entries", "its items", "our items", "our time / its time", "target"), rows)
 
 
-def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, float]:
-    """Returns the median milliseconds of a call: the tree, the buffer, and a buffer that draws after each update."""
+def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, Figure]:
+    """Returns the milliseconds of a call: the tree, the buffer, and a buffer that draws after each update."""
     rng = np.random.default_rng(0)
     tree = SumTree(capacity)
     tree.set(np.arange(capacity), rng.random(capacity))
@@ -149,7 +149,7 @@ def priority_times(capacity: int, options: argparse.Namespace) -> dict[str, floa
     if options.peers:
         contestants |= replay_peers.priority_calls(LOADS[0][1], capacity, N_PRIORITIES)
     times = round_times(contestants, options.rounds, options.calls)
-    return {name: 1e3 * float(np.median(seconds)) for name, seconds in times.items()}
+    return {name: Figure(seconds, ".3f", scale=1e3) for name, seconds in times.items()}
 
 
 def priorities(options: argparse.Namespace) -> None:
@@ -157,11 +157,11 @@ def priorities(options: argparse.Namespace) -> None:
     capacities = PLOT_CAPACITIES if options.plot else PLOT_CAPACITIES[::2]
     times = {capacity: priority_times(capacity, options) for capacity in capacities}
     names = list(times[capacities[0]])
-    rows = [(f"{capacity:,}", *(f"{times[capacity][name]:.3f}" for name in names)) for capacity in capacities]
+    rows = [(f"{capacity:,}", *(times[capacity][name] for name in names)) for capacity in capacities]
     print(f"\nPriorities, {N_PRIORITIES} at a time, in ms; target at 1M: 0.3 to sample, 0.3 to update")
     print_table(("entries", *names), rows)
     if options.plot:
-        series = {name: [times[capacity][name] for capacity in capacities] for name in names}
+        series = {name: [times[capacity][name].value for capacity in capacities] for name in names}
         draw_plot(options.plot, capacities, series, title=f"Prioritised replay, {N_PRIORITIES} at a time")
 
 
@@ -188,7 +188,7 @@ def inserting(options: argparse.Namespace) -> None:
     if options.peers:
         contestants |= replay_peers.insert_calls(space, capacity)
     for name, seconds in round_times(contestants, options.rounds, options.calls).items():
-        speed = f"{n_transitions.get(name, replay_peers.BLOCK) / np.median(seconds) / 1e6:.2f} M/s"
+        speed = Figure(n_transitions.get(name, replay_peers.BLOCK) / seconds, ".2f", "M/s", scale=1e-6)
         of_entry = entry_bytes.get(name)
         size = ("", "") if of_entry is None else (f"{of_entry:.1f}", f"{of_entry / row_bytes:.3f}")
         rows.append((name, speed, "2 M/s" if name in n_transitions else "", *size))

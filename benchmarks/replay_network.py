@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import multiprocessing
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from gymnasium.spaces import Box
 
 from benchmarks.bare_streams import download, serve_downloads, serve_uploads, upload
 from benchmarks.ingest import FOUR_FLOATS, N_ACTORS, PIXELS, Load, rollout_bytes, synthetic_actor, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import LearnerUnreachableError, ProtocolMismatchError
@@ -247,24 +246,21 @@ def main() -> None:
         if options.only and options.only not in experience.load.name:
             continue
         for measured in measure(experience, options.rounds, options.seconds):
-            bare, ours = (statistics.median(column) for column in zip(*measured.rounds, strict=True))
-            ratios = sorted(mine / ceiling for ceiling, mine in measured.rounds)
-            items = ours / measured.item_bytes
+            bare, ours = zip(*measured.rounds, strict=True)
+            items = 1 / measured.item_bytes
             rows.append(
                 (
                     measured.name,
-                    f"{items:,.0f}",
-                    f"{items * measured.images:,.0f}" if measured.images else "",
-                    f"{ours / 1e6:,.0f} MB/s",
-                    f"{bare / 1e6:,.0f} MB/s",
-                    f"{statistics.median(ratios):.0%}",
-                    f"{ratios[0]:.0%} to {ratios[-1]:.0%}",
+                    Figure(ours, scale=items),
+                    Figure(ours, scale=items * measured.images) if measured.images else "",
+                    *(Figure(rates, ",.0f", "MB/s", scale=1e-6) for rates in (ours, bare)),
+                    ratio(ours, bare, ".0%"),
                     measured.target,
                 )
             )
     print(f"\nThrough the network, {options.rounds} rounds of {options.seconds} s; median of ratios a round. A sampled")
     print("transition has two images, the observation and the next one; an inserted one has one")
-    header = ("what", "transitions/s", "images/s", "ours", "bare stream", "ratio", "rounds", "target")
+    header = ("what", "transitions/s", "images/s", "ours", "bare stream", "ratio (rounds)", "target")
     print_table(header, rows)
 
 

@@ -10,7 +10,6 @@ its first update, imports included, by stage. No actor is needed: the replay buf
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 T = 64
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
@@ -166,9 +165,9 @@ def main() -> None:
     print(f"\n{n_bytes / 1e9:.2f} GB in the checkpoint; {parsed.rounds} rounds; seconds, medians")
     rows = []
     for name, rounds in found.items():
-        totals = sorted(sum(seconds[:-1]) for seconds in rounds)
-        stages = [f"{statistics.median(seconds):.2f}" for seconds in zip(*rounds, strict=True)]
-        rows.append((name, *stages, f"{statistics.median(totals):.2f} ({totals[0]:.2f} to {totals[-1]:.2f})", "10"))
+        stages = [Figure(seconds, ".2f") for seconds in zip(*rounds, strict=True)]
+        total = Figure([sum(seconds[:-1]) for seconds in rounds], ".2f", has_range=True)
+        rows.append((name, *stages, total, "10"))
     print_table(("files", *STAGES, "processor", "all", "target"), rows)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.tools.scaling.settings import ScalerSettings
@@ -236,23 +236,23 @@ def main() -> None:
     print_table(
         ("actors, fixed", "env steps/s", "trainer waits"),
         [
-            (f"{n} (best)" if n == best else str(n), f"{rate.env_steps_per_second:.0f}", f"{rate.waiting:.0%}")
+            (f"{n} (best)" if n == best else str(n), Figure([rate.env_steps_per_second]), Figure([rate.waiting], ".0%"))
             for n, rate in fixed.items()
         ],
     )
     print()
 
-    def of_best(rate: Rate) -> str:
-        return f"{rate.env_steps_per_second / fixed[best].env_steps_per_second:.0%}"
+    def of_best(rate: Rate) -> Figure:
+        return Figure([rate.env_steps_per_second / fixed[best].env_steps_per_second], ".0%")
 
     print_table(
         ("actors over time", "settled after", "at", "trainer waits", "of the best, settled", "on the way"),
         [
             (
                 ", ".join(f"{number} at {seconds:.0f} s" for seconds, number in way.numbers),
-                f"{way.settled_s:.0f} s",
+                Figure([way.settled_s], ".0f", "s"),
                 str(way.numbers[-1][1]),
-                f"{way.settled.waiting:.0%}",
+                Figure([way.settled.waiting], ".0%"),
                 of_best(way.settled),
                 of_best(way.on_the_way),
             )

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 TARGET_S = 30.0
 
@@ -66,10 +66,10 @@ def main() -> None:
             (
                 env_id,
                 str(seed),
-                f"{seconds:.1f}",
-                f"{summary['seconds']:.1f}",
-                f"{summary['env_steps']:,}",
-                f"{summary['mean_return']:.1f}",
+                Figure([seconds], ".1f"),
+                Figure([summary["seconds"]], ".1f"),
+                Figure([summary["env_steps"]]),
+                Figure([summary["mean_return"]], ".1f"),
                 "yes" if summary["solved"] else "no",
             )
         )

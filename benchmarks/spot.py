@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from tests.chaos.spot import run_spot
 
 
@@ -44,10 +44,10 @@ def main() -> int:
     rows = [
         (
             str(number),
-            f"{peace.rate:.3f}",
-            f"{spot.rate:.3f}",
-            f"{spot.alive_s / (options.actors * spot.seconds):.1%}",
-            f"{spot.rate / peace.rate:.3f}",
+            Figure([peace.rate], ".3f"),
+            Figure([spot.rate], ".3f"),
+            Figure([spot.alive_s / (options.actors * spot.seconds)], ".1%"),
+            Figure([spot.rate / peace.rate], ".3f"),
         )
         for number, (peace, spot) in enumerate(rounds, 1)
     ]

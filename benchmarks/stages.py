@@ -31,7 +31,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from benchmarks.ingest import Load, synthetic_actor, synthetic_rollout
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import Rollout
 
@@ -147,11 +147,13 @@ def _print(
     )
     names = ("ingest", "assemble", "copy", "update", "publish")
     rows = [
-        (name, "a view" if rate is None else f"{rate:,.0f}", "" if rate is None else f"{1e3 * n_frames / rate:.2f}", "")
+        (name, "a view", "", "")
+        if rate is None
+        else (name, Figure([rate]), Figure([n_frames / rate], ".2f", scale=1e3), "")
         for name, rate in zip(names, stages, strict=True)
     ]
     rate = together.frames / together.wall_s
-    rows.append(("all together", f"{rate:,.0f}", f"{1e3 * n_frames / rate:.2f}", GOAL))
+    rows.append(("all together", Figure([rate]), Figure([n_frames / rate], ".2f", scale=1e3), GOAL))
     print_table(("stage", "frames/s", "ms a batch", "goal"), rows)
     print("\nThe trainer's time with all of them:")
     shares = {
@@ -162,7 +164,8 @@ def _print(
     if device.type == "cuda":
         shares["the device is busy with updates"] = together.device_s
     print_table(
-        ("the trainer", "share"), [(name, f"{spent_s / together.wall_s:.0%}") for name, spent_s in shares.items()]
+        ("the trainer", "share"),
+        [(name, Figure([spent_s / together.wall_s], ".0%")) for name, spent_s in shares.items()],
     )
 
 

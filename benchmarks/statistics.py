@@ -4,7 +4,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import gymnasium
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 # imported before numpy, because it sets linear algebra to one thread
 from benchmarks.acting import initial_state
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats
@@ -132,21 +131,19 @@ def main() -> None:
             (rate(without, arguments.round_s), rate(with_statistics, arguments.round_s))
             for _ in range(arguments.rounds)
         ]
-        ratios = [with_ / without_ for without_, with_ in rounds]
-        without_rate, with_rate = (median(column) for column in zip(*rounds, strict=True))
+        without_rates, with_rates = zip(*rounds, strict=True)
         rows.append(
             [
                 name,
-                f"{without_rate:,.0f}",
-                f"{with_rate:,.0f}",
-                f"{median(ratios):.3f}",
-                f"{np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}",
+                Figure(without_rates),
+                Figure(with_rates),
+                ratio(with_rates, without_rates, ".3f", is_quartiles=True),
             ]
         )
         for env in envs:
             env.close()
     print(f"one core, {arguments.n_envs} environments, T={arguments.n_rollout_steps}, {arguments.rounds} rounds")
-    print_table(["env steps/s", "without", "with", "ratio", "half of the rounds"], rows)
+    print_table(["env steps/s", "without", "with", "ratio (quartiles)"], rows)
 
 
 if __name__ == "__main__":

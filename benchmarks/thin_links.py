@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.processes import Processes, in_threads
 from benchmarks.real_updates import MLP_64, MLP_256, NATURE_CNN, policies_of
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicyEncodingName, PolicySpec, PolicyState
 
@@ -27,6 +27,7 @@ _ROUND_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 180.0
 _PROCESSES: Final = 4
 # Encoding, and the --policy-rounding of the learner.
+_ROUNDED = {"none": ", not rounded", "bfloat16": ", rounded"}
 _WAYS: Final[tuple[tuple[PolicyEncodingName, str], ...]] = (
     ("full", "none"),
     ("bfloat16", "bfloat16"),
@@ -129,6 +130,10 @@ def _carried(link: Connection | None) -> int:
     return n_bytes
 
 
+def _milliseconds(seconds: float) -> Figure:
+    return Figure([seconds], ".1f", "ms", scale=1e3)
+
+
 def print_costs(*, n_before: int, n_kept: int) -> None:
     """Prints the table.
 
@@ -147,16 +152,13 @@ def print_costs(*, n_before: int, n_kept: int) -> None:
             thin = measure(kept[rounding], encoding, n, is_thin=True)
             rows.append(
                 (
-                    name,
-                    encoding if encoding == "full" else f"{encoding}, {'not ' * (rounding == 'none')}rounded",
-                    str(n),
-                    "" if thin is None else f"{thin.n_bytes:,.0f}",
-                    "connections are lost" if near is None else f"{1e3 * near.seconds:.1f} ms",
-                    "connections are lost" if thin is None else f"{1e3 * thin.seconds:.1f} ms",
-                    "" if thin is None else f"{1e3 * thin.n_bytes * n / _BYTES_PER_S:.1f} ms",
+                    f"{name} to {n}, {encoding}" + ("" if encoding == "full" else _ROUNDED[rounding]),
+                    "" if thin is None else Figure([thin.n_bytes]),
+                    *("connections are lost" if one is None else _milliseconds(one.seconds) for one in (near, thin)),
+                    "" if thin is None else _milliseconds(thin.n_bytes * n / _BYTES_PER_S),
                 )
             )
-            print(" | ".join(rows[-1]), flush=True)
+            print(*rows[-1], sep=" | ", flush=True)
     print(f"\n{n_kept} consecutive updates after {n_before}; medians; until the last subscriber has decoded the policy")
-    header = ("policy", "encoding", "subscribers", "bytes for each", "loopback", "100 Mbit/s", "the link's own time")
+    header = ("policy", "bytes for each", "loopback", "100 Mbit/s", "the link's own time")
     print_table(header, rows)

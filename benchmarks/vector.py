@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import multiprocessing
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.actor.vector.measure import make_fastest_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
@@ -116,16 +115,6 @@ def measure(
     return rates
 
 
-def rate(rates: list[float]) -> str:
-    """Returns the median of the rounds."""
-    return f"{statistics.median(rates) / 1000:,.1f}k"
-
-
-def ratio(ours: list[float], theirs: list[float]) -> str:
-    """Returns the median of the rounds' ratios."""
-    return f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}"
-
-
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -171,7 +160,7 @@ def main() -> None:
             (
                 name,
                 *(
-                    rate(rates[one]) if one in rates else ""
+                    Figure(rates[one]) if one in rates else ""
                     for one in ("ours", "sequential", "auto", "gymnasium", "SB3")
                 ),
                 ratio(ours, rates["gymnasium"]),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table, ratio
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.rollouts.rollouts import Rollout
@@ -246,11 +246,15 @@ def measure_report(n_reports: int = 5000) -> tuple[float, float]:
     return made_s / n_reports, (time.process_time() - began) / n_reports
 
 
+def _time(seconds: float, unit: str) -> Figure:
+    return Figure([seconds], ".3g", unit, scale={"ms": 1e3, "us": 1e6}[unit])
+
+
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a measurement")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds; the ratio is that of the medians")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds; medians are printed")
     options = parser.parse_args()
     actors = list(zip(*measure_actors(options.seconds, options.rounds), strict=True))
     learner = list(zip(*measure_learner(options.seconds, options.rounds), strict=True))
@@ -260,17 +264,16 @@ def main() -> None:
         ("learner with one client that watches", "updates", learner[1], learner[0]),
         ("learner with four clients", "updates", learner[2], learner[0]),
     ):
-        ours, bare = statistics.median(with_it), statistics.median(without)
-        ratios = [one / other for one, other in zip(with_it, without, strict=True)]
-        spread = f"{ours / bare:.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f})"
-        rows.append((name, f"{ours:,.0f} {unit}", f"{bare:,.0f}", spread, _TARGET))
+        rows.append(
+            (name, Figure(with_it, unit=unit), Figure(without, unit=unit), ratio(with_it, without, ".3f"), _TARGET)
+        )
     for n_actors in (2, 200, 1000):
         each, first = measure_answers(n_actors)
-        rows.append(
-            (f"one answer, {n_actors} actors", f"{1e3 * each:.2f} ms", f"the first {1e3 * first:.1f} ms", "", "")
-        )
+        rows.append((f"one answer, {n_actors} actors; beside the first", _time(each, "ms"), _time(first, "ms"), "", ""))
     made_s, taken_s = measure_report()
-    rows.append(("one report of an actor's time", f"{1e6 * made_s:.0f} us", f"taken in {1e6 * taken_s:.0f} us", "", ""))
+    rows.append(
+        ("making a report of an actor's time; beside taking it", _time(made_s, "us"), _time(taken_s, "us"), "", "")
+    )
     print_table(("what", "a second of processor time", "without", "ratio", "target"), rows)
 
 

@@ -19,7 +19,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 PACKAGES = ("services", "actor", "learner")
 # Pages outside of docs/, and their names in the site.
-NAMES = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md"}
+NAMES = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks/index.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"benchmarks/{path.name}"
+        for path in sorted((ROOT / "benchmarks" / "pages").glob("*.md"))
+    },
+}
 LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".proto": "protobuf", ".mjs": "javascript"}
 PICTURES = {".svg", ".png"}
 

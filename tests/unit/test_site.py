@@ -16,8 +16,10 @@ from docs import site
         ("docs/howto/secure.md", "../reference/limits.md", "../reference/limits.md"),
         ("docs/howto/secure.md", "../../README.md#speed", "../readme.md#speed"),
         ("docs/howto/secure.md", "../../benchmarks/soak.svg", "../files/benchmarks/soak.svg"),
-        ("benchmarks/README.md", "../docs/development/chaos.md", "development/chaos.md"),
-        ("benchmarks/README.md", "soak.svg", "files/benchmarks/soak.svg"),
+        ("benchmarks/README.md", "../docs/development/chaos.md", "../development/chaos.md"),
+        ("benchmarks/README.md", "speed.svg", "../files/benchmarks/speed.svg"),
+        ("benchmarks/README.md", "pages/ingest.md", "ingest.md"),
+        ("benchmarks/pages/memory.md", "../soak.svg", "../files/benchmarks/soak.svg"),
     ],
 )
 def test_links_lead_to_pages_of_the_site(source: str, link: str, expected: str):
