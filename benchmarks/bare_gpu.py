@@ -11,7 +11,7 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 WANTED: Final = (
     "grpcio",
     "grpcio-health-checking",
+    "grpcio-reflection",
     "grpcio-status",
     "gymnasium",
     "hypothesis",
@@ -65,13 +66,13 @@ def main() -> int:
     return code
 
 
-def requirements(names: Iterable[str]) -> list[str]:
-    """Returns the packages of these names and all that they need, as `NAME==VERSION` with the versions here."""
+def requirements(names: Iterable[str], there: Set[str] = THERE) -> list[str]:
+    """Returns the packages of these names and all that they need but what is there, as `NAME==VERSION`, as here."""
     found: dict[str, str] = {}
     waiting = list(names)
     while waiting:
         name = _normal(waiting.pop())
-        if name in found or name in THERE:
+        if name in found or name in there:
             continue
         try:
             found[name] = metadata.version(name)

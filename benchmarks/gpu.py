@@ -1,12 +1,14 @@
 """Runs every test and every benchmark that wants a GPU, and prints one table: `make gpu`.
 
-    python -m benchmarks.gpu [--seconds 3] [--limit-s 560] [--only learning stages tests] [--output build/gpu.md]
+    python -m benchmarks.gpu [--limit-s 560] [--only updates ppo tests] [--output build/gpu.md] [--device cpu]
 
-The tests are those with the marker `gpu`; the benchmarks are those with an option `--device`. The table is also
-written to a file, with the GPU and the versions above it; benchmarks/pages/gpu.md says where to record it. Whatever
-fails or hangs, there is a table within the limit: the benchmarks come first, and have a third of it at most; the tests
-have the rest, and those that have run by then count. Without a CUDA device it says so, runs nothing, and ends with
-exit code 2; with 1 if a test or a benchmark fails. `benchmarks/gpu.sh` does it on a machine without network.
+The tests are those with the marker `gpu`; the benchmarks are those of `MEASUREMENTS`, each a process of its own, so
+that one that fails or hangs leaves the others. The table is also written to a file, with the GPU and the versions above
+it; benchmarks/pages/gpu.md says where to record it. There is a table within the limit: the benchmarks come first, each
+with its share of the time; the tests have the rest, and those that have run by then count. Without a CUDA device it
+says so, runs nothing, and ends with exit code 2; with 1 if a test or a benchmark fails. With `--device cpu` all
+benchmarks run in a small size, to show that they run; that is no measurement. `benchmarks/gpu.sh` does it on a machine
+without network.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 from xml.etree import ElementTree as ET
 
 import torch
@@ -32,8 +35,6 @@ from benchmarks.table import print_table
 
 ROOT = Path(__file__).parents[1]
 TESTS = "tests"
-# Every benchmark with an option `--device`.
-BENCHMARKS = ("learning", "stages")
 NO_GPU = 2
 # The exit code of a command that had no time left.
 LATE = 124
@@ -41,6 +42,55 @@ LATE = 124
 _GRACE_S = 15.0
 # Most of a test is work of the host.
 _N_PROCESSES = "4"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A benchmark of the table.
+
+    Attributes:
+        name: What `--only` says; several may share it.
+        module: The module in `benchmarks`.
+        options: Its options on a GPU.
+        small: Its options on a CPU.
+        share: Its share of the time, at most.
+    """
+
+    name: str
+    module: str
+    options: tuple[str, ...]
+    small: tuple[str, ...]
+    share: float
+
+    def arguments(self, device: str) -> tuple[str, ...]:
+        """Returns what is typed after `python -m`."""
+        options = self.small if device == "cpu" else self.options
+        return (f"benchmarks.{self.module}", "--device", device, *options)
+
+
+def _updates(network: str, share: float) -> Measurement:
+    small = ("--networks", network, "--batch-sizes", "4", "--n-steps", "4", "--seconds", "0.1")
+    return Measurement("updates", "updates", ("--networks", network, "--seconds", "1"), small, share)
+
+
+def _ingest(n_feeders: int) -> Measurement:
+    options = ("--n-feeders", str(n_feeders), "--batch-size", "128", "--seconds", "2")
+    small = ("--n-feeders", "1", "--batch-size", "4", "--n-steps", "4", "--seconds", "0.2")
+    return Measurement("stages", "stages", options, small, 0.06)
+
+
+MEASUREMENTS: Final = (
+    _updates("nature", 0.1),
+    _updates("impala_resnet", 0.14),
+    Measurement("transfers", "transfers", ("--seconds", "1"), ("--seconds", "0.1"), 0.04),
+    *(_ingest(n_feeders) for n_feeders in (2, 8, 14)),
+    Measurement(
+        "ppo", "ppo_pixels", ("--seconds", "15"), ("--seconds", "1", "--n-actors", "1", "--n-steps", "4"), 0.12
+    ),
+    Measurement("learning", "learning", ("--seconds", "0.5"), ("--seconds", "0.05"), 0.04),
+)
+# What people look for and does not run.
+LEFT_OUT: Final = "Several ranks on one GPU are left out: NCCL refuses two ranks on one device."
 
 # Runs a command in the project's folder, for so many seconds at most; returns its exit code and what it printed.
 Run = Callable[[Sequence[str], float], tuple[int, str]]
@@ -70,26 +120,30 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is asked for; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Tests and benchmarks on a GPU.")
-    parser.add_argument("--seconds", type=float, default=3.0, help="the seconds of each measurement of a benchmark")
+    names = tuple(dict.fromkeys((*(each.name for each in MEASUREMENTS), TESTS)))
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to see that everything starts")
     parser.add_argument("--limit-s", type=float, default=560.0, help="the seconds of everything together")
-    parser.add_argument("--only", nargs="+", choices=(TESTS, *BENCHMARKS), default=(TESTS, *BENCHMARKS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "gpu.md", help="the file for the report")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
+    if options.device != "cpu" and not torch.cuda.is_available():
         print(why_there_is_no_gpu(), file=sys.stderr)
         return NO_GPU
     options.output.parent.mkdir(parents=True, exist_ok=True)
     end = time.perf_counter() + options.limit_s
     outcomes: list[Outcome] = []
-    for name in sorted(options.only, key=lambda name: name == TESTS):
+    chosen = [each for each in MEASUREMENTS if each.name in options.only]
+    for measurement in {each.arguments(options.device): each for each in chosen}.values():
         left_s = end - time.perf_counter() - _GRACE_S
-        if name == TESTS:
-            outcomes.append(run_tests(options.output.parent, left_s))
-        else:
-            outcomes.append(run_benchmark(name, options.seconds, min(left_s, options.limit_s / 3 / len(BENCHMARKS))))
+        if options.device != "cpu":
+            left_s = min(left_s, measurement.share * options.limit_s)
+        outcomes.append(run_benchmark(measurement, options.device, left_s))
         # After each: whoever ends this process has what there is.
-        report = report_of(outcomes, machine())
-        options.output.write_text(report, encoding="utf-8")
+        options.output.write_text(report_of(outcomes, machine(options.device)), encoding="utf-8")
+    if TESTS in options.only and options.device != "cpu":
+        outcomes.append(run_tests(options.output.parent, end - time.perf_counter() - _GRACE_S))
+    report = report_of(outcomes, machine(options.device))
+    options.output.write_text(report, encoding="utf-8")
     print(f"\n{report}\nwritten to {options.output}; record it in benchmarks/pages/gpu.md")
     return 0 if all(outcome.succeeded for outcome in outcomes) else 1
 
@@ -143,16 +197,16 @@ def places_of_tests(folder: Path) -> list[Path]:
     return [*folders, *(path for path in tests if not any(path.is_relative_to(folder) for folder in folders))]
 
 
-def run_benchmark(name: str, seconds: float, limit_s: float, run: Run | None = None) -> Outcome:
-    """Runs a benchmark on the GPU; see `run_tests`."""
-    command = (sys.executable, "-m", f"benchmarks.{name}", "--device", "cuda", "--seconds", f"{seconds:g}")
+def run_benchmark(measurement: Measurement, device: str, limit_s: float, run: Run | None = None) -> Outcome:
+    """Runs a benchmark on a device; see `run_tests`."""
+    arguments = measurement.arguments(device)
     began = time.perf_counter()
-    code, output = (run or run_command)(command, limit_s)
+    code, output = (run or run_command)((sys.executable, "-m", *arguments), limit_s)
     result = "its table is below" if code == 0 else f"failed with exit code {code}"
     if code == LATE:
         result = f"ended after {limit_s:.0f} s"
-    shown = f"python -m benchmarks.{name} --device cuda"
-    return Outcome(name, shown, code == 0, result, time.perf_counter() - began, output)
+    shown = f"python -m {' '.join(arguments)}"
+    return Outcome(measurement.name, shown, code == 0, result, time.perf_counter() - began, output)
 
 
 def report_of(outcomes: Sequence[Outcome], where: str) -> str:
@@ -171,12 +225,15 @@ def report_of(outcomes: Sequence[Outcome], where: str) -> str:
     with contextlib.redirect_stdout(text):
         print_table(("what", "command", "", "result", "s"), rows)
     parts = [where, text.getvalue().rstrip()]
-    parts += [f"`{outcome.command}`:\n\n{outcome.output.strip()}" for outcome in outcomes if outcome.what in BENCHMARKS]
-    return "\n\n".join(parts) + "\n"
+    measured = {measurement.name for measurement in MEASUREMENTS}
+    parts += [f"`{outcome.command}`:\n\n{outcome.output.strip()}" for outcome in outcomes if outcome.what in measured]
+    return "\n\n".join((*parts, LEFT_OUT)) + "\n"
 
 
-def machine() -> str:
-    """Returns the GPU, the versions and the day, in a line."""
+def machine(device: str) -> str:
+    """Returns the device, the versions and the day, in a line."""
+    if device == "cpu":
+        return f"The CPU, in small sizes: no measurement; torch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}"
     name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
     return (
         f"{name}, {memory / 2**30:.0f} GiB; torch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN "

@@ -79,7 +79,8 @@ def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
     """Makes a rollout like an actor's: every column filled, a few episodes ended."""
     rng = np.random.default_rng(0)
     shape, space = (load.n_steps, load.n_envs), load.observation
-    final_index = np.stack([rng.integers(0, load.n_steps, 4), np.arange(4)], axis=1).astype(np.int32)
+    n_ended = min(4, load.n_envs)
+    final_index = np.stack([rng.integers(0, load.n_steps, n_ended), np.arange(n_ended)], axis=1).astype(np.int32)
 
     def observation(*leading: int) -> dict[str, np.ndarray]:
         size = (*leading, *space.shape)
@@ -108,7 +109,7 @@ def synthetic_rollout(load: Load, actor_id: str) -> Rollout:
         truncated=np.zeros(shape, np.bool_),
         valid=None,
         final_index=final_index,
-        episodes=tuple(EpisodeStatistics(env_index=b, episode_return=100.0, n_steps=100) for b in range(4)),
+        episodes=tuple(EpisodeStatistics(env_index=b, episode_return=100.0, n_steps=100) for b in range(n_ended)),
         env_seeds=tuple(range(load.n_envs)),
     )
 

@@ -20,19 +20,26 @@ kernel of updates.
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from ctypes import c_bool
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from gymnasium.spaces import Box
-
-from benchmarks.ingest import Load, synthetic_actor, synthetic_rollout
+from benchmarks.ingest import Load, synthetic_actor
+from benchmarks.pixels import (
+    FRAME_STACK,
+    capture_updates,
+    computing,
+    fill,
+    make_batcher,
+    make_impala,
+    name_of,
+    pixels,
+    synthetic_rollouts,
+    wait_for,
+)
 from benchmarks.table import Figure, print_table
-from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import Rollout
 
 if TYPE_CHECKING:
@@ -45,10 +52,8 @@ if TYPE_CHECKING:
 
 # On one H100, with the device busy for 80 % of the time.
 GOAL: Final = "200k frames/s, 80 % (H100)"
-FRAME_STACK: Final = 4
 _START_TIMEOUT_S: Final = 60.0
 _WARM_UPDATES: Final = 5
-_N_ROLLOUTS: Final = 16
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,9 +84,6 @@ def main() -> None:
 
     import torch
 
-    from rollcast.actor.policies.network_arithmetic import networks_compute
-    from rollcast.learner.devices.precision import choose_arithmetic, set_tf32
-    from rollcast.services.errors import ConfigurationError
     from rollcast.services.wire.allocator import reuse_large_buffers
 
     reuse_large_buffers()  # as `rollcast train` and `rollcast learner` do
@@ -89,31 +91,21 @@ def main() -> None:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device {device}: torch finds no CUDA device here")
-    try:
-        arithmetic = choose_arithmetic(options.precision, options.channels_last, device)
-    except ConfigurationError as error:
-        parser.error(str(error))
-    if device.type == "cuda":
-        set_tf32(arithmetic)
-    options.precision = arithmetic.precision
     options.replays = options.cuda_graphs == "on" or (options.cuda_graphs == "auto" and device.type == "cuda")
-    with networks_compute(arithmetic.networks):
+    with computing(options.precision, device, channels_last=options.channels_last) as options.precision:
         _measure(options, device)
 
 
 def _measure(options: argparse.Namespace, device: "torch.device") -> None:
     # Two rollouts make a batch, so that the feeders need few messages for many frames.
-    n_envs = max(1, options.batch_size // 2)
-    pixels = Box(0, 255, (84, 84), np.uint8)
-    load = Load("pixels", pixels, n_steps=options.n_steps, n_envs=n_envs, target="", frame_stack=FRAME_STACK)
-    algorithm = _make_impala(load, device)
+    load = pixels(n_steps=options.n_steps, n_envs=max(1, options.batch_size // 2))
+    algorithm = make_impala(load, device)
     if options.replays:
-        _capture(algorithm, device)
+        capture_updates(algorithm, device)
     with _fed(load, algorithm, options.batch_size, options.n_feeders) as (actors, sending):
-        batcher = _make_batcher(load, options.batch_size, device)
-        # More than the processor's caches hold.
-        rollouts = itertools.cycle([synthetic_rollout(load, f"synthetic-{i}") for i in range(_N_ROLLOUTS)])
-        _fill(batcher, rollouts)
+        batcher = make_batcher(load, options.batch_size, device)
+        rollouts = synthetic_rollouts(load)
+        fill(batcher, rollouts)
         batch = batcher.finish().ready()
         for _ in range(_WARM_UPDATES):
             algorithm.update(batch, progress=0.0)
@@ -122,7 +114,7 @@ def _measure(options: argparse.Namespace, device: "torch.device") -> None:
         ingest = _rate(lambda: _take(actors, options.batch_size) * load.n_steps, options.seconds)
         sending.value = False
         _drain(actors, options.batch_size)
-        others = _make_batcher(load, options.batch_size, device)  # the batch above keeps its slot
+        others = make_batcher(load, options.batch_size, device)  # the batch above keeps its slot
         assemble, copy = _assembling(others, rollouts, device, options.seconds)
         update = _rate(lambda: _update(algorithm, batch), options.seconds, device)
         publish = _rate(lambda: _publish(actors, algorithm) * n_frames, options.seconds)
@@ -141,7 +133,7 @@ def _print(
     together: Shares,
 ) -> None:
     print(
-        f"\nIMPALA, Nature CNN with one torso, {FRAME_STACK} single frames stacked on {_name(device)}, "
+        f"\nIMPALA, Nature CNN with one torso, {FRAME_STACK} single frames stacked on {name_of(device)}, "
         f"{options.precision}, {'with' if options.replays else 'without'} CUDA graphs, "
         f"T={load.n_steps}, B={options.batch_size}, {options.n_feeders} feeders, {options.threads} torch threads"
     )
@@ -166,40 +158,6 @@ def _print(
     print_table(
         ("the trainer", "share"),
         [(name, Figure([spent_s / together.wall_s], ".0%")) for name, spent_s in shares.items()],
-    )
-
-
-def _name(device: "torch.device") -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-
-
-def _make_impala(load: Load, device: "torch.device") -> "Impala":
-    from rollcast.learner.algorithms.impala import Impala
-    from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-    from rollcast.services.policies.policies import PolicySpec
-
-    spec = PolicySpec(frame_stack=FRAME_STACK)
-    return Impala(load.spaces, spec, ImpalaSettings(share_torso=True), device=device)
-
-
-def _capture(algorithm: "Impala", device: "torch.device") -> None:
-    from rollcast.learner.devices.graphs import CudaGraph, GraphedWork
-
-    if device.type != "cuda":
-        raise SystemExit(f"--cuda-graphs on: the device is {device}, which has no graphs; choose auto, or off")
-    algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
-
-
-def _make_batcher(load: Load, batch_size: int, device: "torch.device") -> "Batcher":
-    from rollcast.learner.batching.batcher import Batcher
-    from rollcast.learner.devices.copier import make_copier
-
-    return Batcher(
-        RolloutShape(load.spaces, load.n_steps, frame_stack=load.frame_stack),
-        batch_size=batch_size,
-        copier=make_copier(device),
     )
 
 
@@ -237,15 +195,6 @@ def _fed(
                 feeder.join()
 
 
-def _fill(batcher: "Batcher", rollouts: Iterator[Rollout]) -> None:
-    """Fills a slot with whole rollouts, and a piece of the last."""
-    from rollcast.learner.queueing.queue import RolloutSlice
-
-    while batcher.n_missing:
-        rollout = next(rollouts)
-        batcher.add(RolloutSlice(rollout, 0, min(batcher.n_missing, rollout.n_envs)))
-
-
 def _take(actors: "RemoteDistributedActors", n: int) -> int:
     return actors.next_slice(n).n_trajectories
 
@@ -269,10 +218,10 @@ def _assembling(
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         began = time.perf_counter()
-        _fill(batcher, rollouts)
+        fill(batcher, rollouts)
         filled = time.perf_counter()
         batch = batcher.finish().ready()
-        _wait_for(device)
+        wait_for(device)
         filling_s += filled - began
         copying_s += time.perf_counter() - filled
         n_frames += batch.n_env_steps
@@ -296,15 +245,8 @@ def _rate(work: Callable[[], int], seconds: float, device: "torch.device | None"
     while time.perf_counter() - began < seconds:
         n_frames += work()
     if device is not None:
-        _wait_for(device)
+        wait_for(device)
     return n_frames / (time.perf_counter() - began)
-
-
-def _wait_for(device: "torch.device") -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _together(actors: "RemoteDistributedActors", algorithm: "Impala", device: "torch.device", seconds: float) -> Shares:
@@ -331,7 +273,7 @@ def _together(actors: "RemoteDistributedActors", algorithm: "Impala", device: "t
         shares.updating_s += updated - collected
         shares.publishing_s += time.perf_counter() - updated
         shares.frames += batch.n_env_steps
-    _wait_for(device)
+    wait_for(device)
     shares.wall_s = time.perf_counter() - began
     shares.device_s = sum(first.elapsed_time(last) for first, last in events) / 1e3
     return shares

@@ -1,9 +1,12 @@
 """`make gpu`: runs everything that wants a GPU, says so where there is none, and tells failures."""
 
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import torch
 
 from benchmarks import bare_gpu, gpu
 from tests.processes import ROOT
+
+(TRANSFERS,) = (measurement for measurement in gpu.MEASUREMENTS if measurement.name == "transfers")
 
 PASSED = '<testsuites><testsuite tests="5" failures="0" errors="0" skipped="1"/></testsuites>'
 FAILED = '<testsuites><testsuite tests="5" failures="1" errors="1" skipped="0"/></testsuites>'
@@ -22,7 +27,11 @@ def test_every_benchmark_with_a_device_is_run():
         for path in (ROOT / "benchmarks").glob("*.py")
         if re.search(r'add_argument\(\s*"--device"', path.read_text())
     }
-    assert with_device == set(gpu.BENCHMARKS)
+    assert with_device - {"gpu"} == {measurement.module for measurement in gpu.MEASUREMENTS}
+
+
+def test_the_benchmarks_leave_the_tests_a_third_of_the_time():
+    assert sum(measurement.share for measurement in gpu.MEASUREMENTS) < 2 / 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
@@ -63,7 +72,7 @@ def test_the_tests_outcome_is_what_pytest_reports(
 def test_the_report_is_one_table_with_the_benchmarks_below():
     outcomes = [
         gpu.Outcome("tests marked `gpu`", "pytest -m gpu", False, "3 passed, 2 failed", 61.4, "dots"),
-        gpu.run_benchmark("stages", 2.0, 60.0, lambda command, limit_s: (0, "| stage | rate |\n")),
+        gpu.run_benchmark(TRANSFERS, "cuda", 60.0, lambda command, limit_s: (0, "| size | rate |\n")),
     ]
     report = gpu.report_of(outcomes, "A GPU, 80 GiB")
     assert report.startswith("A GPU, 80 GiB\n\n| what ")
@@ -71,13 +80,15 @@ def test_the_report_is_one_table_with_the_benchmarks_below():
         r"\| tests marked `gpu` +\| `pytest -m gpu` +\| \*\*failed\*\* +\| 3 passed, 2 failed +\| 61 ", report
     )
     assert re.search(
-        r"\| stages +\| `python -m benchmarks.stages --device cuda` +\| ok +\| its table is below +\|", report
+        r"\| transfers +\| `python -m benchmarks.transfers --device cuda --seconds 1` +\| ok +\| its table is below ",
+        report,
     )
-    assert report.endswith("`python -m benchmarks.stages --device cuda`:\n\n| stage | rate |\n")
+    assert "`python -m benchmarks.transfers --device cuda --seconds 1`:\n\n| size | rate |\n" in report
+    assert report.endswith(f"{gpu.LEFT_OUT}\n")
 
 
 def test_a_benchmark_that_fails_is_told():
-    outcome = gpu.run_benchmark("learning", 1.0, 60.0, lambda command, limit_s: (3, "out of memory"))
+    outcome = gpu.run_benchmark(TRANSFERS, "cuda", 60.0, lambda command, limit_s: (3, "out of memory"))
     assert (outcome.succeeded, outcome.result) == (False, "failed with exit code 3")
 
 
@@ -122,7 +133,7 @@ def test_a_command_that_does_not_heed_its_end_is_killed_with_its_children(monkey
 
 def test_what_fails_leaves_a_table_of_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "machine", lambda: "A GPU")
+    monkeypatch.setattr(gpu, "machine", lambda device: "A GPU")
     ran = []
 
     def run(command: Sequence[str], limit_s: float) -> tuple[int, str]:
@@ -133,7 +144,7 @@ def test_what_fails_leaves_a_table_of_the_rest(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(gpu, "run_command", run)
     output = tmp_path / "gpu.md"
     assert gpu.main(["--output", str(output)]) == 1
-    assert ran == ["benchmarks.learning", "benchmarks.stages", "pytest"]
+    assert ran == [*(f"benchmarks.{measurement.module}" for measurement in gpu.MEASUREMENTS), "pytest"]
     report = output.read_text()
     assert "failed with exit code 1" in report
     assert "its table is below" in report
@@ -152,3 +163,40 @@ def test_what_a_bare_machine_lacks_comes_with_all_that_it_needs():
     names = {line.partition("==")[0] for line in bare_gpu.requirements(["pydantic-settings", "gymnasium"])}
     assert {"pydantic-settings", "pydantic", "pydantic-core", "gymnasium", "farama-notifications"} <= names
     assert not names & {"numpy", "torch"}
+
+
+STARTS = """
+import importlib
+import sys
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+from benchmarks import stages, transfers
+
+transfers.main(["--seconds", "0"])
+sys.argv[1:] = ["--n-feeders", "1", "--batch-size", "4", "--n-steps", "4", "--seconds", "0.1"]
+stages.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_with_torch_and_the_wheels_alone_serves_and_measures(tmp_path: Path):
+    """Whatever else is installed here cannot be imported: each package of the wheels, and torch's own, is linked."""
+    there = bare_gpu.requirements(bare_gpu.THERE, there=frozenset())
+    for line in {*bare_gpu.requirements(bare_gpu.WANTED), *there}:
+        package = metadata.distribution(line.partition("==")[0])
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            if not (tmp_path / top).exists():
+                (tmp_path / top).symlink_to(str(package.locate_file(top)))
+    roots = [tmp_path, *(ROOT / name for name in ("proto", "services", "actor", "learner")), ROOT]
+    modules = [f"benchmarks.{measurement.module}" for measurement in gpu.MEASUREMENTS]
+    process = subprocess.run(
+        [sys.executable, "-S", "-c", STARTS, *modules],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "| all together |" in process.stdout
