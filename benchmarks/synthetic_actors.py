@@ -4,13 +4,15 @@
 
 Every actor has a connection, a rollout stream and a subscription of its own, keeps to its credits and to the policy
 that the learner asks for, takes policies with its credits, and reports its time as the learner wants it. One thread
-serves all of them, so that hundreds fit beside a learner on two cores.
+serves all of them, so that hundreds fit beside a learner on two cores. They do not reconnect: if one call of theirs
+ends before training has, the process says which and why, and fails.
 """
 
 import argparse
 import asyncio
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -77,6 +79,10 @@ def synthetic_rollout(agreement: JoinAgreement) -> Rollout:
     )
 
 
+class EndedCallError(Exception):
+    """An actor cannot play on."""
+
+
 class SyntheticActor:
     """One actor, from its stream's opening to the end of training.
 
@@ -98,13 +104,23 @@ class SyntheticActor:
         self._began = time.monotonic()
 
     async def run(self) -> None:
-        """Plays until training has ended, or the learner is gone."""
+        """Plays until training has ended.
+
+        Raises:
+            EndedCallError: The learner has refused or ended a call of this actor before, or is gone.
+        """
         async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
-            tasks = [asyncio.ensure_future(task) for task in (self._stream(channel), self._subscribe(channel))]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            calls = [asyncio.ensure_future(call) for call in (self._stream(channel), self._subscribe(channel))]
+            try:
+                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for call in calls:
+                    call.cancel()
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, grpc.aio.AioRpcError) and not self._has_ended:
+                name, code = self._agreement.actor_id, end.code().name
+                raise EndedCallError(f"{name} does not play any more: {code}: {end.details()}") from end
 
     async def _stream(self, channel: grpc.aio.Channel) -> None:
         call = channel.stream_stream("/rollcast.v1.RolloutService/StreamRollouts")(self._requests())
@@ -211,7 +227,10 @@ def main() -> None:
     parser.add_argument("--play-s", type=float, default=0.0, help="seconds for a rollout; 0: as fast as credits allow")
     options = parser.parse_args()
     names = [f"synthetic-{options.first + i}" for i in range(options.actors)]
-    asyncio.run(_play(options.address, join(options.address, names, options.envs), options.play_s))
+    try:
+        asyncio.run(_play(options.address, join(options.address, names, options.envs), options.play_s))
+    except EndedCallError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -5,20 +5,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from benchmarks.synthetic_actors import cartpole_spaces
 from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.actors import served
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.limits import stream_gate
 from rollcast.services.limits.limits import Limits
-from rollcast.services.policies import service
+from rollcast.services.policies import service, subscribers
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.process import waiting
-from tests.processes import ROOT, environment
+from tests.processes import ROOT, environment, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -46,48 +48,95 @@ def counted_calls() -> Iterator[Iterator[int]]:
         threading.setprofile(None)
 
 
-@contextmanager
-def synthetic_actors(address: str, n_actors: int) -> Iterator[None]:
-    """Runs actors in one process, each with streams of its own, which play as fast as their credits allow."""
+def synthetic_actors(address: str, n_actors: int) -> "subprocess.Popen[bytes]":
+    """Starts a process of actors, each with streams of its own, which play as fast as their credits allow."""
     command = [sys.executable, "-m", "benchmarks.synthetic_actors", address, "--actors", str(n_actors)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment())
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    return subprocess.Popen(command, cwd=ROOT, env=environment())
+
+
+@contextmanager
+def played_by(actors: RemoteDistributedActors, n_actors: int) -> Iterator[None]:
+    """Has synthetic actors play. The learner ends before they do, so that it misses none.
+
+    If one cannot play on, which the process says, a wait for batches ends.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(actors)
+        process = synthetic_actors(actors.addresses[0], n_actors)
+
+        def watch() -> None:
+            if process.wait():
+                actors.interrupt()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stack.close()
+            process.kill()
+            watcher.join()
+
+
+def remote_actors(n_actors: int, limits: Limits) -> RemoteDistributedActors:
+    """Makes actors that dial in; none starts with an old policy."""
+    policy = TorchPolicy(cartpole_spaces(), PolicySpec(hidden_sizes=(8,)))
+    serving = ServingOptions(addresses=("127.0.0.1:0",), max_actors=n_actors, bounded_staleness=True, limits=limits)
+    return RemoteDistributedActors(policy, 8, BATCH, 1.1, envs_per_actor=1, serving=serving)
+
+
+def update(actors: RemoteDistributedActors) -> None:
+    """Takes a batch, and casts the next version of the policy."""
+    actors.collect_outputs("cpu")
+    actors.broadcast_updated_policy(actors.policy.state_arrays())
 
 
 def calls_a_rollout(n_actors: int) -> float:
     """Returns the calls that a learner makes for a rollout, in all its threads, while so many actors play."""
-    policy = TorchPolicy(cartpole_spaces(), PolicySpec(hidden_sizes=(8,)))
-    serving = ServingOptions(
-        addresses=("127.0.0.1:0",),
-        max_actors=n_actors,
-        bounded_staleness=True,
-        limits=Limits(calls_per_second=1e5, calls_per_second_per_host=1e5),
+    limits = Limits(
+        calls_per_second=1e5,
+        calls_per_second_per_host=1e5,
+        # All open their two calls in one moment.
+        max_half_open_calls=2 * n_actors,
+        max_half_open_calls_per_host=2 * n_actors,
+        # One after the other joins, before the first opens its stream.
+        join_lease_s=NEVER_S,
     )
-    with counted_calls() as counts:
-        actors = RemoteDistributedActors(policy, 8, BATCH, 1.1, envs_per_actor=1, serving=serving)
-        with actors:
-
-            def update() -> None:
-                actors.collect_outputs("cpu")
-                actors.broadcast_updated_policy(policy.state_arrays())
-
-            with synthetic_actors(actors.addresses[0], n_actors):
-                while sum(info.rollouts > 1 for info in actors.actor_infos) < n_actors:
-                    update()
-                began = next(counts)
-                for _ in range(N_BATCHES):
-                    update()
-                return (next(counts) - began) / (BATCH * N_BATCHES)
+    actors = remote_actors(n_actors, limits)
+    with counted_calls() as counts, played_by(actors, n_actors):
+        # The first rollouts wait until all have begun. gRPC takes up one new call at a time, after all that has come on
+        # streams before; a call that it has not taken up within 30 s is cancelled.
+        wait_until(lambda: actors.n_actors_alive == n_actors or actors.interrupted, f"{n_actors} actors")
+        while sum(info.rollouts > 1 for info in actors.actor_infos) < n_actors:
+            update(actors)
+        began = next(counts)
+        for _ in range(N_BATCHES):
+            update(actors)
+        return (next(counts) - began) / (BATCH * N_BATCHES)
 
 
 def test_a_rollout_is_as_much_work_with_200_actors_as_with_20(monkeypatch: pytest.MonkeyPatch):
-    # Clocks would count too, and more of them where the machine is slow.
+    # What is done once in a while would count too, and more of it where the machine is slow.
     for module, name in ((waiting, "LOOK_S"), (service, "_WAIT_S"), (stream_gate, "_LOOK_S")):
         monkeypatch.setattr(module, name, NEVER_S)
+    # Versions go to those that wait for them alone.
+    monkeypatch.setattr(subscribers, "_SHARE", 1 / NEVER_S)
+    # The learner tells whom it waits for.
+    monkeypatch.setattr(served, "explain_wait", lambda *_arguments, **_options: "")
     # Threads that meet at another moment only add calls: the least of two runs is nearer to the work.
     few, many = (min(calls_a_rollout(n) for _ in range(2)) for n in (FEW, MANY))
     assert many < 1.2 * few, f"{few:.0f} calls a rollout with {FEW} actors, {many:.0f} with {MANY}"
+
+
+def test_an_actor_that_cannot_play_on_says_so_and_ends_the_wait_for_it(capfd: pytest.CaptureFixture[str]):
+    actors = remote_actors(1, Limits())
+    actors.leave_waiting()  # its end waits for none
+    with pytest.raises(CollectInterruptedError), played_by(actors, 1):
+        update(actors)
+        with synthetic_actors(actors.addresses[0], 1) as of_the_same_name:
+            try:
+                while True:
+                    update(actors)
+            finally:
+                of_the_same_name.kill()
+    assert "synthetic-0 does not play any more: " in capfd.readouterr().err
