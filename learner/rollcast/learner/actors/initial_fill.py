@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,7 +9,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.epoch_aggregator import EpochStatsAggregator
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.initial_episodes import InitialEpisodes
-from rollcast.learner.algorithms.observation_statistics import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import RolloutObserver
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
@@ -38,6 +37,7 @@ class InitialFill:
     def __init__(self, actors: DistributedActors, policy: TorchPolicy) -> None:
         self._actors = actors
         self._policy = policy
+        self._observe = RolloutObserver(policy)
         self._episodes = InitialEpisodes()
         self.statistics = EpochStatsAggregator()
 
@@ -73,7 +73,7 @@ class InitialFill:
         """Inserts trajectories, adds their episodes to the right statistics, and returns the number of new entries."""
         rollout = piece.to_rollout()
         n_entries = buffer.insert(rollout)
-        observe_rollout(self._policy, rollout)
+        self._observe(rollout)
         initial, others = self._episodes.split(piece)
         is_initial = self._episodes.is_initial(rollout)
         self.statistics.add_all(initial, rollout.events if is_initial else ())
@@ -86,8 +86,7 @@ class InitialFill:
             source = str(demonstrations)
         else:
             rollouts, source = demonstrations(), "the callable given as initial_sampling_policy"
-        observe = partial(observe_rollout, self._policy)
-        self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source, observe=observe))
+        self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source, observe=self._observe))
 
     def _play(self, buffer: ReplayBuffer, sampling_policy: PolicyState | None, n_entries: int) -> None:
         """Lets the actors play with the sampling policy, then casts the policy that learns."""

@@ -5,10 +5,11 @@ trajectory, do not count, nor do the observations after the last step.
 """
 
 import numpy as np
-import torch
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.batch import Batch
+from rollcast.learner.devices.copier import Copier, make_copier
+from rollcast.learner.devices.staging import Staging, send_together
 from rollcast.services.rollouts.rollouts import Rollout
 
 
@@ -25,18 +26,40 @@ def observe_batch(policy: TorchPolicy, batch: Batch) -> None:
         policy.observe(columns.observation, batch.valid, batch.n_env_steps, key)
 
 
-def observe_rollout(policy: TorchPolicy, rollout: Rollout) -> None:
-    """Merges a rollout that enters a replay buffer; nothing happens if the policy does not normalise.
+class RolloutObserver:
+    """Merges rollouts that enter a replay buffer; nothing happens if the policy does not normalise.
+
+    They travel through a copier: the host would wait for a copy from other memory. For one thread.
 
     Args:
         policy: The policy that learns.
-        rollout: The rollout, in main memory.
+        copier: Copies to the policy's device; None: one of its own, made for the first rollout.
     """
-    if not policy.spec.normalize_observations:
-        return
-    device = next(policy.parameters()).device
-    valid = np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid.copy()
-    for key, columns in rollout.substeps.items():
-        # Copies, because torch warns of read-only arrays, as those that came over the wire are.
-        observation = {path: torch.from_numpy(leaf.copy()).to(device) for path, leaf in columns.observation.items()}
-        policy.observe(observation, torch.from_numpy(valid).to(device), rollout.n_env_steps, key)
+
+    def __init__(self, policy: TorchPolicy, copier: Copier | None = None) -> None:
+        self._policy = policy
+        self._copier = copier
+        self._staging: Staging | None = None
+
+    def __call__(self, rollout: Rollout) -> None:
+        """Merges a rollout.
+
+        Args:
+            rollout: The rollout, in main memory.
+        """
+        if not self._policy.spec.normalize_observations:
+            return
+        if self._copier is None:
+            self._copier = make_copier(next(self._policy.parameters()).device)
+        if self._staging is None:
+            self._staging = Staging(self._copier)
+        valid = np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
+        for key, columns in rollout.substeps.items():
+            arrays = [valid, *columns.observation.values()]
+            staged = self._staging.open([(array.shape, array.dtype) for array in arrays])
+            for target, array in zip(staged, arrays, strict=True):
+                target[...] = array
+            ((on_device, *leaves),), fence = send_together(self._copier, self._staging)
+            fence.before_use()
+            observation = dict(zip(columns.observation, leaves, strict=True))
+            self._policy.observe(observation, on_device, rollout.n_env_steps, key)

@@ -166,10 +166,8 @@ def _sent(source: Tensor, copier: Copier) -> Tensor:
         return torch.empty(source.shape, dtype=source.dtype)
     if source.device.type == "cpu" and copier.device.type != "cpu":
         return source.clone()
-    if copier.shares_memory:
-        source = source.contiguous()
-    else:
-        # A copy within the device takes microseconds. The next update would wait for one to main memory.
-        source = source.clone(memory_format=torch.contiguous_format)
+    # A copy within the device takes microseconds. The next update would wait for one to main memory.
+    order = torch.contiguous_format
+    source = source.contiguous() if copier.shares_memory else source.clone(memory_format=order)
     target = copier.host_memory(source.numel() * source.element_size()).view(source.dtype).view(source.shape)
     return copier.send(source, to=target)

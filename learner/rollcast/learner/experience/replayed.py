@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
-from rollcast.learner.algorithms.observation_statistics import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import RolloutObserver
 from rollcast.learner.algorithms.schedules import Schedule
 from rollcast.learner.batch import Batch
 from rollcast.learner.devices.copier import Copier, Fence, make_copier
@@ -118,6 +118,7 @@ class ReplayedExperience(ExperienceSource):
         self._filling = WaitLog()
         self._started_at = 0.0
         self._policy = policy
+        self._observe = RolloutObserver(policy)
         self._batch_size = batch_size
         self._beta = beta
         self._beta_now = math.nan
@@ -353,7 +354,7 @@ class ReplayedExperience(ExperienceSource):
         try:
             with self.moving:
                 buffer.insert(rollout, timeout_s=timeout_s, who=ACTORS)
-                observe_rollout(self._policy, rollout)
+                self._observe(rollout)
                 self.actors.covered([piece.name])
         except NotReadyError:
             if self._refused is None:

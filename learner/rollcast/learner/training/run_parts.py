@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,7 +17,7 @@ from rollcast.learner.algorithms.defaults import if_default, is_own, readers_of
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.observation_statistics import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import RolloutObserver
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.r2d2 import R2d2
@@ -251,7 +250,7 @@ def load_initial_data(
             f"learns from fresh rollouts and has no replay buffer; expected {readers_of('replay')}; choose "
             "one of them, or leave --initial-data out"
         )
-    load_recording(buffers, path, policy.spaces, announce=announce, observe=partial(observe_rollout, policy))
+    load_recording(buffers, path, policy.spaces, announce=announce, observe=RolloutObserver(policy))
 
 
 def make_experience(

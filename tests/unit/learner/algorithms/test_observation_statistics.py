@@ -7,18 +7,21 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.observation_statistics import observe_batch
+from rollcast.learner.algorithms.observation_statistics import RolloutObserver, observe_batch
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import bools
 from tests.batches import SPACES, make_batch
+from tests.delayed_copier import DelayedCopier
 from tests.every_algorithm import CASES
+from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 MEAN, VARIANCE = np.array([100.0, -3.0, 0.0]), np.array([400.0, 0.01, 9.0])
 OWN = "examples.own_algorithm:ActorCritic"
@@ -76,6 +79,21 @@ def test_the_transitions_of_a_batch_enter_the_moments_and_nothing_else_does():
     before = plain.state_arrays()
     observe_batch(plain, batch)
     assert before.keys() == plain.state_arrays().keys()
+
+
+def test_rollouts_enter_the_moments_through_the_copier_without_a_wait_for_the_device():
+    spec = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
+    policy, copier = TorchPolicy(CARTPOLE_LIKE, spec), DelayedCopier()  # which refuses memory from which copies wait
+    valid = np.array([[True, False], [True, True], [True, True]])
+    rollouts = [make_rollout(sequence, valid=valid) for sequence in range(1, 4)]
+    observe = RolloutObserver(policy, copier)
+    for rollout in rollouts:
+        observe(rollout)
+    assert copier.n_sent == 3
+    rows = np.concatenate([rollout.substeps[FLAT_SUBSTEP].observation[""][valid] for rollout in rollouts])
+    state = policy.state_arrays()
+    assert state["normalization.0.count"] == 15
+    np.testing.assert_allclose(state["normalization.0.mean"], rows.mean(axis=0, dtype=np.float64), rtol=1e-12)
 
 
 def test_each_substep_has_its_own_moments():

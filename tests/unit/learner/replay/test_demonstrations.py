@@ -14,7 +14,7 @@ from rollcast.actor.vector.make import make_vector_env, probe_spaces
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from rollcast.learner.algorithms.observation_statistics import observe_rollout
+from rollcast.learner.algorithms.observation_statistics import RolloutObserver
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.demonstrations import load_demonstrations
@@ -107,7 +107,7 @@ def test_every_demonstrated_step_enters_the_moments_once(tmp_path: Path):
     policy = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,), normalize_observations=True))
     path = record(tmp_path / "demo", 7, n_steps=T + 1)
     rollouts = read_rollouts(path, SPACES)
-    load_demonstrations(demo_buffer(), rollouts, source="demo", observe=functools.partial(observe_rollout, policy))
+    load_demonstrations(demo_buffer(), rollouts, source="demo", observe=RolloutObserver(policy))
     seen = [rollout.substeps["0"].observation[""].reshape(-1, 4) for rollout in read_rollouts(path, SPACES)]
     state = policy.state_arrays()
     assert state["normalization.0.count"] == 7 * 2 * (T + 1)
