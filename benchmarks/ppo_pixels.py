@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 
 ROOT: Final = Path(__file__).parents[1]
 _N_GAMES: Final = 8
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rate is None:
         print(f"{said}\nnothing was learnt in {_START_TIMEOUT_S:.0f} s", file=sys.stderr)
         return 1
-    rows = [("rollcast train", options.device, f"{rate:,.0f}"), ("LeanRL, by its README", "H100", "6,800")]
+    rows = [("rollcast train", options.device, Figure([rate])), ("LeanRL, by its README", "H100", "6,800")]
     print_table((f"PPO, 8 games, {options.n_steps} steps, 4 x 4 minibatches", "device", "env steps/s"), rows)
     return 0
 

@@ -8,7 +8,6 @@ IMPALA ResNet. On a CPU there is nothing to copy batches to; the policies are me
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 import torch
 
 from benchmarks.pixels import NETWORKS, make_impala, name_of, pixels, wait_for
-from benchmarks.table import print_table
+from benchmarks.table import Figure, print_table
 from rollcast.learner.serving.publisher import PolicyPublisher
 
 _SIZES: Final = (2**20, 2**24, 2**28)
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [
             (
                 f"{size / 2**20:,.0f} MiB",
-                *(f"{_gigabytes_per_second(size, device, pin, options.seconds):.1f}" for pin in (False, True)),
+                *(Figure(_rates(size, device, pin, options.seconds), ".1f") for pin in (False, True)),
             )
             for size in _SIZES
         ]
@@ -48,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _gigabytes_per_second(size: int, device: torch.device, is_pinned: bool, seconds: float) -> float:
+def _rates(size: int, device: torch.device, is_pinned: bool, seconds: float) -> list[float]:
+    """Returns the GB/s of each copy."""
     source = torch.zeros(size, dtype=torch.uint8, pin_memory=is_pinned)
     target = torch.empty(size, dtype=torch.uint8, device=device)
 
@@ -56,10 +56,10 @@ def _gigabytes_per_second(size: int, device: torch.device, is_pinned: bool, seco
         target.copy_(source, non_blocking=True)
         wait_for(device)
 
-    return size / _median_s(copy, seconds) / 1e9
+    return [size / copy_s / 1e9 for copy_s in _times(copy, seconds)]
 
 
-def _published(network: str, device: torch.device, seconds: float) -> tuple[str, str, str, str]:
+def _published(network: str, device: torch.device, seconds: float) -> tuple[str | Figure, ...]:
     """Returns a row: the time that a version takes from the trainer, and until it is encoded."""
     load = pixels(n_steps=20, n_envs=8)
     algorithm = make_impala(load, device, network)
@@ -81,12 +81,13 @@ def _published(network: str, device: torch.device, seconds: float) -> tuple[str,
     return (
         network,
         f"{n_bytes / 1e6:.2f}",
-        f"{1e3 * statistics.median(trainer):.2f}",
-        f"{1e3 * statistics.median(encoded):.2f}",
+        Figure(trainer, ".2f", scale=1e3),
+        Figure(encoded, ".2f", scale=1e3),
     )
 
 
-def _median_s(work: Callable[[], None], seconds: float) -> float:
+def _times(work: Callable[[], None], seconds: float) -> list[float]:
+    """Returns the seconds of each call."""
     work()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -94,7 +95,7 @@ def _median_s(work: Callable[[], None], seconds: float) -> float:
         began = time.perf_counter()
         work()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return times
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class CountedGraph(CudaGraph):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a row measures.
+    """The choices of a row.
 
     Attributes:
         network: A name in `NETWORKS`.

@@ -39,12 +39,12 @@ class Message:
 
     @property
     def is_logged(self) -> bool:
-        """Whether it is a log line."""
+        """True for a log line."""
         return self.kind in _LEVELS.values()
 
     @property
     def has_words(self) -> bool:
-        """Whether it has words of its own; without, it passes on another message."""
+        """False if it only passes on another message."""
         return re.search("[A-Za-z]", self.text) is not None
 
     @property

@@ -16,7 +16,7 @@ Torch = Literal["2.6", "2.8", "2.12"]
 
 
 class StandInCuda:
-    """What a process knows of its GPUs.
+    """The GPUs as a process sees them.
 
     Attributes:
         device: A device that no other has, because the process keeps what belongs to a device.

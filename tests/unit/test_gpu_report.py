@@ -181,7 +181,7 @@ stages.main()
 
 @pytest.mark.slow
 def test_a_machine_with_torch_and_the_wheels_alone_serves_and_measures(tmp_path: Path):
-    """Whatever else is installed here cannot be imported: each package of the wheels, and torch's own, is linked."""
+    """Links the packages of the wheels, torch and what torch needs; nothing else can be imported."""
     there = bare_gpu.requirements(bare_gpu.THERE, there=frozenset())
     for line in {*bare_gpu.requirements(bare_gpu.WANTED), *there}:
         package = metadata.distribution(line.partition("==")[0])
