@@ -16,7 +16,7 @@ from benchmarks.table import Figure, print_table
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_parts import make_algorithm
+from rollcast.learner.training.run_parts import batch_size, make_algorithm
 from rollcast.services.policies.bfloat16 import narrow_file
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.delta import decode_delta, encode_delta
@@ -52,13 +52,14 @@ def policies_of(options: Sequence[str], *, rounding: str, n_before: int, n_kept:
     torch.set_num_threads(1)
     settings = TrainSettings.from_command_line("rollcast train", [*options, "--policy-rounding", rounding])
     env_factory = settings.env_factory()
-    algorithm = make_algorithm(settings, probe_spaces(env_factory), torch.device("cpu"))
+    spaces = probe_spaces(env_factory)
+    algorithm = make_algorithm(settings, spaces, torch.device("cpu"))
     actors = SequentialDistributedActors(
         env_factory,
         algorithm.policy,
         n_rollout_steps=settings.n_rollout_steps,
         n_actors=1,
-        batch_size=settings.batch_size,
+        batch_size=batch_size(settings, spaces),
         envs_per_actor=settings.envs_per_actor,
         seed=0,
     )
