@@ -211,6 +211,10 @@ speed: env ## three minutes of make bench-against
 
 # -- the rest --
 
+.PHONY: release-check
+release-check: env ## whether this tree can be released: both packages built, installed, light and full, README rendered
+	$(BIN)/python -m tests.release
+
 .PHONY: chaos
 chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and networks, and the books kept; ARGS="--seed 3"
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -22,6 +22,7 @@ PACKAGES = ("services", "actor", "learner")
 NAMES = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "development/contributing.md",
     "benchmarks/README.md": "benchmarks/index.md",
     **{
         path.relative_to(ROOT).as_posix(): f"benchmarks/{path.name}"

@@ -9,9 +9,11 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.packages import build
 from tests.processes import SOURCE_ROOTS
+from tests.release import NotReleasableError, check_changelog, description_of, relative_links
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -22,6 +24,12 @@ def wheel(tmp_path_factory):
     path = build("wheel", tmp_path_factory.mktemp("wheel"))
     with zipfile.ZipFile(path) as archive:
         yield archive
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return HeaderParser().parsestr(wheel.read(name).decode())
 
 
 def test_make_train_installs_what_a_newcomer_tries_next():
@@ -65,13 +73,92 @@ class TestWheel:
             assert proto.startswith(("rollcast/v1/", "rollcast/keda/"))
             assert {proto.replace(".proto", "_pb2.py"), proto.replace(".proto", "_pb2.pyi")} <= names
 
-    def test_console_script_and_licence(self, wheel):
+    def test_console_script_and_licence(self, wheel, metadata):
         (entry_points,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
         assert "rollcast = rollcast.learner.__main__:main" in wheel.read(entry_points).decode()
         (licence,) = [name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
         assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
-        (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-        assert HeaderParser().parsestr(wheel.read(metadata).decode())["License-Expression"] == "Apache-2.0"
+        assert metadata["License-Expression"] == "Apache-2.0"
+
+
+CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n- x\n\n## [0.2.0] - 2027-01-31\n\n## [0.1.0] - 2026-11-26\n"
+
+
+class TestRelease:
+    def test_version_and_changelog_agree(self):
+        check_changelog(PYPROJECT["project"]["version"], (ROOT / "CHANGELOG.md").read_text())
+
+    @pytest.mark.parametrize("version", ["0.2.0", "0.3.0.dev0"])
+    def test_a_version_with_its_section_can_be_released(self, version):
+        check_changelog(version, CHANGELOG)
+
+    @pytest.mark.parametrize(
+        ("version", "changelog", "reason"),
+        [
+            ("0.3.0", CHANGELOG, r"no section .*0\.3\.0"),
+            ("0.2.0.dev0", CHANGELOG, "has released 0.2.0"),
+            ("0.2.0", CHANGELOG.replace(" - 2027-01-31", ""), "no date for 0.2.0"),
+            ("0.2.0", CHANGELOG.replace("## [Unreleased]", ""), "Unreleased"),
+        ],
+    )
+    def test_says_what_the_changelog_lacks(self, version, changelog, reason):
+        with pytest.raises(NotReleasableError, match=reason):
+            check_changelog(version, changelog)
+
+    def test_an_index_can_show_who_made_it_where_it_is_and_what_it_runs_on(self, metadata):
+        assert metadata["Author"]
+        urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+        assert {"Repository", "Documentation", "Changelog", "Issues"} <= urls.keys()
+        assert all(url.startswith(urls["Repository"]) for url in urls.values())
+        classifiers = metadata.get_all("Classifier")
+        tested = re.search(r"STAGES:-(.*)}", (ROOT / ".ci" / "run").read_text())[1]
+        for python in re.findall(r"light-(\d\.\d+)", tested):
+            assert f"Programming Language :: Python :: {python}" in classifiers
+
+    def test_the_readme_has_no_relative_link(self, wheel, metadata):
+        readme = description_of(Path(wheel.filename))
+        assert "# rollcast" in readme
+        assert relative_links(readme) == []
+        (repository,) = [line for line in metadata.get_all("Project-URL") if line.startswith("Repository, ")]
+        links = re.findall(r"\]\((https://github\.com/[^)]+)\)", readme)
+        assert links
+        assert all(link.startswith(f"{repository.partition(', ')[2]}/") for link in links)
+
+    @pytest.mark.parametrize(
+        "link", ["[a](docs/a.md)", "![a](a.svg)", '<img src="a.svg">', '<source srcset="a.svg">', '<a href="a.md">']
+    )
+    def test_relative_links_of_all_kinds_are_found(self, link):
+        assert len(relative_links(f"see {link}, [b](https://example.org) and [c](#c)")) == 1
+
+    def test_absolute_links_lead_to_files_of_this_tree(self, wheel):
+        base = re.compile(
+            r"https://(?:github\.com/rollcast/rollcast/blob|raw\.githubusercontent\.com/rollcast/rollcast)/main/"
+        )
+        for link in re.findall(r"https://[^)\"\s]+", description_of(Path(wheel.filename))):
+            if base.match(link):
+                assert (ROOT / base.sub("", link).partition("#")[0]).exists(), link
+
+    @pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "pull_request_template.md"])
+    def test_who_contributes_finds_the_rules(self, name):
+        assert (ROOT / ".github" / name).read_text()
+        assert (ROOT / "CONTRIBUTING.md").exists()
+
+    @pytest.mark.parametrize(
+        "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem
+    )
+    def test_issue_templates_are_forms(self, path):
+        form = yaml.safe_load(path.read_text())
+        if path.stem != "config":
+            assert {"name", "description", "body"} <= form.keys()
+            assert all(part["type"] in {"markdown", "textarea", "input"} for part in form["body"])
+        assert not set(re.findall(r"https://github\.com/\S+?(?=/blob|$)", path.read_text())) - {
+            PYPROJECT["project"]["urls"]["Repository"]
+        }
+
+    @pytest.mark.parametrize("page", ["CONTRIBUTING.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md"])
+    def test_links_of_its_pages_lead_somewhere(self, page):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text()):
+            assert target.startswith("https://") or ((ROOT / page).parent / target).exists(), target
 
 
 class TestSourceDistribution:

@@ -34,7 +34,7 @@ DEPLOYMENT_VARIABLES = {
 }
 # Other programs' options.
 FOREIGN_OPTIONS = {
-    *("--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help"),
+    *("--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help", "--version"),
     *("--env-add", "--availability"),
     *("--requeue", "--signal", "--batch", "--mail-type"),
 }
