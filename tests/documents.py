@@ -37,6 +37,7 @@ def commands(text: str) -> list[str]:
         lines = re.sub(r"\\\n\s*", " ", block).splitlines()
         found += [re.sub(r"\s+# .*", "", line).strip() for line in lines if line.strip() and not line.startswith("#")]
     for block in blocks(text, "console"):
-        # what is typed begins with a dollar; an indented line after it goes on with it
-        found += [" ".join(typed.split()) for typed in re.findall(r"^\$ (.*(?:\n +\".*)?)$", block, re.MULTILINE)]
+        # what is typed begins with a dollar; a line after a backslash, or an indented string, continues it
+        joined = re.sub(r"\\\n\s*", " ", block)
+        found += [" ".join(typed.split()) for typed in re.findall(r"^\$ (.*(?:\n +\".*)?)$", joined, re.MULTILINE)]
     return found

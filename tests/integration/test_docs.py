@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from rollcast.actor.statistics import events
+from rollcast.services import Phase
 from tests.certificates import security_of
 from tests.documents import PAGES, ROOT, blocks, commands
 from tests.processes import ended, status_of, wait_until
@@ -55,6 +56,7 @@ TYPED = {
         "rollcast train --recipe ppo-cartpole --run-dir runs/cartpole0",
         "rollcast train --recipe ppo-cartpole --seed 1",
         "rollcast ls",
+        "rollcast recipes",
         "rollcast compare runs/cartpole0 runs/cartpole1",
         "rollcast plot runs/cartpole0 runs/cartpole1",
     ),
@@ -63,6 +65,7 @@ TYPED = {
         "rollcast train --resume runs/mine",
         "rollcast train --initial-policy runs/mine",
         "rollcast learner --resume auto",
+        "rollcast learner --when-finished serve",
     ),
     "environments": (
         "rollcast train --env-id mpe2.simple_spread_v3",
@@ -204,16 +207,19 @@ def test_recording_is_made_and_trained_on(shell: Shell):
 
 
 def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
-    train, resume, begin, auto = shown("checkpoints")
+    train, resume, begin, auto, serve = shown("checkpoints")
     shell.run(train)
     assert "resuming runs/mine" in shell.run(resume, ROLLCAST_TOTAL_STEPS="2000")
     shell.run(begin)
     with shell.running("rollcast actor"):
         assert "mean return" in shell.run(auto)
+    with shell.running(serve):
+        wait_until(lambda: status_of(shell.address).phase is Phase.FINISHED, "the run that has ended is served again")
 
 
 def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell):
-    first, second, ls, compare, plot = shown("recipes")
+    first, second, ls, recipes, compare, plot = shown("recipes")
+    assert re.search(r"^ppo-cartpole +ppo +CartPole-v1$", shell.run(recipes), re.MULTILINE)
     for train in (first, second):
         # a batch as the recipe has it: its minibatches have 256 steps
         assert "mean return" in shell.run(train, ROLLCAST_BATCH_SIZE="8")
