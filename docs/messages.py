@@ -39,12 +39,12 @@ class Message:
 
     @property
     def is_logged(self) -> bool:
-        """True for a log line."""
+        """True for a log line, False for an error."""
         return self.kind in _LEVELS.values()
 
     @property
     def has_words(self) -> bool:
-        """False if it only passes on another message."""
+        """True if it has words of its own; otherwise it passes on another message."""
         return re.search("[A-Za-z]", self.text) is not None
 
     @property

@@ -1,6 +1,6 @@
 """Runs the numeric tests with every instruction set that the processor has, on one thread and on two.
 
-`python -m tests.numeric`, or `make numeric`. `tests/README.md` says which tests are numeric.
+`python -m tests.numeric`, or `make numeric`. `docs/development/testing.md` says which tests are numeric.
 """
 
 import os

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class LearnerServiceStub:
-    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
-    a deadline of 5 s unless the call states another. They never wait behind streams.
+    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
+    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
+    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
@@ -83,8 +84,9 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
-    a deadline of 5 s unless the call states another. They never wait behind streams.
+    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
+    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
+    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
@@ -206,8 +208,9 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Shows and steers a learner. All calls are idempotent; all but WatchStatus are unary and answered within a second. Use
-    a deadline of 5 s unless the call states another. They never wait behind streams.
+    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
+    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
+    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
     `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.

@@ -170,7 +170,7 @@ class LearnerSettings(
     )
     batch_size: AtLeastOne | None = setting(
         None,
-        "B: rollouts in a batch, each of one environment (and agent); with a replay buffer, entries in a batch. "
+        "B: trajectories in a batch, each of one agent of one environment; with a replay buffer, entries in a batch. "
         "Default: what the actors bring in a round, one rollout of each of their environments; the start of a run "
         "says how many. rollcast learner, which does not know how many actors will come, takes that of two.",
         LEARNING,
@@ -197,7 +197,7 @@ class LearnerSettings(
     bounded_staleness: bool = setting(
         False,
         "Make actors wait for the newest policy before each rollout. If actors are equally fast, no rollout is "
-        "then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates old.",
+        "then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) versions old.",
         LEARNING,
     )
     deterministic: bool = setting(
@@ -205,7 +205,7 @@ class LearnerSettings(
         "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
         "slots, and all arithmetic uses one thread and adds in a fixed order. It is the same to the bit on processors "
         "of the same maker and instruction set, with the same versions of torch and numpy. "
-        "IMPALA and APPO take one rollout of every actor for each batch, so "
+        "IMPALA, PPO and APPO take one rollout of every actor for each batch, so "
         "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
         "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "
         "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",

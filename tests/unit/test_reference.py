@@ -1,0 +1,131 @@
+"""The reference says what the code does: versions, formats, variables, exit codes, limits of algorithms."""
+
+import datetime
+import re
+import tomllib
+
+import pytest
+
+from rollcast.learner.checkpoints.manifest import FORMAT as CHECKPOINT_FORMAT
+from rollcast.learner.durable.segments import FORMAT as LOG_FORMAT
+from rollcast.learner.training.run_parts import ALGORITHMS
+from rollcast.services.joining.join import PROTOCOL_VERSION
+from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.interrupts import INTERRUPTED
+from rollcast.services.rollouts.recording_codec import RECORDING_FORMAT
+from rollcast.tools.commands import COMMANDS
+from tests.documents import PAGES, ROOT, section_of, text_of
+from tests.unit.test_readme import DEPLOYMENT_VARIABLES, fields_of
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# torch's launchers set them; torch's own code reads them.
+OF_TORCH = {"MASTER_PORT"}
+
+
+def table(name: str, heading: str) -> dict[str, list[str]]:
+    """Returns the rows of a section's tables by their first cell; headers are among them."""
+    lines = [line for line in section_of(name, heading).splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return {first: rest for first, *rest in rows}
+
+
+def floor(requirement: str) -> str:
+    """Returns the lowest version that a dependency of the project allows."""
+    listed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["torch"]]
+    (found,) = [each.partition(">=")[2] for each in listed if each.partition(">=")[0] == requirement]
+    return found
+
+
+class TestCompatibility:
+    def test_python_is_the_projects(self):
+        rows = table("compatibility.md", "Python, systems and libraries")
+        oldest = PROJECT["requires-python"].removeprefix(">=")
+        assert rows["Python"][0] == f"{oldest} and newer"
+        stages = re.search(r"STAGES:-([^}]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+        assert stages is not None
+        light = re.findall(r"light-(3\.\d+)", stages[1])
+        assert rows["Python"][1] == f"{oldest} wholly; {' and '.join(light[1:])} without torch"
+
+    @pytest.mark.parametrize("library", ["gymnasium", "numpy", "protobuf", "grpcio", "torch"])
+    def test_libraries_have_the_projects_floors(self, library: str):
+        rows = table("compatibility.md", "Python, systems and libraries")
+        (row,) = [cells for first, cells in rows.items() if first.split()[0] == library]
+        assert row[0] == f"{floor(library)} and newer"
+
+    def test_kubernetes_is_what_its_page_says(self):
+        (versions,) = re.findall(r"valid in Kubernetes (1\.\d+ to 1\.\d+)", text_of("kubernetes.md"))
+        assert table("compatibility.md", "Engines")["Kubernetes"][0].startswith(f"{versions};")
+
+    def test_formats_are_the_codes(self):
+        assert f"The protocol version is {PROTOCOL_VERSION}." in section_of("compatibility.md", "Versions of rollcast")
+        rows = table("compatibility.md", "Files")
+        assert rows["checkpoint"][0] == str(CHECKPOINT_FORMAT)
+        assert rows["write-ahead log (`--durable`)"][0] == str(LOG_FORMAT)
+        assert rows["recording"][0] == f"`{RECORDING_FORMAT}`"
+        assert f"`FORMAT` is {CHECKPOINT_FORMAT};" in text_of("file_formats.md")
+        assert f"| `protocol_version` | {PROTOCOL_VERSION} |" in text_of("protocol.md")
+
+
+class TestVariables:
+    def test_options_become_variables_as_shown(self):
+        for option, (variable,) in table("environment_variables.md", "Settings").items():
+            if found := re.fullmatch(r"`--([\w.-]+) (\S+)`", option):
+                name = found[1].replace("-", "_").replace(".", "__").upper()
+                assert variable == f"`ROLLCAST_{name}={found[2]}`"
+                known = [fields_of(command.settings(), separator="__") for command in COMMANDS.values()]
+                assert any(name.lower() in fields for fields in known)
+
+    def test_variables_of_containers_are_all_there(self):
+        named = re.findall(r"`(ROLLCAST_\w+)`", " ".join(table("environment_variables.md", "Containers")))
+        assert sorted(named) == sorted(DEPLOYMENT_VARIABLES)
+        files = [ROOT / "docker-compose.yml", *(ROOT / "deploy").rglob("*.yml")]
+        text = "".join(path.read_text(encoding="utf-8") for path in files)
+        assert [name for name in named if name not in text] == []
+
+    def test_variables_of_other_programs_are_read(self):
+        rows = table("environment_variables.md", "Variables of other programs")
+        named = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+        assert len(named) > 5
+        roots = [ROOT / package for package in ("services", "actor", "learner")]
+        text = "".join(path.read_text(encoding="utf-8") for root in roots for path in root.rglob("*.py"))
+        assert {name for name in named if f'"{name}"' not in text and name not in text} <= OF_TORCH
+
+
+class TestExitCodes:
+    def test_settings_that_cannot_be_right_have_theirs(self):
+        rows = table("exit_codes.md", "Exit codes")
+        assert rows[str(bad_settings_exit_code({}))][0].startswith("Settings that cannot be right.")
+        assert rows[str(INTERRUPTED)][0] == "Ctrl-C."
+
+
+class TestLimitations:
+    ROWS = re.findall(r"^\| (?!limit|---)([^|]+) \| ([^|]+) \| ([^|]+) \|$", text_of("limitations.md"), re.MULTILINE)
+
+    def test_each_has_a_date_and_a_way_around(self):
+        assert len(self.ROWS) > 10
+        for limit, checked, instead in self.ROWS:
+            assert datetime.date.fromisoformat(checked) <= datetime.datetime.now(tz=datetime.UTC).date(), limit
+            assert instead.strip()
+
+    @pytest.mark.parametrize(
+        ("limit", "choice", "algorithms"),
+        [
+            ("SAC and DQN learn no recurrent policies.", "`--recurrence`: lstm, gru", {"sac", "dqn"}),
+            ("R2D2 learns discrete actions only.", "actions: box, box of float64", {"r2d2"}),
+            ("PPO learns environments with one substep only.", "agents: different", {"ppo"}),
+            ("`--durable` refuses PPO and `--actor-kind sequential`.", "`--durable`", {"ppo"}),
+        ],
+    )
+    def test_those_of_algorithms_are_in_the_support_matrix(self, limit: str, choice: str, algorithms: set[str]):
+        assert limit in {row[0] for row in self.ROWS}
+        rows = table("support_matrix.md", "What goes with what")
+        header = rows[""]
+        (row,) = [cells for first, cells in rows.items() if first.startswith(choice)]
+        refused = {name for name, cell in zip(header, row, strict=True) if cell == "-"}
+        assert algorithms <= refused
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_each_algorithm_is_explained(name: str):
+    pages = [path for path in PAGES.values() if path.parent.name == "explanation"]
+    assert any(f"`--algorithm {name}`" in path.read_text(encoding="utf-8") for path in pages)
