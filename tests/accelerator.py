@@ -19,6 +19,8 @@ torch's Python bindings treat CUDA otherwise than this device in one place, `Ten
 assigned number becomes a tensor in main memory. It is filled in where it fits a slice or a mask; elsewhere it is copied
 from pageable memory, and the host waits. That is refused here. `Tensor.new_tensor` makes its tensor below all
 dispatching, on every device, from pageable memory: it is counted as the copy that it is.
+
+torch's optimisers choose their kernels by the kind of device: here they choose those that they have for CUDA.
 """
 
 from collections import Counter
@@ -156,6 +158,10 @@ class Accelerator(TorchDispatchMode):
         self._patches.enter_context(patch.object(torch, "Generator", _Generator))
         fused = [*_OPTIMIZER._get_fused_kernels_supported_devices(), DEVICE.type]
         self._patches.enter_context(patch.object(_OPTIMIZER, "_get_fused_kernels_supported_devices", lambda: fused))
+        lists = [*_OPTIMIZER._get_foreach_kernels_supported_devices(), DEVICE.type]
+        self._patches.enter_context(patch.object(_OPTIMIZER, "_get_foreach_kernels_supported_devices", lambda: lists))
+        known = [*_OPTIMIZER._foreach_supported_types, OnDevice]
+        self._patches.enter_context(patch.object(_OPTIMIZER, "_foreach_supported_types", known))
         self._patches.enter_context(_NumbersFromTheHost())
         self._patches.callback(_generators.clear)
         return super().__enter__()

@@ -30,7 +30,7 @@ COPIES: Final = frozenset({"_to_copy", "copy_", "copy", "_copy_from"})
 _PUTS: Final = frozenset({"index_put", "index_put_", "_index_put_impl_"})
 
 
-class WaitDetector(TorchDispatchMode):
+class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its hook no types
     """Finds the operations of a thread, and of its backward passes, for which a GPU would keep the host waiting.
 
     with WaitDetector() as waits:
@@ -44,7 +44,7 @@ class WaitDetector(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.found: list[str] = []
 
     def __torch_dispatch__(
