@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -128,3 +129,13 @@ def split_addresses(text: str) -> tuple[str, ...]:
     for address in addresses:
         parse_address(address)
     return addresses
+
+
+def shown_peer(peer: str) -> str:
+    """Returns the address of a caller for people: "[::1]:36172" where gRPC says "ipv6:%5B::1%5D:36172".
+
+    Args:
+        peer: The caller, or its host, as gRPC names it.
+    """
+    kind, _, where = peer.partition(":")
+    return urllib.parse.unquote(where) if kind in ("ipv4", "ipv6") else peer

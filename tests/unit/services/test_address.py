@@ -1,6 +1,6 @@
 import pytest
 
-from rollcast.services.address import parse_address
+from rollcast.services.address import parse_address, shown_peer
 from rollcast.services.errors import ConfigurationError
 
 
@@ -23,3 +23,19 @@ def test_parses_unix_address(text):
 def test_rejects_malformed_address(text):
     with pytest.raises(ConfigurationError, match="the address"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("peer", "shown"),
+    [
+        ("ipv6:%5B::1%5D:36172", "[::1]:36172"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5", "[fe80::1%eth0]:5"),
+        ("ipv6:%5B::1%5D", "[::1]"),
+        ("ipv4:10.0.0.7:5", "10.0.0.7:5"),
+        ("unix:", "unix:"),
+        ("", ""),
+        ("all clients", "all clients"),
+    ],
+)
+def test_callers_are_shown_as_people_write_addresses(peer, shown):
+    assert shown_peer(peer) == shown

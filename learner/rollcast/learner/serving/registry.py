@@ -11,6 +11,7 @@ from typing import Any, Final
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.records import ActorRecord, EarlierActor
+from rollcast.services.address import shown_peer
 from rollcast.services.errors import (
     ActorReplacedError,
     LimitExceededError,
@@ -473,7 +474,7 @@ def _arrival(record: ActorRecord) -> str:
     if record.n_streams > 1:
         return "came back"
     peer = record.offer.peer
-    origin = f" from {peer}" if peer and not peer.startswith("unix:") else ""
+    origin = f" from {shown_peer(peer)}" if peer and not peer.startswith("unix:") else ""
     again = f" again, as process {record.incarnation} of this name" if record.incarnation > 1 else ""
     through = f" through relay {record.offer.via[-1].relay_id}" if record.offer.via else ""
     return f"joined{again}{origin}{through}: slot {record.slot}, {record.offer.n_envs} environments"

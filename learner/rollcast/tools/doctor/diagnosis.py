@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from rollcast.services.address import shown_peer
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 
 # Shorter waits are normal.
@@ -143,7 +144,7 @@ def _quiet(actors: Sequence[ActorInfo]) -> Iterator[Finding]:
         limit = max(_QUIET_S, _TIMES_THE_OTHERS * median(others)) if others else _QUIET_S
         if info.idle_s > limit:
             yield _wrong(
-                f"actor {info.actor_id} at {info.peer or 'an unknown peer'} has delivered nothing for "
+                f"actor {info.actor_id} at {shown_peer(info.peer) or 'an unknown peer'} has delivered nothing for "
                 f"{info.idle_s:.0f} s; the median of the others is {median(others) if others else 0.0:.0f} s",
                 "its environments are slow or hang (--step-timeout-s ends it and shows where), or its machine is down",
             )
@@ -183,7 +184,9 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
 def _throttled(status: LearnerStatus) -> Iterator[Finding]:
     for met in status.throttled:
         advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/reference/limits.md explains the limit")
-        yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
+        yield _note(
+            f"{shown_peer(met.who)} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice
+        )
 
 
 def _versions(status: LearnerStatus, actors: Sequence[ActorInfo], own_version: str) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import grpc
 
+from rollcast.services.address import shown_peer
 from rollcast.services.errors import (
     InvalidRolloutError,
     LimitExceededError,
@@ -88,7 +89,7 @@ class BundleServicer:
             )
         relay, waiting = relay_from_proto(first.open), tuple(map(relay_from_proto, first.waiting))
         with self._place(context):
-            _log.info("relay %s at %s is here", relay.relay_id, context.peer())
+            _log.info("relay %s at %s is here", relay.relay_id, shown_peer(context.peer()))
             bundles = RelayCall(
                 self._sink,
                 relay,
@@ -378,7 +379,7 @@ class RelayCall:
         with self._changed:
             self._n_unpaid += 1
         actor_id = shortened(part.open.actor_id, MAX_ACTOR_ID_LENGTH)
-        who = f"actor {actor_id!r} behind relay {self._relay.relay_id!r} at {self._context.peer()}"
+        who = f"actor {actor_id!r} behind relay {self._relay.relay_id!r} at {shown_peer(self._context.peer())}"
         if not self._toll.may_open(actor_id, who):
             error = ThrottledError(
                 f"{who} opens more than {MAX_OPENINGS_PER_S} streams a second; expected fewer; join again with backoff",

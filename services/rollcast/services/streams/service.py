@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from rollcast.services.address import shown_peer
 from rollcast.services.errors import InvalidRolloutError, RefusedError
 from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.joining.evaluation_codec import evaluation_report_from_proto
@@ -135,7 +136,7 @@ class RolloutServicer:
         clean = False
         try:
             with self._bytes_in_flight.stream(
-                f"actor {stream.joined.actor_id!r} at {context.peer()}",
+                f"actor {stream.joined.actor_id!r} at {shown_peer(context.peer())}",
                 cancel=context.cancel,
                 is_active=context.is_active,
             ) as in_flight:
