@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.process.printable import printable
+from rollcast.services.status.numbers import count, decimal, percent, rate, short_clock
 from rollcast.services.status.status import EvaluationStatus, LearnerStatus, Phase
 
 # Findings about training in the view; `rollcast doctor` has all of them.
@@ -147,14 +148,14 @@ class ConsoleView:
     def _line(status: LearnerStatus) -> str:
         # shorter waits are normal: the trainer waits for a batch between updates
         waiting = f"  {_waiting(status)}" if status.waiting_for and status.waiting_s >= 1 else ""
-        mean_return = _return(status.mean_return)
+        mean_return = decimal(status.mean_return)
         if status.evaluation is not None:
             mean_return += f"  {_evaluation(status.evaluation)}"
         return (
-            f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {_duration(status.seconds)} {status.phase.name.lower()}  "
+            f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {short_clock(status.seconds)} {status.phase.name.lower()}  "
             f"return {mean_return}  "
-            f"{status.env_steps:,} steps {status.env_steps_per_second:,.0f}/s  "
-            f"updates {_rate(status.updates_per_second)}/s  "
+            f"{count(status.env_steps)} steps {rate(status.env_steps_per_second)}  "
+            f"updates {rate(status.updates_per_second)}  "
             f"policy {status.policy_version} lag {status.policy_lag_mean:.1f}/{status.policy_lag_max}  "
             f"queue {status.queue_size}/{status.queue_capacity}  actors {_actors(status)}{waiting}"
         )
@@ -164,7 +165,7 @@ class ConsoleView:
             ("rollcast", "bold"),
             f"  {printable(status.algorithm)}  " if status.algorithm else "  ",
             (status.phase.name.lower(), _PHASE_STYLES[status.phase]),
-            f"  {_duration(status.seconds)}",
+            f"  {short_clock(status.seconds)}",
         )
         own = _own_statistics(self._statistics())
         findings = [Text(printable(found.sentence), "yellow") for found in status.findings[:_MAX_FINDINGS]]
@@ -213,19 +214,19 @@ def _figures(status: LearnerStatus) -> Table:
     actors_style = "yellow" if status.actors_alive < status.actors_expected else ""
     rows: tuple[tuple[tuple[str, str | Text], ...], ...] = (
         (
-            ("return", Text(_return(status.mean_return), "bold")),
-            ("episodes", f"{status.episodes:,}"),
+            ("return", Text(decimal(status.mean_return), "bold")),
+            ("episodes", count(status.episodes)),
             ("actors", Text(_actors(status), actors_style)),
         ),
         (
-            ("env steps", f"{status.env_steps:,}"),
-            ("per s", f"{status.env_steps_per_second:,.0f}"),
+            ("env steps", count(status.env_steps)),
+            ("speed", rate(status.env_steps_per_second)),
             ("queue", queue),
         ),
         (
-            ("updates", f"{status.updates:,}"),
-            ("per s", _rate(status.updates_per_second)),
-            ("waited", f"{status.waiting_fraction:.0%}"),
+            ("updates", count(status.updates)),
+            ("speed", rate(status.updates_per_second)),
+            ("waited", percent(status.waiting_fraction)),
         ),
         (
             ("policy", f"v{status.policy_version}"),
@@ -239,8 +240,8 @@ def _figures(status: LearnerStatus) -> Table:
         style = "" if evaluation.evaluators_alive else "yellow"
         rows += (
             (
-                ("eval", Text(_return(_evaluated_return(status)), "bold")),
-                ("best", _return(evaluation.best_mean_return if has_any else None)),
+                ("eval", Text(decimal(_evaluated_return(status)), "bold")),
+                ("best", decimal(evaluation.best_mean_return if has_any else None)),
                 ("evals", Text(f"{evaluation.evaluations:,}" if evaluation.evaluators_alive else "none runs", style)),
             ),
         )
@@ -292,7 +293,8 @@ def _evaluation(evaluation: EvaluationStatus) -> str:
         text = "eval -"
     else:
         half_width = (evaluation.ci_high - evaluation.ci_low) / 2
-        text = f"eval {evaluation.mean_return:.1f} +/- {half_width:.1f} best {evaluation.best_mean_return:.1f}"
+        best = decimal(evaluation.best_mean_return)
+        text = f"eval {decimal(evaluation.mean_return)} +/- {decimal(half_width)} best {best}"
     problem = _evaluation_problem(evaluation)
     return f"{text} ({problem})" if problem else text
 
@@ -303,20 +305,5 @@ def _evaluation_problem(evaluation: EvaluationStatus | None) -> str:
     return f"the evaluator failed: {evaluation.last_error}"
 
 
-def _return(mean_return: float | None) -> str:
-    return "-" if mean_return is None else f"{mean_return:.1f}"
-
-
 def _actors(status: LearnerStatus) -> str:
     return f"{status.actors_alive}/{status.actors_expected}" if status.actors_expected else str(status.actors_alive)
-
-
-def _rate(per_second: float) -> str:
-    # an update may take seconds, and 0 would look like a stall
-    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,27 +1,24 @@
 """Puts the numbers of a run into words for the page: the figures, the rows of its lanes, its events."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
+from rollcast.services.address import shown_peer
 from rollcast.services.history.history import HistoryEvent
 from rollcast.services.process.printable import printable, printable_lines
-from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.tools.watching import wording
-from rollcast.tools.watching.numbers import (
+from rollcast.services.status.numbers import (
     UNKNOWN,
     clock,
     count,
-    decimal,
-    minutes,
-    percent,
     period,
     rate,
     short_count,
     wall_clock,
 )
+from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.tools.watching import wording
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import ACTING
 
@@ -57,148 +54,6 @@ class RelayRow:
     cells: tuple[str, ...]
     doing: str
     is_bad: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number of the page.
-
-    Attributes:
-        name: What it is.
-        text: Its value; "-" if it is not known.
-        note: What it is over, or what belongs to it; empty: nothing.
-        share: The filled part of its gauge, 0 to 1; None: it has no gauge.
-        title: What it means, in a sentence.
-    """
-
-    name: str
-    text: str
-    note: str = ""
-    share: float | None = None
-    title: str = ""
-
-
-def figures(view: RunView) -> tuple[Figure, ...]:
-    """Returns the figures of a run, always in the same order; those of a replay buffer only if there is one."""
-    status = view.status
-    if status is None:
-        return ()
-    return (*_speed(view, status), *_ages(view), *_queue(status), *_replay(status), *_progress(status))
-
-
-def _speed(view: RunView, status: LearnerStatus) -> Iterator[Figure]:
-    speed = wording.recent_rate(view)
-    yield Figure(
-        name="env steps/s",
-        text=rate(speed.per_second),
-        note=f"mean of {minutes(speed.over_s)}",
-        title="Environment steps that are trained on in a second.",
-    )
-    waiting = wording.waiting_fraction(view)
-    yield Figure(
-        name="trainer waits",
-        text=percent(waiting),
-        note="of 1 min",
-        share=waiting,
-        title="The part of its time that the trainer waits for rollouts.",
-    )
-    known = bool(status.updates)
-    yield Figure(
-        name="policy lag",
-        text=decimal(status.policy_lag_mean) if known else UNKNOWN,
-        note=f"mean; max {count(status.policy_lag_max)}, limit {count(view.delays.max_policy_lag)}"
-        if known
-        else "mean",
-        title="Versions between the policy that acted and the one that learns, since the last record.",
-    )
-
-
-def _ages(view: RunView) -> Iterator[Figure]:
-    delays = view.delays
-    yield Figure(
-        name="data staleness",
-        text=f"p50 {period(delays.data_age_p50_s)}",
-        note=f"p99 {period(delays.data_age_p99_s)}, of 1 min",
-        title="The time between a rollout's arrival at the learner and its training.",
-    )
-    yield Figure(
-        name="publish lag",
-        text=f"p50 {period(delays.publish_lag_p50_s)}",
-        note=f"p99 {period(delays.publish_lag_p99_s)}, of 1 min",
-        title="The time between the publishing of a policy and its use by an actor.",
-    )
-
-
-def _queue(status: LearnerStatus) -> Iterator[Figure]:
-    has_queue = bool(status.queue_capacity)
-    yield Figure(
-        name="queue",
-        text=f"{count(status.queue_size)} of {count(status.queue_capacity)}" if has_queue else UNKNOWN,
-        note="trajectories",
-        share=status.queue_size / status.queue_capacity if has_queue else None,
-        title="Always full: actors wait for the learner. Always empty: the learner waits for actors.",
-    )
-    yield Figure(
-        name="dropped",
-        text=count(status.stale_trajectories),
-        note=f"too old; rejected {count(status.rejected_rollouts)}, sent twice {count(status.duplicate_rollouts)}",
-        title="Trajectories that were too old to train on; rollouts that did not fit, and that came twice.",
-    )
-
-
-def _replay(status: LearnerStatus) -> Iterator[Figure]:
-    replay = status.replay
-    if replay is None:
-        return
-    yield Figure(
-        name="buffer",
-        text=f"{short_count(replay.size)} of {short_count(replay.capacity)}",
-        note=f"entries, {short_count(replay.n_bytes)} bytes",
-        share=replay.size / replay.capacity if replay.capacity else None,
-        title="Entries of the replay buffer.",
-    )
-    limited = math.isfinite(replay.min_diff) and math.isfinite(replay.max_diff) and replay.max_diff > replay.min_diff
-    waiting = "; ".join(f"{who.who or 'a reader'} for {period(who.seconds)}" for who in replay.waiting)
-    yield Figure(
-        name="limiter",
-        text=decimal(replay.difference),
-        note=f"{decimal(replay.min_diff)} to {decimal(replay.max_diff)}; waits: {waiting or 'nobody'}",
-        share=(replay.difference - replay.min_diff) / (replay.max_diff - replay.min_diff) if limited else None,
-        title="Inserted minus sampled entries. At the upper end actors wait for the trainer, at the lower it waits.",
-    )
-
-
-def _progress(status: LearnerStatus) -> Iterator[Figure]:
-    evaluation = status.evaluation
-    yield Figure(
-        name="env steps",
-        text=count(status.env_steps),
-        note=f"{count(status.updates)} updates, {count(status.episodes)} episodes",
-        title="Environment steps that were trained on since the run started.",
-    )
-    yield Figure(
-        name="mean return",
-        text=decimal(status.mean_return),
-        note="training, last 100 episodes",
-        title="The mean return of the last 100 episodes of training.",
-    )
-    if evaluation is not None:
-        known = evaluation.evaluations > 0
-        best = f"best {decimal(evaluation.best_mean_return)} (v{count(evaluation.best_policy_version)})"
-        yield Figure(
-            name="evaluation",
-            text=decimal(evaluation.mean_return) if known else UNKNOWN,
-            note=best if known else f"{count(evaluation.evaluators_alive)} evaluators",
-            title="The mean return of the last evaluation of a policy.",
-        )
-    expected = f" of {count(status.actors_expected)}" if status.actors_expected else ""
-    yield Figure(
-        name="actors",
-        text=f"{count(status.actors_alive)}{expected}",
-        note=f"policy v{count(status.policy_version)}",
-        share=status.actors_alive / status.actors_expected if status.actors_expected else None,
-        title="Actors whose stream is open.",
-    )
 
 
 def title_of(view: RunView) -> str:
@@ -302,7 +157,7 @@ def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
     return (
         ("state", wording.state_text(actor)),
         ("slot", f"{actor.slot}, process #{actor.incarnation}"),
-        ("peer", printable(actor.peer) or UNKNOWN),
+        ("peer", printable(shown_peer(actor.peer)) or UNKNOWN),
         ("relays", wording.relays_of(actor) or "none"),
         ("environments", count(actor.n_envs)),
         ("policy it uses", f"v{count(_applied(actor))}"),
@@ -338,6 +193,7 @@ def event_rows(view: RunView, events: Iterable[HistoryEvent]) -> list[dict[str, 
 def throttled_rows(status: LearnerStatus) -> list[str]:
     """Returns a line for each client that met a limit in the last minute."""
     return [
-        f"{printable(one.who)} met the limit {one.limit} {count(one.times)} times, last {period(one.idle_s)} ago"
+        f"{printable(shown_peer(one.who))} met the limit {one.limit} {count(one.times)} times, "
+        f"last {period(one.idle_s)} ago"
         for one in status.throttled
     ]

@@ -7,10 +7,10 @@ from typing import Any, Final
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
+from rollcast.services.status.numbers import period
 from rollcast.services.status.status import ActorInfo
 from rollcast.tools.dashboard.figures import COLUMNS, actor_row, learner_row
 from rollcast.tools.dashboard.lane_changes import Cells, SentLanes, largest_states
-from rollcast.tools.watching.numbers import period
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import UNKNOWN, StateLook, looks
 

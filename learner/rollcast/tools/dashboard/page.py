@@ -11,13 +11,12 @@ from nicegui.element import Element
 
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.process.printable import printable, printable_lines
+from rollcast.services.status.numbers import clock, wall_clock
 from rollcast.tools.dashboard import charts
 from rollcast.tools.dashboard.controls import Controls
 from rollcast.tools.dashboard.figures import (
-    Figure,
     about_actor,
     event_rows,
-    figures,
     phase_of,
     subtitle_of,
     throttled_rows,
@@ -29,7 +28,7 @@ from rollcast.tools.dashboard.text import Text
 from rollcast.tools.dashboard.watched import Watched
 from rollcast.tools.watching import wording
 from rollcast.tools.watching.follower import Snapshot
-from rollcast.tools.watching.numbers import clock, wall_clock
+from rollcast.tools.watching.rows import Row, rows
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import looks
 
@@ -60,10 +59,10 @@ class _Gauge:
             self._gauge = ui.element("div").classes("gauge").props("role=meter aria-valuemin=0 aria-valuemax=100")
             with self._gauge:
                 self._filled = ui.element("div")
-        self._shown: Figure | None = None
+        self._shown: Row | None = None
         self._root.set_visibility(False)
 
-    def show(self, figure: Figure | None) -> None:
+    def show(self, figure: Row | None) -> None:
         """Shows a figure; None: nothing."""
         if figure == self._shown:
             return
@@ -162,7 +161,7 @@ class Page:
             with ui.element("section").classes("card"):
                 Text("figures", tag="h2")
                 with ui.element("div").classes("figures"):
-                    self._gauges = [_Gauge() for _ in range(14)]
+                    self._gauges = [_Gauge() for _ in range(15)]
             with ui.element("section").classes("card"):
                 Text("policy lag of the trajectories trained on in the last minute", tag="h2")
                 self._lag = ui.echart(charts.lag_chart(view.delays)).classes("chart low").props("data-chart=lag")
@@ -250,7 +249,7 @@ class Page:
             self._problem.show(printable(f"{problem}.{since}"))
 
     def _show_numbers(self, view: RunView) -> None:
-        shown = figures(view)
+        shown = rows(view)
         for index, gauge in enumerate(self._gauges):
             gauge.show(shown[index] if index < len(shown) else None)
         now = time.monotonic()

@@ -10,25 +10,23 @@ from rich.text import Text
 
 from rollcast.services.history.history import EventSeverity, HistoryEvent, Shares
 from rollcast.services.process.printable import printable
+from rollcast.services.status.numbers import (
+    UNKNOWN,
+    clock,
+    count,
+    percent,
+    period,
+    short_count,
+)
 from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.tools.top import columns as top_columns
 from rollcast.tools.top.columns import Column
 from rollcast.tools.top.relays import relay_lines
 from rollcast.tools.watching import states
-from rollcast.tools.watching.numbers import (
-    UNKNOWN,
-    clock,
-    count,
-    decimal,
-    minutes,
-    percent,
-    period,
-    rate,
-    short_count,
-)
 from rollcast.tools.watching.ranking import gone
+from rollcast.tools.watching.rows import Row, rows
 from rollcast.tools.watching.run_view import RunView
-from rollcast.tools.watching.wording import headline, learning, recent_rate, relays_of, state_text, waiting_fraction
+from rollcast.tools.watching.wording import headline, learning, recent_rate, relays_of, state_text
 
 _PHASE_STYLES: Final = {
     Phase.STARTING: "yellow",
@@ -39,6 +37,16 @@ _PHASE_STYLES: Final = {
 }
 _SEVERITY_STYLES: Final = {EventSeverity.INFO: "", EventSeverity.WARNING: "yellow", EventSeverity.ERROR: "red"}
 _FIELD_GAP: Final = "   "
+# The rows that are shown, the most important first.
+_LAG: Final = "policy lag"
+_FIELDS: Final = (
+    *("mean return", "evaluation", "env steps", "env steps/s", "updates", "trainer waits", "queue", "buffer"),
+    *("dropped", _LAG, "publish lag", "data staleness"),
+)
+_BOLD: Final = ("mean return", "evaluation")
+_WITH_BAR: Final = ("queue",)
+# Rows that are shown with their notes.
+_WITH_NOTE: Final = ("mean return", "evaluation", "env steps/s", "updates", "publish lag", "data staleness")
 _BAR_WIDTH: Final = 8
 # Lags with a bar of their own; larger ones share one.
 _SHOWN_LAGS: Final = 5
@@ -95,7 +103,7 @@ def frame(view: RunView, problem: str | None, *, width: int, height: int | None,
     status = view.status
     if status is None:
         return _cropped(head, width, height)
-    fields = _flow(_fields(view, status), width)
+    fields = _flow(_fields(view), width)
     legend = _flow(_legend(), width, " " * 2) if height is None or height >= _HAS_LEGEND else []
     gap = [Text()] if height is None or height >= _HAS_GAPS else []
     layout = _layout(view, width)
@@ -178,41 +186,22 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     return lines
 
 
-def _fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
-    yield from _return_fields(view, status)
-    speed = recent_rate(view)
-    yield _field(
-        "steps", f"{short_count(status.env_steps)}, {rate(speed.per_second)} (mean of {minutes(speed.over_s)})"
-    )
-    yield _field("updates", f"{count(status.updates)}, {rate(status.updates_per_second)}")
-    fraction = waiting_fraction(view)
-    yield _field("trainer waits", percent(fraction), "yellow" if fraction is not None and fraction >= 0.25 else "")
-    if status.queue_capacity:
-        bar = _bar(status.queue_size / status.queue_capacity)
-        yield _field("queue", f"{count(status.queue_size)} of {count(status.queue_capacity)} {bar}")
-    if status.replay is not None:
-        yield _field("replay", f"{short_count(status.replay.size)} of {short_count(status.replay.capacity)}")
-    dropped = status.stale_trajectories + status.rejected_rollouts
-    yield _field("dropped", count(dropped), "yellow" if dropped else "")
-    yield _lag(view)
-    delays = view.delays
-    yield _field("policy reaches actors", _median_and_99(delays.publish_lag_p50_s, delays.publish_lag_p99_s))
-    yield _field("rollouts wait", _median_and_99(delays.data_age_p50_s, delays.data_age_p99_s))
+def _fields(view: RunView) -> Iterator[Text]:
+    """Yields the rows in the order of their worth, as far as there is room for them; policy lags have bars."""
+    by_name = {row.name: row for row in rows(view)}
+    for name in _FIELDS:
+        if name == _LAG:
+            yield _lag(view)
+        elif name in by_name:
+            yield _row_field(by_name[name])
 
 
-def _return_fields(view: RunView, status: LearnerStatus) -> Iterator[Text]:
-    goal = "" if view.run is None or view.run.stop_return is None else f" (goal {decimal(view.run.stop_return)})"
-    yield _field("return", f"{decimal(status.mean_return)}{goal}", "bold")
-    if view.evaluations:
-        last, best = view.evaluations[-1], max(reversed(view.evaluations), key=lambda one: one.mean_return)
-        yield _field(
-            "evaluation",
-            f"{decimal(last.mean_return)} ({decimal(last.ci_low)} to {decimal(last.ci_high)}) v{last.policy_version}",
-            "bold",
-        )
-        yield _field("best", f"{decimal(best.mean_return)} v{best.policy_version}")
-    elif status.evaluation is not None:
-        yield _field("evaluation", UNKNOWN)
+def _row_field(row: Row) -> Text:
+    bar = f" {_bar(row.share)}" if row.name in _WITH_BAR and row.share is not None else ""
+    has_note = row.name in _WITH_NOTE or (row.name == "dropped" and row.is_notable)
+    note = f" ({row.note})" if has_note and row.note else ""
+    style = "yellow" if row.is_notable else "bold" if row.name in _BOLD else ""
+    return _field(row.name, f"{row.text}{bar}{note}", style)
 
 
 def _lag(view: RunView) -> Text:
@@ -222,7 +211,7 @@ def _lag(view: RunView) -> Text:
     limit = view.delays.max_policy_lag
     limited = "" if limit is None else f"  limit {limit}"
     if not total:
-        return _field("policy lag", f"{UNKNOWN}{limited}")
+        return _field(_LAG, f"{UNKNOWN}{limited}")
     shown = [(str(lag), number) for lag, number in enumerate(counts[:_SHOWN_LAGS])]
     if more := sum(counts[_SHOWN_LAGS:]):
         shown.append((f">{_SHOWN_LAGS - 1}", more))
@@ -231,11 +220,7 @@ def _lag(view: RunView) -> Text:
         for lag, number in shown
         if number >= 0.005 * total
     )
-    return _field("policy lag", f"{bars}{limited}")
-
-
-def _median_and_99(median_s: float | None, most_s: float | None) -> str:
-    return UNKNOWN if median_s is None else f"{period(median_s)}, 99 % in {period(most_s)}"
+    return _field(_LAG, f"{bars}{limited}")
 
 
 def _short_period(seconds: float) -> str:

@@ -5,9 +5,9 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from rollcast.services.status.numbers import count, short_count
 from rollcast.tools.top import columns as top_columns
 from rollcast.tools.top.columns import Column
-from rollcast.tools.watching.numbers import count, short_count
 from rollcast.tools.watching.relays import RelayActors
 from rollcast.tools.watching.wording import relay_name, relay_text
 

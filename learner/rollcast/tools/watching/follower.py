@@ -19,9 +19,9 @@ from rollcast.services.errors import (
     message_of,
 )
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.status.numbers import period
 from rollcast.services.status.status import Phase
 from rollcast.services.version import software_version
-from rollcast.tools.watching.numbers import period
 from rollcast.tools.watching.run_view import RunView
 
 _log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ class RelayActors:
         return self.n_gone == self.n_actors
 
     @property
-    def has_nobody(self) -> bool:
+    def has_no_worker(self) -> bool:
         """True if every actor is silent or gone."""
         return self.n_silent + self.n_gone == self.n_actors
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.process.printable import printable
+from rollcast.services.status.numbers import clock, count, decimal, percent, period, rate
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.tools.watching import states
-from rollcast.tools.watching.numbers import clock, count, decimal, percent, period, rate
 from rollcast.tools.watching.ranking import SILENT_S, gone
 from rollcast.tools.watching.relays import RelayActors
 from rollcast.tools.watching.run_view import RunView
@@ -125,7 +125,7 @@ def relay_text(relay: RelayActors) -> str:
     """Returns how a relay's actors are if none of them works, in at most 18 characters; empty if some do."""
     if relay.is_gone:
         return "all gone"
-    if relay.has_nobody:
+    if relay.has_no_worker:
         return "all silent or gone" if relay.n_gone else "all silent"
     return ""
 
@@ -155,7 +155,7 @@ def _missing(view: RunView) -> str:
     n_expected = sum(actor.state is not ActorState.LEFT for actor in view.actors)
     clauses = []
     # A single actor says nothing of its relay.
-    idle = [relay for relay in view.relays() if relay.relay_id and relay.has_nobody and relay.n_actors > 1]
+    idle = [relay for relay in view.relays() if relay.relay_id and relay.has_no_worker and relay.n_actors > 1]
     if silent_s := view.silences():
         worst = max((actor for actor in view.actors if actor.actor_id in silent_s), key=lambda a: silent_s[a.actor_id])
         doing = "" if worst.acting_state is None else f" ({states.ACTING[worst.acting_state].name})"

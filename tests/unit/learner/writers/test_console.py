@@ -43,7 +43,7 @@ def test_a_terminal_shows_everything_in_80_columns():
     screen = screen_of(STATUS, stop_return=475.0, total_steps=20_000_000)
     for part in (
         "impala  training", "1:23", "312.4", "1/2",
-        "12,345", "1,234,567", "312,346", "17/64", "603", "152", "12%", "v604",
+        "12,345", "1,234,567", "312,346", "17/64", "603", "152", "12 %", "v604",
         "1.23", "lag max", "to return", "475", "to steps", "20,000,000", "runs/one",
     ):  # fmt: skip
         assert part in screen

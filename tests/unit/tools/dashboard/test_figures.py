@@ -2,10 +2,9 @@
 
 import pytest
 
-from rollcast.services.history.history import EventSeverity, HistoryEvent, PolicyDelays
+from rollcast.services.history.history import EventSeverity, HistoryEvent
 from rollcast.services.limits.refusals import Throttled
-from rollcast.services.replay.replay import ReplayWaiting
-from rollcast.services.status.status import ActorState, EvaluationStatus, Phase
+from rollcast.services.status.status import ActorState, Phase
 from rollcast.tools.dashboard.figures import (
     COLUMNS,
     RELAY_COLUMNS,
@@ -13,7 +12,6 @@ from rollcast.tools.dashboard.figures import (
     about_actor,
     actor_row,
     event_rows,
-    figures,
     learner_row,
     phase_of,
     relay_rows,
@@ -22,7 +20,7 @@ from rollcast.tools.dashboard.figures import (
     title_of,
 )
 from rollcast.tools.watching.run_view import RunView
-from tests.histories import RUN, actor, busy_run, relayed_run, replay_status, status, update
+from tests.histories import RUN, actor, busy_run, relayed_run, status, update
 
 
 def view_of(first):
@@ -31,45 +29,9 @@ def view_of(first):
     return view
 
 
-def text_of(view):
-    return {figure.name: figure.text for figure in figures(view)}
-
-
 @pytest.fixture
 def view():
     return view_of(busy_run())
-
-
-class TestFigures:
-    def test_have_units_and_separators(self, view):
-        shown = text_of(view)
-        assert shown["env steps/s"] == "41,200/s"
-        assert shown["trainer waits"] == "38 %"
-        assert shown["queue"] == "48 of 64"
-        assert shown["env steps"] == "18,200,000"
-        assert shown["data staleness"] == "p50 400 ms"
-        assert shown["publish lag"] == "p50 12 ms"
-
-    def test_what_is_not_known_is_a_dash(self):
-        nothing = status(updates=0, mean_return=None, queue_capacity=0, evaluation=EvaluationStatus())
-        shown = text_of(view_of(update(1.0, run=RUN, status=nothing, delays=PolicyDelays())))
-        for name in ("env steps/s", "trainer waits", "policy lag", "queue", "mean return", "evaluation"):
-            assert shown[name] == "-", name
-        assert shown["publish lag"] == "p50 -"
-
-    def test_a_buffer_and_its_limiter_have_gauges(self):
-        waiting = (ReplayWaiting(reason="full", seconds=2.0, who="the actors"),)
-        replay = replay_status(min_diff=-100.0, max_diff=300.0, waiting=waiting)
-        shown = {one.name: one for one in figures(view_of(update(1.0, run=RUN, status=status(replay=replay))))}
-        assert (shown["buffer"].text, shown["buffer"].share) == ("250 of 1.0k", 0.25)
-        assert shown["limiter"].share == 0.25
-        assert "the actors for 2.0 s" in shown["limiter"].note
-        shown = {one.name: one for one in figures(view_of(update(1.0, run=RUN, status=status(replay=replay_status()))))}
-        assert shown["limiter"].share is None
-        assert shown["limiter"].note == "- to -; waits: nobody"
-
-    def test_there_are_none_before_the_first_update(self):
-        assert figures(RunView()) == ()
 
 
 class TestHead:

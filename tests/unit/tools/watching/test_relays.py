@@ -74,7 +74,7 @@ def test_relay_whose_actors_are_all_gone_is_gone():
         *behind("d-well", state=ActorState.LOST),
         *behind("d-well"),
     )
-    assert [(relay.is_gone, relay.has_nobody) for relay in (gone, silent, mixed, well)] == [
+    assert [(relay.is_gone, relay.has_no_worker) for relay in (gone, silent, mixed, well)] == [
         (True, True), (False, True), (False, True), (False, False),
     ]  # fmt: skip
 

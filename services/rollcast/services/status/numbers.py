@@ -74,6 +74,12 @@ def clock(seconds: float | None) -> str:
     return f"{'-' if seconds <= -1 else ''}{hours:,}:{whole:02d}:{rest:02d}"
 
 
+def short_clock(seconds: float | None) -> str:
+    """Returns a time of less than an hour without hours: "12:41", "3:20:00"."""
+    text = clock(seconds)
+    return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text
+
+
 def wall_clock(unix_s: float | None) -> str:
     """Returns a time of day with its date, where this process runs: "2026-03-01 12:40:11"."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if _known(unix_s) else UNKNOWN

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rollcast.tools.watching import numbers
+from rollcast.services.status import numbers
 
 FORMATS = (
     numbers.count,
@@ -12,6 +12,7 @@ FORMATS = (
     numbers.percent,
     numbers.period,
     numbers.clock,
+    numbers.short_clock,
     numbers.wall_clock,
 )
 
@@ -46,6 +47,10 @@ def test_writes_dash_for_unknown(written, number):
         (numbers.period(300), "5 min"),
         (numbers.period(12_000), "3 h 20 min"),
         (numbers.clock(761.9), "0:12:41"),
+        (numbers.short_clock(761.9), "12:41"),
+        (numbers.short_clock(3.9), "0:03"),
+        (numbers.short_clock(63.0), "1:03"),
+        (numbers.short_clock(12_000), "3:20:00"),
         (numbers.clock(-3.0), "-0:00:03"),
         (numbers.clock(-0.4), "0:00:00"),
         (numbers.clock(360_000), "100:00:00"),
