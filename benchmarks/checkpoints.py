@@ -135,7 +135,7 @@ class Writer:
     def finish(self) -> None:
         """Waits for the last checkpoint."""
         if self._thread is not None:
-            self._pace.hurry()
+            self._pace.end_rests()
             self._thread.join(600)
 
     def _write(self, snapshot: BufferSnapshot, began: float) -> None:

@@ -196,7 +196,7 @@ def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollo
         truncated=zeros(n_steps, n_envs, dtype=np.bool_),
         env_seeds=(),
     )
-    header, _ = RolloutEncoder().pieces(rollout)
+    header, _ = RolloutEncoder().head_and_arrays(rollout)
     return rollout_pb2.StreamRolloutsRequest(rollout=rollout_pb2.Rollout.FromString(header))
 
 

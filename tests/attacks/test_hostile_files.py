@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from rollcast.learner.checkpoints.manifest import FORMAT, MANIFEST_FILE, CheckpointInfo, verify, write_manifest
-from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
+from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_chunks
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
@@ -67,7 +67,7 @@ def spoil_values(directory, **changes):
 
 
 def state_of(directory):
-    return {name: array for piece in read_pieces(directory / "state.arrays") for name, array in piece.items()}
+    return {name: array for piece in read_chunks(directory / "state.arrays") for name, array in piece.items()}
 
 
 def spoil_arrays(directory, **changes):
@@ -193,7 +193,7 @@ def test_settings_that_come_twice_are_written_in_full(tmp_path):
 
 def spoil_rows(directory, **changes):
     (path,) = directory.glob("rows-*")
-    (piece,) = read_pieces(path)
+    (piece,) = read_chunks(path)
     path.unlink()
     with ArrayFileWriter(path) as file:
         file.append({**piece, **{name: change(piece[name]) for name, change in changes.items()}})

@@ -107,7 +107,7 @@ def test_a_stream_remembers_where_columns_lie_and_not_the_episodes_beside_them()
     for n_final in range(64):
         places = [divmod(number, n_envs) for number in range(n_final)]
         rollout = make_rollout(1, n_steps=n_steps, n_envs=n_envs, final_index=places)
-        head, arrays = RolloutEncoder().pieces(rollout)
+        head, arrays = RolloutEncoder().head_and_arrays(rollout)
         header = rollout_pb2.Rollout.FromString(head)
         header.MergeFrom(
             rollout_pb2.Rollout(episodes=episodes(MAX_VALUES_PER_EPISODE), event_statistics=statistics(1, 1))

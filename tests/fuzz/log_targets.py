@@ -119,7 +119,7 @@ def log_recovery(folder: Path) -> Target:
 def _records() -> Sequence[tuple[bytes, bytes, bytes]]:
     """Of each rollout: what the log says of it, its header, and the bytes of its tensors."""
     rollouts = [small_rollout(key=key, sequence=n) for n, key in enumerate("0101", 1)]
-    payloads = [Payload.of(*RolloutEncoder().pieces(rollout)) for rollout in rollouts]
+    payloads = [Payload.of(*RolloutEncoder().head_and_arrays(rollout)) for rollout in rollouts]
     entries = [replace(entry_of(rollout)(number), n_envs=_B).encode() for number, rollout in enumerate(rollouts)]
     return [
         (entry, bytes(its.pieces[0]), b"".join(its.pieces[1:])) for entry, its in zip(entries, payloads, strict=True)

@@ -23,7 +23,7 @@ class ReceivedPolicy(NamedTuple):
     Attributes:
         version: Its version.
         state: Its arrays.
-        progress: The progress of training when it was cast, in [0, 1].
+        progress: The progress of training when it was published, in [0, 1].
     """
 
     version: int

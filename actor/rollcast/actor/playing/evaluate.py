@@ -82,8 +82,8 @@ class _Player(NamedTuple):
     deterministic: bool
 
 
-class _Memory(NamedTuple):
-    """The memory that a policy has of an agent's episode."""
+class _Recurrence(NamedTuple):
+    """The state and the frames that a policy carries through an agent's episode."""
 
     state: RecurrentState | None
     stacks: FrameStacks | None
@@ -343,13 +343,13 @@ def _play_episode(
     on_step()
     turn = vector_env.reset(0, seed=seed)
     returns: dict[ActorId, float] = dict.fromkeys(turn.observations, 0.0)
-    # Each agent has a memory of its own.
-    memories: dict[ActorId, _Memory] = {}
+    # Each agent has its own.
+    recurrences: dict[ActorId, _Recurrence] = {}
     n_turns = 0
     while turn.observations:
         actions = {
             actor: executed[actor.substep_key](
-                _act(players if isinstance(players, _Player) else players[actor], actor, observation, memories)
+                _act(players if isinstance(players, _Player) else players[actor], actor, observation, recurrences)
             )
             for actor, observation in turn.observations.items()
         }
@@ -373,12 +373,12 @@ def _act(
     player: _Player,
     actor: ActorId,
     leaves: Observation,
-    memories: dict[ActorId, _Memory],
+    recurrences: dict[ActorId, _Recurrence],
 ) -> NDArray[Any]:
     policy, deterministic = player
-    if actor not in memories:
-        memories[actor] = _Memory(policy.initial_state(1), policy.frame_stacks(1))
-    state, stacks = memories[actor]
+    if actor not in recurrences:
+        recurrences[actor] = _Recurrence(policy.initial_state(1), policy.frame_stacks(1))
+    state, stacks = recurrences[actor]
     observation: Observation = {path: leaf[None] for path, leaf in leaves.items()}
     action, _ = policy.act(
         observation if stacks is None else stacks.push(observation),

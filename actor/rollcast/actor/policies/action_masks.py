@@ -63,7 +63,7 @@ class ActionMask:
         """
         np.copyto(parameters[..., -self.n_actions :], FORBIDDEN, where=~self.allowed(observation))
 
-    def allows_nothing(self, observation: Observation) -> list[NDArray[np.bool_]]:
+    def allows_no_action(self, observation: Observation) -> list[NDArray[np.bool_]]:
         """Returns where a mask allows no action.
 
         Args:
@@ -84,8 +84,8 @@ class ActionMask:
         Raises:
             ActorFailedError: If a mask allows nothing; the message has the environment and the step.
         """
-        for element, allows_nothing in enumerate(self.allows_nothing(observation)):
-            empty = allows_nothing if valid is None else allows_nothing & valid
+        for element, allows_no_action in enumerate(self.allows_no_action(observation)):
+            empty = allows_no_action if valid is None else allows_no_action & valid
             if empty.any():
                 t, b = (int(index) for index in np.argwhere(empty)[0])
                 raise ActorFailedError(

@@ -99,7 +99,7 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
     if n_bytes > MAX_POLICY_BYTES:
         raise LimitExceededError(
             f"the network for observations of {describe_space(observation_space)} has layers of "
-            f"{_shown((*_sizes_before_output(layout, spec), n_outputs))}{_memory(spec)} and "
+            f"{_shown((*_sizes_before_output(layout, spec), n_outputs))}{_recurrence(spec)} and "
             f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that can be sent; "
             "make the spaces smaller (each value of a Discrete is an input or an output), or the hidden sizes",
             limit="max_policy_bytes",
@@ -128,7 +128,7 @@ def _resnet_weights(height: int, width: int, channels: int) -> int:
     return n_weights + (channels * n_pixels + 1) * N_RESNET_FEATURES
 
 
-def _memory(spec: PolicySpec) -> str:
+def _recurrence(spec: PolicySpec) -> str:
     return f", a memory ({spec.recurrence}) of {spec.recurrent_size}" if spec.state_size else ""
 
 

@@ -329,10 +329,10 @@ class _EpochSeries:
     def _accumulator(self, epoch: EpochStatistic) -> Accumulator:
         own = self._own[epoch.name]
         # A reduction that is not registered gives no value.
-        return make_accumulator(epoch.reduction, own if own is not None else _nothing)
+        return make_accumulator(epoch.reduction, own if own is not None else _no_value)
 
 
-def _nothing(values: Sequence[Statistic]) -> None:
+def _no_value(values: Sequence[Statistic]) -> None:
     del values
 
 

@@ -53,7 +53,7 @@ class ChildProcess:
         self._number = 0
         self._hangs = False
         self._doorbell: Doorbell | None = None
-        self._bell_connection, doorbell = context.Pipe()
+        self._doorbell_connection, doorbell = context.Pipe()
         self._messages, messages = context.Pipe()
         # A child that holds its parent's ends, or those of the children before it, never sees them closed.
         register_after_fork(self, ChildProcess._close_connections)
@@ -101,7 +101,7 @@ class ChildProcess:
         self._words = words
         assert self._process is not None
         assert self._process.pid is not None
-        self._doorbell = Doorbell(words, self._child, self._bell_connection, self._process.sentinel)
+        self._doorbell = Doorbell(words, self._child, self._doorbell_connection, self._process.sentinel)
         try:
             memory.send(self._messages, self._process.pid)
             self._messages.send(layout)
@@ -194,7 +194,7 @@ class ChildProcess:
         process.close()
 
     def _close_connections(self) -> None:
-        self._bell_connection.close()
+        self._doorbell_connection.close()
         self._messages.close()
 
     def _receive(self, receive: Callable[[Connection], Any], doing: str) -> Any:  # noqa: ANN401

@@ -220,7 +220,7 @@ class StructuredVectorEnv:
     def _seen(self, actor: ActorId, observation: NestedObservation) -> Observation:
         """Returns the leaves that an agent sees before it acts; raises if its mask allows no action."""
         leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
-        if mask is not None and any(mask.allows_nothing(leaves)):
+        if mask is not None and any(mask.allows_no_action(leaves)):
             raise InvalidValueError(
                 f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
                 "one that is allowed while it has to act; end its episode, or allow an action that does nothing"

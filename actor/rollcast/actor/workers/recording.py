@@ -205,7 +205,7 @@ class EpisodeTracker:
                 reward = np.where(valid, reward, 0.0)
         # A few numpy calls for all episodes: with a vector entry point, 30,000 episodes end in a second.
         ends = ended.T.ravel()
-        starts, stops, firsts, lasts = _pieces(ends, n_played)
+        starts, stops, firsts, lasts = _segments(ends, n_played)
         returns = np.add.reduceat(reward.T.ravel(), starts, dtype=np.float64)
         n_steps = stops - starts
         if self._has_reset_rows:
@@ -236,7 +236,7 @@ class EpisodeTracker:
         return valid, tuple(map(EpisodeStatistics, *columns_of_episodes))
 
 
-def _pieces(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
+def _segments(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
     """Splits the rows of a rollout into pieces, one for each episode or part of one, environment by environment.
 
     Args:

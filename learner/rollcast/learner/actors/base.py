@@ -51,7 +51,7 @@ class DistributedActors(ABC):
         wait_until: The time, by `time.monotonic`, at which `next_slice` and `collect_outputs` give up; what has come is
             kept for the next call. Infinity by default.
         interrupted: True once `interrupt` was called.
-        is_in_a_hurry: True once `hurry` was called.
+        cancels_waits: True once `cancel_waits` was called.
         progress: The progress of training, in [0, 1], that goes with the next version to environments that ask for it.
         batch_names: The trajectories in the last batch of `collect_outputs`.
         batch_arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
@@ -59,13 +59,13 @@ class DistributedActors(ABC):
 
     Args:
         env_factory: Makes one environment; None if the actors bring their own.
-        policy: The policy to sample actions from; its weights are the first version that is cast.
+        policy: The policy to sample actions from; its weights are the first version that is published.
         n_rollout_steps: T, the steps in a rollout.
         n_actors: The number of actors to run; 0 if they dial in by themselves.
         batch_size: B, the trajectories in a batch.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
-        deterministic: True: actors play one rollout for each batch, so what they play has its place in it, transitions
-            or none.
+        deterministic: True: actors play one rollout for each batch, which keeps its place there even if it has no
+            transition.
 
     Raises:
         ConfigurationError: A number is out of its range.
@@ -104,9 +104,9 @@ class DistributedActors(ABC):
         self.wait_until = math.inf
         # Plain flags, so that a signal handler may set them.
         self.interrupted = False
-        self.is_in_a_hurry = False
+        self.cancels_waits = False
         self._statistics = EpochStatsAggregator()
-        # The newest version that was cast before this process, in a run that is resumed.
+        # The newest version that was published before this process, in a run that is resumed.
         self._versions_before = 0
         # The batches that are being filled; made with the first one, which names the device.
         self._assembly: Assembly | None = None
@@ -123,7 +123,7 @@ class DistributedActors(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts the actors and casts the first policy. Does nothing if they are started."""
+        """Starts the actors and publishes the first policy. Does nothing if they are started."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -144,14 +144,14 @@ class DistributedActors(ABC):
         """Notes that a checkpoint with this `state` is on the disk. Any thread may call."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns more metrics of the actors, besides the properties below, by tag: since the last call."""
+        """Returns metrics of the actors since the last call, by tag, besides the properties below."""
         return self._assembly_times.take()
 
     def renew(self) -> bool:
-        """Brings the actors into the state in which a resumed run would find them. Called after a checkpoint.
+        """Resets the actors to the state that a resumed run would find. Called after a checkpoint.
 
         Returns:
-            True if the actors have begun again, with the newest policy. Actors in other processes do not; they play on.
+            True if the actors have begun again with the newest policy. Actors in other processes play on: False.
         """
         return False
 
@@ -163,7 +163,7 @@ class DistributedActors(ABC):
     def evaluate_newest(  # noqa: B027  # only runs with evaluation need it
         self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})
     ) -> None:
-        """Has the newest policy evaluated, as soon as an evaluator is free. Does not wait for it.
+        """Requests an evaluation of the newest policy by the next free evaluator; returns at once.
 
         Args:
             env_steps: The environment steps of training so far.
@@ -171,7 +171,7 @@ class DistributedActors(ABC):
         """
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:
-        """Returns the evaluations that have ended since the last call, in the order in which they did."""
+        """Returns the evaluations that have ended since the last call, the first to end first."""
         return ()
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
@@ -181,9 +181,9 @@ class DistributedActors(ABC):
         """
 
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Lets actors that dialled in wait for the next learner: this process ends, and training goes on in another.
+        """Tells actors that dialled in to wait for the next learner: training continues in another process.
 
-        Call it before `stop`; a signal handler may. Actors that were started here end with `stop` all the same.
+        Call it before `stop`; a signal handler may call it. Actors that this process started end with `stop`.
         """
 
     @property
@@ -191,13 +191,13 @@ class DistributedActors(ABC):
         """True once `leave_waiting` was called, by kinds whose actors wait then."""
         return False
 
-    def hurry(self) -> None:
-        """Makes `stop` end actors that are still at work without a wait. A signal handler may call it."""
-        self.is_in_a_hurry = True
+    def cancel_waits(self) -> None:
+        """Makes `stop` end busy actors at once, without waiting for them. A signal handler may call it."""
+        self.cancels_waits = True
 
     @abstractmethod
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Casts the next version of the policy; actors load it between two rollouts.
+        """Publishes the next version of the policy; actors load it between two rollouts.
 
         Args:
             state_dict: The policy's parameters and buffers; never the critic's.
@@ -211,7 +211,7 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def policy_version(self) -> int:
-        """The newest version that was cast; before `start` 0, or that of the run that is resumed."""
+        """The newest version that was published; before `start` 0, or that of the run that is resumed."""
 
     @property
     @abstractmethod
@@ -221,7 +221,7 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def queue_capacity(self) -> int:
-        """The trajectories that may wait before the actors have to."""
+        """The trajectories that may wait; when there are so many, actors wait."""
 
     @property
     @abstractmethod
@@ -299,11 +299,11 @@ class DistributedActors(ABC):
 
         Args:
             max_trajectories: The most trajectories to take.
-            enough: A hint: the caller will need so many before it can go on.
+            enough: A hint: the trajectories that the caller needs before it can continue.
 
         Raises:
             CollectTimeoutError: No trajectory came by the deadline.
-            NotReadyError: None came until `wait_until`.
+            NotReadyError: No trajectory came by `wait_until`.
             ActorFailedError: The actors cannot go on.
             CollectInterruptedError: `interrupt` was called.
         """
@@ -315,9 +315,9 @@ class DistributedActors(ABC):
     def collect_outputs(self, learner_device: str) -> tuple[Batch, int, int, float]:
         """Collects `batch_size` trajectories, first in first out over all actors.
 
-        A batch is of one substep. If the environment has several, each has a batch that is being filled, and the first
-        full one is returned. A substep of few agents therefore waits longest: its oldest trajectories are older by one
-        update for each batch that the other substeps fill meanwhile.
+        A batch has trajectories of one substep. With several substeps, each fills its own batch, and the first full
+        one is returned. Trajectories of a substep with few agents wait longest: each batch of another substep makes
+        them one update older.
 
         Args:
             learner_device: The device for the batch: `"cpu"`, `"cuda"`, `"cuda:1"`.
@@ -357,7 +357,7 @@ class DistributedActors(ABC):
 
     def _fill(self, assembly: Assembly) -> AssembledBatch:
         """Waits for trajectories until a batch is full."""
-        # The substep of the next trajectories is unknown until they are here, so take what fits into every batch.
+        # The next trajectories may be of any substep, so take what fits into every batch.
         while n_missing := assembly.n_missing:
             with self._assembly_times.waiting():
                 piece = self.next_slice(n_missing, enough=n_missing)
@@ -366,7 +366,10 @@ class DistributedActors(ABC):
         return assembly.finish()
 
     def _replace(self, piece: RolloutSlice, n_trajectories: int) -> None:
-        """Asks for others instead of trajectories that have no transition, where actors play no more than is needed."""
+        """Requests replacements for trajectories without a transition, by kinds whose actors play only what is needed.
+
+        Other kinds need not do anything.
+        """
         return
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:

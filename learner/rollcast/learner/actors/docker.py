@@ -189,7 +189,7 @@ class DockerDistributedActors(ServedDistributedActors):
             return
         try:
             if self._containers is not None:
-                self._containers.stop(0.0 if self.is_in_a_hurry else _STOP_TIMEOUT_S)
+                self._containers.stop(0.0 if self.cancels_waits else _STOP_TIMEOUT_S)
             self._run.remove()
         except ContainerEngineError as error:
             logger.warning(

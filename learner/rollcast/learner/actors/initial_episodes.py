@@ -12,9 +12,9 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 class InitialEpisodes:
     """A filter that tells the episodes of a buffer's initial policy from those of training. Used by one thread.
 
-        initial.begin(version)                  # the initial policy was cast
+        initial.begin(version)                  # the initial policy was published
         initial_ones, others = initial.split(piece)
-        initial.end(version)                    # the policy that learns was cast
+        initial.end(version)                    # the policy that learns was published
 
     An episode belongs to the initial policy if that policy chose any of its actions: the return of a mixed episode says
     nothing about the policy that learns.

@@ -89,7 +89,7 @@ class InitialFill:
         self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source, observe=self._observe))
 
     def _play(self, buffer: ReplayBuffer, sampling_policy: PolicyState | None, n_entries: int) -> None:
-        """Lets the actors play with the sampling policy, then casts the policy that learns."""
+        """Lets the actors play with the sampling policy, then publishes the policy that learns."""
         learning = self._policy.state_arrays()
         self._actors.broadcast_updated_policy(self._uniform() if sampling_policy is None else sampling_policy)
         self._episodes.begin(self._actors.policy_version)

@@ -11,7 +11,7 @@ class RemoteDistributedActors(ServedDistributedActors):
     """Actors that join by themselves: it starts none, and they come and go while training runs.
 
     Args:
-        policy: The policy; its weights are the first version that is cast.
+        policy: The policy; its weights are the first version that is published.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: The capacity of the queue, in batches.
@@ -54,7 +54,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         """
         if self._is_serving and not self._training_goes_on:
             self._started().end_training()
-            await_missing_actors(self._started().registry, may_end=lambda: self.is_in_a_hurry or self._training_goes_on)
+            await_missing_actors(self._started().registry, may_end=lambda: self.cancels_waits or self._training_goes_on)
         super().stop()
 
     @property

@@ -128,7 +128,7 @@ class SequentialDistributedActors(DistributedActors):
         return True
 
     def _make_workers(self) -> None:
-        """Makes the environments and the policies, and casts the policy to them."""
+        """Makes the environments and the policies, and publishes the policy to them."""
         for slot in range(self.n_actors):
             env_seed, agent_seed = self._seeds.of(slot, self._incarnation)
             policy = make_policy(
@@ -224,7 +224,7 @@ class SequentialDistributedActors(DistributedActors):
 
     @property
     def policy_version(self) -> int:
-        """The newest version that was cast."""
+        """The newest version that was published."""
         return self._version
 
     @property

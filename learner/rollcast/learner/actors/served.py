@@ -50,7 +50,7 @@ class ServedDistributedActors(DistributedActors):
 
     Args:
         env_factory: Makes one environment; None if the actors bring their own.
-        policy: The policy; its weights are the first version that is cast.
+        policy: The policy; its weights are the first version that is published.
         n_rollout_steps: T.
         n_actors: The actors to start; 0 if they dial in by themselves.
         batch_size: B, in trajectories.
@@ -120,7 +120,7 @@ class ServedDistributedActors(DistributedActors):
         return self._server.addresses if self._server is not None else ()
 
     def start(self) -> None:
-        """Casts the first policy and begins to serve.
+        """Publishes the first policy and begins to serve.
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
@@ -197,7 +197,7 @@ class ServedDistributedActors(DistributedActors):
         )
         inventory = durable.open(header, self._log_before)
         self._actors_before = inventory.actors(self._actors_before)
-        # The killed learner may have cast versions that no checkpoint knows: rollouts by these are not from the future.
+        # The killed learner may have published versions that no checkpoint has: their rollouts are from before, too.
         self._versions_before = max(self._versions_before, inventory.policy_version)
         self._keeps_newer = self._versions_before > 0
 
@@ -218,7 +218,7 @@ class ServedDistributedActors(DistributedActors):
         if self._server is None or not self._server.is_open:
             return
         self._taking.end()
-        self._server.close(training_goes_on=self._training_goes_on, grace_s=0.0 if self.is_in_a_hurry else _GRACE_S)
+        self._server.close(training_goes_on=self._training_goes_on, grace_s=0.0 if self.cancels_waits else _GRACE_S)
         if self._serving.durable is not None:
             self._serving.durable.close()
         self._assembly = None
@@ -227,7 +227,7 @@ class ServedDistributedActors(DistributedActors):
         """See `DistributedActors.end_training`.
 
         Raises:
-            RollcastError: The last policy cannot be cast: training has diverged.
+            RollcastError: The last policy cannot be published: training has diverged.
         """
         server = self._started()
         server.publisher.settle()
@@ -272,7 +272,7 @@ class ServedDistributedActors(DistributedActors):
         """Hands the next version over; a thread encodes it once, and wakes the actors that wait for it.
 
         Raises:
-            RollcastError: The version before could not be cast: training has diverged.
+            RollcastError: The version before could not be published: training has diverged.
         """
         self._started().publish(state_dict, self.progress)
 
@@ -297,7 +297,7 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def policy_version(self) -> int:
-        """The newest version that was cast."""
+        """The newest version that was published."""
         return self._server.publisher.version if self._server is not None else self._versions_before
 
     @property

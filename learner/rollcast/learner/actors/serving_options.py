@@ -83,7 +83,7 @@ class ServingOptions:
             copier: Copies the batches to the learner's device.
             n_substeps: The substeps of the environment, each of which has batches of its own.
         """
-        # In step, and in rounds, nothing comes before the next cast; and what becomes too old cannot be taken out of
+        # In step, and in rounds, nothing comes before the next policy; and what becomes too old cannot be taken out of
         # several batches.
         is_limited = self.max_policy_lag is not None and n_substeps > 1
         is_wanted = not copier.shares_memory if self.assemble_ahead is None else self.assemble_ahead

@@ -158,7 +158,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         finally:
             for processes in (self._evaluator, self._processes):
                 if processes is not None:
-                    processes.stop(0.0 if self.is_in_a_hurry else _STOP_TIMEOUT_S)
+                    processes.stop(0.0 if self.cancels_waits else _STOP_TIMEOUT_S)
             self._processes = self._evaluator = None
             if self._socket_dir is not None:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)

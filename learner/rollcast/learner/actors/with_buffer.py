@@ -167,7 +167,7 @@ class BaseDistributedWorkersWithBuffer:
         self.actors.stop()
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Casts the next version of the policy; workers load it between two rollouts."""
+        """Publishes the next version of the policy; workers load it between two rollouts."""
         self.actors.broadcast_updated_policy(state_dict)
 
     def init_replay_buffer(

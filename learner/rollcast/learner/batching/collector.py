@@ -27,7 +27,7 @@ class RolloutCollector:
         queue: The rollouts that have come.
         arrivals: The same, and those of a killed learner, in the order in which they are to be taken.
         stale: Decides which are stale, and counts them.
-        policy_version: Returns the newest version that was cast.
+        policy_version: Returns the newest version that was published.
         keeps_newer: True: rollouts by versions above the newest are not stale. They are from before this learner.
         note_taken: Called with every rollout that was taken.
         note_dropped: Called with those of them that are stale.

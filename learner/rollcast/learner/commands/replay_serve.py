@@ -57,11 +57,11 @@ def replay_serve(settings: ReplayServeSettings, output: IO[str]) -> int:
             actors.leave_waiting()
             actors.interrupt()
 
-    def hurry() -> None:
+    def cancel_waits() -> None:
         for actors in stops:
-            actors.hurry()
+            actors.cancel_waits()
 
-    with stop_on_signals(stop, hurry) as received:
+    with stop_on_signals(stop, cancel_waits) as received:
         try:
             _serve(settings, stops)
         except _Stopped:

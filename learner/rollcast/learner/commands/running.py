@@ -65,7 +65,7 @@ def run_and_report(
         run.control.request_stop()
 
     with (
-        stop_on_signals(stop, run.actors.hurry) as received,
+        stop_on_signals(stop, run.actors.cancel_waits) as received,
         contextlib.ExitStack() as at_the_end,
         # closes the view before a finished learner serves
         contextlib.ExitStack() as shown,

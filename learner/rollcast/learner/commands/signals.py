@@ -1,4 +1,4 @@
-"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C makes it hurry."""
+"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C makes it cancel_waits."""
 
 import contextlib
 import signal
@@ -9,14 +9,16 @@ from rollcast.services.process.stop_signals import stop_signals
 
 
 @contextlib.contextmanager
-def stop_on_signals(stop: Callable[[], object], hurry: Callable[[], object] = lambda: None) -> Iterator[list[int]]:
+def stop_on_signals(
+    stop: Callable[[], object], cancel_waits: Callable[[], object] = lambda: None
+) -> Iterator[list[int]]:
     """Calls `stop` at Ctrl-C, SIGTERM or SIGHUP; a second Ctrl-C ends the body with a KeyboardInterrupt.
 
     Further signals have no effect, so that processes, sockets and files are always cleaned up.
 
     Args:
         stop: Called by the first signal. It may raise if there is nothing to stop yet.
-        hurry: Called by the second Ctrl-C, so that cleaning up waits for nobody.
+        cancel_waits: Called by the second Ctrl-C, so that cleaning up waits for nobody.
 
     Yields:
         The signals received so far.
@@ -31,7 +33,7 @@ def stop_on_signals(stop: Callable[[], object], hurry: Callable[[], object] = la
             return
         if number == signal.SIGINT and number in received:
             is_hurried = True
-            hurry()
+            cancel_waits()
             raise KeyboardInterrupt
         received.append(number)
         stop()

@@ -29,7 +29,7 @@ TAIL: Final = struct.Struct("<16sQQ")
 MAX_ENTRY_BYTES: Final = 1 << 16
 _N_DIGEST: Final = 8
 
-Piece = bytes | memoryview
+Chunk = bytes | memoryview
 
 _Unsigned = Annotated[int, Field(ge=0, lt=1 << 64)]
 
@@ -129,7 +129,7 @@ class Payload:
         digest: Digest of all pieces.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[Chunk]
     n_body: int
     digest: int
 
@@ -153,7 +153,7 @@ def record_bytes(entry: bytes, payload: Payload) -> int:
     return HEAD.size + len(entry) + payload.n_bytes + TAIL.size
 
 
-def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Piece]:
+def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Chunk]:
     """Encodes a record.
 
     Args:

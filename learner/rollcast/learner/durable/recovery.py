@@ -153,7 +153,7 @@ class RecoveredRollouts:
         self._header = header
         self._found = deque(found)
         self._open_rollouts = open_rollouts
-        self._pieces: deque[RolloutSlice] = deque()
+        self._slices: deque[RolloutSlice] = deque()
         # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
         self._last: dict[tuple[str, int], int] = {}
         for each in found:
@@ -163,13 +163,13 @@ class RecoveredRollouts:
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
         """Returns the next trajectories; None if there are no more."""
-        while not self._pieces:
+        while not self._slices:
             if not self._found:
                 return None
             self._read(self._found.popleft())
-        piece, rest = self._pieces.popleft().cut(max_trajectories)
+        piece, rest = self._slices.popleft().cut(max_trajectories)
         if rest is not None:
-            self._pieces.appendleft(rest)
+            self._slices.appendleft(rest)
         return piece
 
     def _read(self, found: Found) -> None:
@@ -193,7 +193,7 @@ class RecoveredRollouts:
                 _REMEDY,
             )
             return
-        self._pieces.extend(RolloutSlice(rollout, start, stop) for start, stop in found.spans)
+        self._slices.extend(RolloutSlice(rollout, start, stop) for start, stop in found.spans)
         self._last[process] = entry.sequence
 
     def _recover(self, found: Found) -> Rollout:

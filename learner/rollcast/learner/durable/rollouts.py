@@ -123,7 +123,7 @@ class DurableRollouts:
             NotReadyError: The disk is full, or has failed.
         """
         assert self._log is not None, "open() comes first"
-        payload = Payload.of(*encoder.pieces(rollout))
+        payload = Payload.of(*encoder.head_and_arrays(rollout))
         return self._log.append(partial(_entry, rollout, record), payload, is_active=is_active)
 
     def discard(self, rollout: Rollout) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 import xxhash
 
 from rollcast.learner.disk import sync
-from rollcast.learner.durable.records import N_MARKER, Piece
+from rollcast.learner.durable.records import N_MARKER, Chunk
 from rollcast.services.errors import RecordingError
 from rollcast.services.rollouts.recording_codec import (
     MAX_HEADER_BYTES,
@@ -33,7 +33,7 @@ _HEAD: Final = struct.Struct("<16sIIQ")
 _SUFFIX: Final = ".log"
 _SPARE_SUFFIX: Final = ".spare"
 # Pieces that one call writes at most: Linux takes 1024.
-_MAX_PIECES: Final = 1024
+_MAX_CHUNKS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -159,7 +159,7 @@ class SegmentWriter:
         # Everything before this position is on the disk.
         self.n_committed = self.n_written
 
-    def write(self, pieces: Sequence[Piece]) -> None:
+    def write(self, pieces: Sequence[Chunk]) -> None:
         """Writes pieces one after the other; only `commit` makes sure that they are on the disk.
 
         Raises:
@@ -167,7 +167,7 @@ class SegmentWriter:
         """
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
-            n_bytes = os.pwritev(self._file, left[:_MAX_PIECES], self.n_written)
+            n_bytes = os.pwritev(self._file, left[:_MAX_CHUNKS], self.n_written)
             self.n_written += n_bytes
             while left and n_bytes >= len(left[0]):
                 n_bytes -= len(left.pop(0))

@@ -59,7 +59,7 @@ class SaveExperience(Protocol):
         """
 
 
-def _save_nothing(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
+def _save_no_file(directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
     del directory, previous, rest
     return {}
 
@@ -96,7 +96,7 @@ class ExperienceSource(ABC):
 
         Any thread may call that function.
         """
-        return _save_nothing
+        return _save_no_file
 
     def load(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
         """Reads what `begin_save` wrote. Call it before `start`."""

@@ -86,7 +86,7 @@ class ReplayedExperience(ExperienceSource):
     Args:
         actors: The actors.
         buffers: The buffers by substep key; other threads may use them, too.
-        policy: The policy that is cast; it is set to act at random while the buffers are filled.
+        policy: The policy that is published; it is set to act at random while the buffers are filled.
         batch_size: B, the entries in a batch.
         beta: The share of the bias that importance weights correct, by the progress of training; None keeps the
             buffers' own.

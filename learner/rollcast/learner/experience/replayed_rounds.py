@@ -15,15 +15,15 @@ class ReplayedRounds(ReplayedExperience):
     """A `ReplayedExperience` that inserts a rollout only when no batch can be drawn, whichever side is faster.
 
     A round is one rollout of every actor, in the order of their slots, all played with one policy. The policy of the
-    next round is cast when the last rollout of this round is inserted and the limiters ask for more. The number of
-    updates between two casts follows from the buffers' ratio of samples to inserts, and varies by one. So the entries
-    of the buffers, and the batches, depend on the seeds only.
+    next round is published when the last rollout of this round is inserted and the limiters ask for more. The number of
+    updates between two policies follows from the buffers' ratio of samples to inserts, and varies by one. So the
+    entries of the buffers, and the batches, depend on the seeds only.
 
     Args:
         actors: The actors; their `batch_size` is that of a round, and they play one rollout for each policy.
         buffers: The buffers by substep key, with rate limiters. Nothing else may draw from them.
         policy: See `ReplayedExperience`.
-        policy_state: Returns the policy to cast.
+        policy_state: Returns the policy to publish.
         batch_size: B, the entries in a batch.
         beta: See `ReplayedExperience`.
     """
@@ -42,13 +42,13 @@ class ReplayedRounds(ReplayedExperience):
         self._policy_state = policy_state
         # The trajectories of the round that are not inserted yet.
         self._n_missing = 0
-        # True: the policy of the next round is cast already, as at the start.
-        self._is_cast = True
+        # True: the policy of the next round is published already, as at the start.
+        self._is_published = True
 
     def _drop_played(self) -> None:
         """Forgets the round, too: actors that begin again have the newest policy."""
         super()._drop_played()
-        self._n_missing, self._is_cast = 0, True
+        self._n_missing, self._is_published = 0, True
 
     def _take_in(self) -> None:
         """Does nothing: rollouts are inserted only when no batch can be drawn."""
@@ -56,9 +56,9 @@ class ReplayedRounds(ReplayedExperience):
     def _next_slice(self) -> RolloutSlice:
         """Waits for the next rollout of the round; begins another round if it is over."""
         if not self._n_missing:
-            if not self._is_cast:
+            if not self._is_published:
                 self.actors.broadcast_updated_policy(self._policy_state())
-            self._n_missing, self._is_cast = self.actors.batch_size, False
+            self._n_missing, self._is_published = self.actors.batch_size, False
         piece = super()._next_slice()
         self._n_missing -= piece.n_trajectories
         return piece

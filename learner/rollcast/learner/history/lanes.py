@@ -32,7 +32,7 @@ class _Known:
     held_since: Callable[[], float | None] | None = None
 
 
-def _nothing_held() -> float | None:
+def _not_held() -> float | None:
     return None
 
 
@@ -67,7 +67,7 @@ class LaneTable:
         """The memory of its arrays, in bytes."""
         return sum(array.nbytes for array in self._arrays)
 
-    def open(self, name: str, held_since: Callable[[], float | None] = _nothing_held) -> None:
+    def open(self, name: str, held_since: Callable[[], float | None] = _not_held) -> None:
         """Begins a lane, or goes on with that of an earlier connection.
 
         Args:

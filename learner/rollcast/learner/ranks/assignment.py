@@ -27,10 +27,9 @@ def part_rank(name: str, n_ranks: int) -> int:
 class RankAssignment:
     """The assignment of actors over all ranks: a `serving.assignment.ActorAssignment`. Any thread may call.
 
-    A new actor is sent to the rank with the fewest actors. From then on its name is at home there: that rank knows the
-    rollouts that it has had from it. An actor that comes back and that no rank knows, because no checkpoint has it, is
-    divided like a new one. Evaluators are rank 0's. Nothing that was noted sends an actor to another address than those
-    of `serve_at`.
+    A new actor is sent to the rank with the fewest actors. That rank keeps the actor's history, so the actor returns to
+    it after every reconnect. An actor that no rank knows, because no checkpoint has it, is assigned like a new one.
+    Evaluators are assigned to rank 0. Actors are sent only to the addresses of `serve_at`.
 
     Args:
         group: Notes which rank has which actor.
@@ -75,19 +74,19 @@ class RankAssignment:
             NotReadyError: That rank does not serve yet; or some rank does not that may know the actor.
         """
         try:
-            home = self._home(offer, n_taken)
+            rank = self._rank_of(offer, n_taken)
         except RankLostError as error:
             logger.debug("nobody knows which rank takes %s: %s", offer.actor_id, error)
             return None
-        if home == self.rank:
+        if rank == self.rank:
             return None
         if not self._addresses:
             with self._lock:
-                self._sent[home] = max(0, self._sent[home] - 1)
-            raise NotReadyError(f"rank {home} of this run, which takes this actor, is starting; {_AGAIN}")
-        return self._addresses[home]
+                self._sent[rank] = max(0, self._sent[rank] - 1)
+            raise NotReadyError(f"rank {rank} of this run, which takes this actor, is starting; {_AGAIN}")
+        return self._addresses[rank]
 
-    def _home(self, offer: JoinOffer, n_taken: int) -> int:
+    def _rank_of(self, offer: JoinOffer, n_taken: int) -> int:
         if offer.role is ActorRole.EVALUATE:
             return 0
         known = self._group.noted(f"home/{offer.actor_id}") if offer.actor_id else None
@@ -101,8 +100,8 @@ class RankAssignment:
             loads = [told + sent for told, sent in zip(self._told, self._sent, strict=True)]
             loads[self.rank] = max(loads[self.rank], n_taken)
             # Of ranks with as few, this one.
-            home = min(range(self.n_ranks), key=lambda rank: (loads[rank], rank != self.rank))
+            rank = min(range(self.n_ranks), key=lambda other: (loads[other], other != self.rank))
             # Those that stay here, too: several may ask at once.
-            self._sent[home] += 1
+            self._sent[rank] += 1
             self._sent_at = time.monotonic()
-        return home
+        return rank

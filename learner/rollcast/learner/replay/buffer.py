@@ -28,7 +28,7 @@ from rollcast.learner.replay.sampling.prioritized import as_priorities, check_pr
 from rollcast.learner.replay.sampling.times_sampled import TimesSampled
 from rollcast.learner.replay.saving.part_state import GeneratorPart, Part
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.replay.stores.row_plan import acting_trajectories, pieces, plan_rows
+from rollcast.learner.replay.stores.row_plan import acting_trajectories, fitting_slices, plan_rows
 from rollcast.learner.reward_clip import with_clipped_rewards
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidInputError, LimitExceededError, NotReadyError
@@ -198,8 +198,8 @@ class ReplayBuffer:
                     f"{self._limiter.why_no_insert(n_entries)} (waited up to {timeout_s:g} s); expected room by then; "
                     "sample more, or insert less often"
                 )
-            for piece in [rollout] if fits else pieces(rollout, self._store.fits):
-                self._insert_piece(piece)
+            for piece in [rollout] if fits else fitting_slices(rollout, self._store.fits):
+                self._insert_slice(piece)
         return n_entries
 
     def load(self, rollouts: Iterable[Rollout]) -> int:
@@ -232,8 +232,8 @@ class ReplayBuffer:
                 rollout = acting_trajectories(played)
                 n_entries += self._store.n_entries(rollout)
                 with self._changed:
-                    for piece in pieces(rollout, self._store.fits):
-                        self._insert_piece(piece)
+                    for piece in fitting_slices(rollout, self._store.fits):
+                        self._insert_slice(piece)
         except BaseException:
             self.reset()
             raise
@@ -379,7 +379,7 @@ class ReplayBuffer:
         """Removes a caller that asked again after each refusal from those that wait; `who` as for `insert`."""
         self._limiter.stop_waiting(who)
 
-    def _insert_piece(self, piece: Rollout) -> None:
+    def _insert_slice(self, piece: Rollout) -> None:
         change = self._store.insert(with_clipped_rewards(piece, self._reward_clip))
         if len(change.removed):
             self._has_displaced = True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollcast.learner.checkpoints.manifest import read_as_vouched_for
 from rollcast.learner.replay.columns.layout import Slots
-from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
+from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_chunks
 from rollcast.learner.replay.saving.part_state import Part, PartState, join
 from rollcast.learner.replay.stores.base import EntryStore
 from rollcast.services.errors import ConfigurationError
@@ -21,7 +21,7 @@ from rollcast.services.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 # Bytes of rows that are copied at once, under the lock: 0.2 to 1 ms.
-PIECE_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 20
 # A file of rows is closed at this size, so that rows overwritten together are removed together.
 FILE_BYTES: Final = 64 << 20
 
@@ -68,13 +68,13 @@ class BufferCheckpoint:
                 The buffer is unusable then.
         """
         with read_as_vouched_for(directory), self._lock:
-            arrays = {name: array for piece in read_pieces(directory / _STATE) for name, array in piece.items()}
+            arrays = {name: array for piece in read_chunks(directory / _STATE) for name, array in piece.items()}
             state = PartState(arrays, json.loads((directory / _VALUES).read_text(encoding="utf-8")))
             for name, part in self._parts.items():
                 part.load_state(state.part(name))
             key_of = self._store.row_keys(state.part("store"))
             for path in sorted(directory.glob(_ROWS)):
-                for piece in read_pieces(path):
+                for piece in read_chunks(path):
                     slots = piece[_KEYS] % len(key_of)
                     wanted = key_of[slots] == piece[_KEYS]
                     self._store.write_rows(slots, piece, wanted)
@@ -150,7 +150,7 @@ class BufferSnapshot:
         """Writes rows, from the oldest on, into as many files as they need."""
         digests: dict[Path, str] = {}
         oldest = int(key_of[slots].argmin()) if len(slots) else 0
-        pieces = self._read_pieces(np.roll(slots, -oldest))
+        pieces = self._read_chunks(np.roll(slots, -oldest))
         piece = next(pieces, None)
         while piece is not None:
             number = first_number + len(digests)
@@ -165,9 +165,9 @@ class BufferSnapshot:
             digests[writer.path] = writer.digest
         return digests
 
-    def _read_pieces(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
+    def _read_chunks(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
         """Copies rows, a few at a time; for rows overwritten meanwhile, yields the copies that were kept."""
-        n_rows = max(1, PIECE_BYTES // self._store.row_bytes)
+        n_rows = max(1, CHUNK_BYTES // self._store.row_bytes)
         for start in range(0, len(slots), n_rows):
             with self._lock:
                 pieces = self._store.guard.take(slots[start : start + n_rows], self._store.read_rows)
@@ -206,7 +206,7 @@ def _files_to_link(
 def _read_keys(path: Path) -> NDArray[np.int64]:
     """Returns the keys of the rows in a file; none if it cannot be read, so that its rows are written again."""
     try:
-        return np.concatenate([piece[_KEYS] for piece in read_pieces(path, frozenset({_KEYS}))])
+        return np.concatenate([piece[_KEYS] for piece in read_chunks(path, frozenset({_KEYS}))])
     except (OSError, ConfigurationError) as error:
         logger.warning("cannot link rows of an earlier checkpoint, so they are written again: %s", error)
         return np.zeros(0, np.int64)

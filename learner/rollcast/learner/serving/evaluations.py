@@ -322,7 +322,7 @@ class Evaluations:
                 f"{self.plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
             )
         if not played.returns:
-            self._note_nothing_played(evaluator, played.policy_version)
+            self._note_no_episode(evaluator, played.policy_version)
             return
         parts = _parts(evaluator, played, self.plan, given.policy.opponents)
         kinds = {} if self.plan.opponents else dict(zip(self.plan.actions.kinds, parts, strict=True))
@@ -334,7 +334,7 @@ class Evaluations:
         self._last_version = max(self._last_version, played.policy_version)
         self._last_error = ""
 
-    def _note_nothing_played(self, evaluator: _Evaluator, version: int) -> None:
+    def _note_no_episode(self, evaluator: _Evaluator, version: int) -> None:
         """Counts a policy as skipped, whose episodes the environment has all broken off."""
         evaluator.reported_version, evaluator.given = version, None
         self._skipped += 1

@@ -46,12 +46,12 @@ def spaces_of_first_actor(
         AddressInUseError: Another process serves the address.
         CollectTimeoutError: No actor came in time.
     """
-    reception = _Reception()
-    server = make_server(address, sink=reception, source=reception, control=reception, limits=limits, security=security)
+    first = _FirstOffer()
+    server = make_server(address, sink=first, source=first, control=first, limits=limits, security=security)
     server.start()
     try:
         with announced(server.address, announcement):
-            offer = reception.wait_for_offer(timeout_s)
+            offer = first.wait_for_offer(timeout_s)
     finally:
         server.stop(_GRACE_S)
     if offer is None:
@@ -62,7 +62,7 @@ def spaces_of_first_actor(
     return offer.spaces
 
 
-class _Reception:
+class _FirstOffer:
     """A stand-in for a learner that cannot be made yet: notes the first offer, and asks every client to come back."""
 
     def __init__(self) -> None:

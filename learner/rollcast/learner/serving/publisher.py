@@ -1,4 +1,4 @@
-"""Casts policies: takes each version from the trainer, encodes it in a thread of its own, and serves the newest."""
+"""Publishes policies: takes each version from the trainer, encodes it in a thread of its own, and serves the newest."""
 
 import threading
 from contextlib import AbstractContextManager
@@ -30,7 +30,7 @@ class PolicyPublisher:
     version counts. Readers get at least the version that was handed over when they asked.
 
     Invariant: versions count up by one with each hand-over, and each is encoded at most once. If one cannot be encoded,
-    because training has diverged, none is cast any more, and the trainer's next call raises the error.
+    because training has diverged, none is published any more, and the trainer's next call raises the error.
 
     The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any
     thread the rest.

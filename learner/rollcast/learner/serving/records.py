@@ -58,7 +58,7 @@ class RecentRate:
         return (self._count - before) / (now - began)
 
 
-def _awaits_nothing() -> float:
+def _awaits_no_message() -> float:
     return 0.0
 
 
@@ -94,7 +94,7 @@ class ActorRecord:
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
     # returns for how many seconds its stream has been waiting for the next message; any thread may call it
-    awaiting_s: Callable[[], float] = _awaits_nothing
+    awaiting_s: Callable[[], float] = _awaits_no_message
     # the name is new and has never opened a stream: the record is dropped when its lease ends
     is_provisional: bool = False
     # the streams that it has opened
@@ -112,7 +112,7 @@ class ActorRecord:
 
     def drop_stream(self) -> None:
         """Forgets the stream, which has ended: whoever holds anything of it holds its call, too."""
-        self.cancel_stream, self.awaiting_s = None, _awaits_nothing
+        self.cancel_stream, self.awaiting_s = None, _awaits_no_message
 
     def info(self) -> ActorInfo:
         """Returns the record as an immutable value, for the status."""

@@ -71,7 +71,7 @@ class EarlierLearner(NamedTuple):
     """The state that an earlier learner of the run has left.
 
     Attributes:
-        policy_version: The newest version that was cast; 0 if there was no learner before.
+        policy_version: The newest version that was published; 0 if there was no learner before.
         actors: Its actors; see `ActorRegistry.state`.
     """
 
@@ -84,12 +84,12 @@ class ActorServer:
 
     Attributes:
         registry: The actors that have joined.
-        publisher: Casts policies.
+        publisher: Publishes policies.
         intake: Takes rollouts in.
         is_open: True until `close`.
 
     Args:
-        policy: The policy; its weights are the first version that is cast.
+        policy: The policy; its weights are the first version that is published.
         work: The work of all actors.
         destination: Takes accepted rollouts.
         limits: What clients may do.
@@ -146,7 +146,7 @@ class ActorServer:
         )
         self._rounds = rounds
         self.publish(policy.state_arrays(), progress)
-        # A policy that cannot be cast should fail here, and not at the first update.
+        # A policy that cannot be published should fail here, and not at the first update.
         self.publisher.settle()
         self.intake = RolloutIntake(
             self.registry,

@@ -225,7 +225,7 @@ class TrainingCheckpoints:
         written, deadline = self._written, time.monotonic() + timeout_s
         if written is None:
             return True
-        self._pace.hurry()
+        self._pace.end_rests()
         if waiting is None or written.done():
             futures.wait([written], timeout_s)
         else:
@@ -248,7 +248,7 @@ class TrainingCheckpoints:
             NotReadyError: It is not written in time.
         """
         deadline = time.monotonic() + timeout_s
-        self._pace.hurry()
+        self._pace.end_rests()
         if futures.wait([written], timeout_s).not_done:
             what, seconds = self.describe()
             raise NotReadyError(

@@ -128,7 +128,7 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     several = len(spaces) > 1
     if several:
         algorithm: Algorithm = IndependentLearners(spaces, make_rounding, seed=settings.seed)
-        # The first policy is cast from the policy of all.
+        # The first policy is published from the policy of all.
         algorithm.policy.rounds_weights = settings.policy_rounding == "bfloat16"
     else:
         algorithm = make_rounding(spaces, seed=settings.seed)

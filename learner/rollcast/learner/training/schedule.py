@@ -29,7 +29,7 @@ class TrainingSchedule:
     Attributes:
         total_steps: The environment steps, those of every agent, after which training ends.
         stop_return: The mean return at which training ends; None for no such end.
-        updates_per_broadcast: The updates between two policies that are cast; None if the experience source casts them.
+        updates_per_broadcast: The updates between two published policies; None if the experience source publishes.
         log_interval_s: The seconds between two records of metrics.
         checkpoint_interval_s: The seconds between two checkpoints.
         checkpoint_interval_updates: The updates between two checkpoints, in place of seconds; None counts seconds.

@@ -183,7 +183,7 @@ class Trainer:
                     control.enter(Phase.TRAINING)
                     self._train_to_the_end()
                 if serve is not None and self._has_ended:
-                    self._cast_last_policy()
+                    self._publish_last_policy()
                     self._actors.end_training()
                     if not is_saved:
                         self._save()
@@ -204,7 +204,7 @@ class Trainer:
         finally:
             control.enter(Phase.STOPPING)
             # A second Ctrl-C does not wait for the disk.
-            if not is_saved and not self._actors.is_in_a_hurry:
+            if not is_saved and not self._actors.cancels_waits:
                 self._save_policies()
         if not is_saved:
             self._save_last_checkpoint()
@@ -300,7 +300,7 @@ class Trainer:
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
                     activity.enter(LearnerActivity.PUBLISHING)
-                    self._cast()
+                    self._publish()
                     activity.enter(LearnerActivity.UPDATING)
             self._events.learner_update(seconds=time.perf_counter() - began, waited_s=experience.waited_s)
             self._actors.get_epoch_stats_aggregator().end_episode()
@@ -327,7 +327,7 @@ class Trainer:
         # The last evaluation may have reached the return.
         self.is_done()
 
-    def _cast(self) -> None:
+    def _publish(self) -> None:
         self._actors.progress = self._fraction()
         self._actors.broadcast_updated_policy(self._algorithm.policy_state())
 
@@ -335,11 +335,11 @@ class Trainer:
         """Returns the progress of training, in [0, 1]."""
         return min(1.0, self._progress.env_steps / self._schedule.total_steps)
 
-    def _cast_last_policy(self) -> None:
-        """Casts the policy of the last update, unless it has been cast."""
+    def _publish_last_policy(self) -> None:
+        """Publishes the policy of the last update, unless it has been published."""
         every = self._schedule.updates_per_broadcast
         if every is None or self._algorithm.n_updates % every:
-            self._cast()
+            self._publish()
 
     def _keep(self) -> None:
         """Writes what is due: metrics, the best policy, a checkpoint."""

@@ -35,7 +35,7 @@ class BoundedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
-        self._expect_nothing()
+        self._end_expectation()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -46,11 +46,11 @@ class BoundedConnection(H11Protocol):
         cycle = self.cycle
         super().data_received(data)
         if self.cycle is not cycle:
-            self._expect_nothing()
+            self._end_expectation()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Lets a page be opened, unless as many are open as may be."""
-        self._expect_nothing()
+        self._end_expectation()
         n_pages = sum(not isinstance(other, BoundedConnection) for other in self.connections)
         if n_pages < _MAX_PAGES:
             super().handle_websocket_upgrade(event)
@@ -63,7 +63,7 @@ class BoundedConnection(H11Protocol):
     def _expect_request(self) -> None:
         self._late = self.loop.call_later(_REQUEST_S, self.transport.abort)
 
-    def _expect_nothing(self) -> None:
+    def _end_expectation(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None

@@ -12,7 +12,7 @@ from rollcast.services.limits.limits import MAX_RELAYS_IN_A_ROW, MAX_REMEMBERED_
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.streams.bundled_stream import Answer
 from rollcast.tools.relay.link import LearnerLink, OpenLink
-from rollcast.tools.relay.stream import PolicyWishes, RelayedStream
+from rollcast.tools.relay.stream import PolicyRequests, RelayedStream
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class RelayIntake:
         link: LearnerLink,
         *,
         max_actors: int,
-        policies: PolicyWishes,
+        policies: PolicyRequests,
     ) -> None:
         self._relay = relay
         self._link = link

@@ -20,7 +20,7 @@ from rollcast.services.streams.bundled_stream import Answer
 _OPEN_TIMEOUT_S: Final = 15.0
 
 
-class PolicyWishes(Protocol):
+class PolicyRequests(Protocol):
     """Knows which actors can use a policy now; see `rollcast.services.policies.subscribers.Subscribers`."""
 
     @property
@@ -96,7 +96,7 @@ class RelayedStream:
         cancel: Callable[[], None],
         passed_on: Callable[[int], None],
         closed: Callable[[], None],
-        policies: PolicyWishes,
+        policies: PolicyRequests,
     ) -> None:
         self._bundles = bundles
         self._max_message_bytes = agreement.max_message_bytes

@@ -123,13 +123,15 @@ class ScalingController:
             if step is None or min(waits.n_actors, self._wanted) < _JUDGED * step.n_actors:
                 return self._raise(waits, now)
             self._step = None
-            return self._take_back(step, waits, now) if self._brought_nothing(step, waits) else self._raise(waits, now)
+            return (
+                self._take_back(step, waits, now) if self._gained_too_little(step, waits) else self._raise(waits, now)
+            )
         self._step = None
         if waits.learner < self._rules.down_below and waits.actors >= _ACTORS_WAIT:
             return self._lower(waits, now)
         return False
 
-    def _brought_nothing(self, step: _Step, waits: Waits) -> bool:
+    def _gained_too_little(self, step: _Step, waits: Waits) -> bool:
         expected = _GAIN * (min(waits.n_actors, self._wanted) / step.n_actors - 1)
         return waits.env_steps_per_second < step.env_steps_per_second * (1 + expected)
 

@@ -66,7 +66,7 @@ def _print_once(settings: TopSettings, output: IO[str], snapshot: Snapshot) -> N
 
 def _show(settings: TopSettings, console: Console, follower: Follower) -> None:
     stopped = threading.Event()
-    with stop_on_signals(stopped.set, hurry=stopped.set), _Keys() as keys:
+    with stop_on_signals(stopped.set, cancel_waits=stopped.set), _Keys() as keys:
         live = Live(console=console, screen=True, auto_refresh=False)
         with live:
             while not stopped.is_set():

@@ -41,7 +41,7 @@ class EncodedPolicy:
     Attributes:
         version: The policy's version, from 1.
         file: Its safetensors file.
-        progress: The progress of training when it was cast, in [0, 1].
+        progress: The progress of training when it was published, in [0, 1].
         digest: XXH3-128 of the file, 16 bytes.
         n_bytes: Size of the file.
     """

@@ -199,10 +199,10 @@ def _object_bytes(header: rollout_pb2.Rollout, n_inline: int) -> int:
 def _finish(
     header: rollout_pb2.Rollout, check: SubstepHeaderCheck, layout: RolloutLayout, deferred: memoryview
 ) -> Rollout:
-    def whose(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
+    def owner(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
         return environment_at(axes, index, env_seeds=header.env_seeds, n_agents=check.n_agents, final_index=None)
 
-    values = layout.read(deferred, what=describe(header, ""), whose=whose)
+    values = layout.read(deferred, what=describe(header, ""), owner=owner)
     final_index = values.get("final_index", _NO_FINAL_INDEX)
     if len(final_index):
         _check_final_index(header, final_index, check.step_shape)

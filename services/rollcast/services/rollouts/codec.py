@@ -78,7 +78,7 @@ class RolloutEncoder:
             frame = rollout_pb2.TensorFrame(sequence=rollout.sequence, offset=offset)
             request = rollout_pb2.StreamRolloutsRequest(frame=frame)
 
-    def pieces(self, rollout: Rollout) -> tuple[bytes, Sequence[NDArray[Any]]]:
+    def head_and_arrays(self, rollout: Rollout) -> tuple[bytes, Sequence[NDArray[Any]]]:
         """Encodes a rollout without copying its tensors, for `RolloutAssembler.assemble`.
 
         Args:

@@ -14,7 +14,7 @@ from rollcast.services.wire.tensors import tensor_content
 from rollcast.v1 import tensor_pb2
 
 # Takes a column's axes and an index in it; returns the environment of that value, in words.
-Whose: TypeAlias = Callable[[tuple[str, ...], tuple[int, ...]], str]
+Owner: TypeAlias = Callable[[tuple[str, ...], tuple[int, ...]], str]
 
 
 def _unknown(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
@@ -69,13 +69,13 @@ class RolloutLayout:
         """True if it holds for every rollout with an equal header: the header itself contains no values."""
         return all(column.proto is None for column in self._elsewhere)
 
-    def read(self, deferred: memoryview, *, what: str, whose: Whose = _unknown) -> Mapping[str, NDArray[Any]]:
+    def read(self, deferred: memoryview, *, what: str, owner: Owner = _unknown) -> Mapping[str, NDArray[Any]]:
         """Reads all columns and checks their values.
 
         Args:
             deferred: The deferred bytes, all of them.
             what: Names the rollout, for messages.
-            whose: Names the environment of a value, for messages.
+            owner: Names the environment of a value, for messages.
 
         Returns:
             The columns by name. Deferred ones are views of `deferred`; inline ones are read-only.
@@ -89,7 +89,7 @@ class RolloutLayout:
                 values[schema.name] = np.empty(shape, schema.leaf.dtype)
                 continue
             array = tensor_content(proto, schema.leaf.dtype, shape, n_bytes, what=what + schema.name)
-            _check(schema, array, what, whose)
+            _check(schema, array, what, owner)
             values[schema.name] = array
         for column, offset in zip(self._deferred, self._offsets, strict=False):
             values[column.schema.name] = np.ndarray(column.shape, column.schema.leaf.dtype, deferred, offset)
@@ -100,13 +100,13 @@ class RolloutLayout:
                 if not leaf.are_surely_allowed(np.ndarray((n_values,), leaf.dtype, deferred, offset))
             ]
         for schema, *_ in itertools.chain.from_iterable(doubtful):
-            _check(schema, values[schema.name], what, whose)
+            _check(schema, values[schema.name], what, owner)
         return values
 
 
-def _check(schema: ColumnSchema, values: NDArray[Any], what: str, whose: Whose) -> None:
+def _check(schema: ColumnSchema, values: NDArray[Any], what: str, owner: Owner) -> None:
     schema.leaf.check_values(
-        values, what=what + schema.name, axes=schema.axes, whose=functools.partial(whose, schema.axes)
+        values, what=what + schema.name, axes=schema.axes, owner=functools.partial(owner, schema.axes)
     )
 
 

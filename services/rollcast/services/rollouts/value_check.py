@@ -124,7 +124,7 @@ def _check(
 ) -> None:
     axes = checked.column.axes
 
-    def whose(index: tuple[int, ...]) -> str:
+    def owner(index: tuple[int, ...]) -> str:
         return environment_at(axes, index, env_seeds=env_seeds, n_agents=n_agents, final_index=final_index)
 
-    checked.leaf.check_values(np.ascontiguousarray(values), what=what + checked.name, axes=axes, whose=whose)
+    checked.leaf.check_values(np.ascontiguousarray(values), what=what + checked.name, axes=axes, owner=owner)

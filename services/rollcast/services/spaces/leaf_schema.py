@@ -76,7 +76,7 @@ class LeafSchema:
         *,
         what: str,
         axes: tuple[str, ...],
-        whose: Callable[[tuple[int, ...]], str] = lambda _index: "",
+        owner: Callable[[tuple[int, ...]], str] = lambda _index: "",
     ) -> None:
         """Refuses values that no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
 
@@ -84,7 +84,7 @@ class LeafSchema:
             values: `[*axes, *shape]` of `dtype`, C-contiguous.
             what: Names the column, for messages.
             axes: Names of the leading dimensions, for messages: `("t", "b")`.
-            whose: Returns the owner of the value at an index, for messages.
+            owner: Returns the owner of the value at an index, for messages.
 
         Raises:
             InvalidTensorError: A value is not allowed; the message has its index.
@@ -102,7 +102,7 @@ class LeafSchema:
         if wrong.any():
             index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
             raise InvalidTensorError(
-                f"{what} holds {values[index]}{_place(index, axes)}{whose(index)}; expected {expected}; {_ADVICE}"
+                f"{what} holds {values[index]}{_place(index, axes)}{owner(index)}; expected {expected}; {_ADVICE}"
             )
 
     def _out_of_range(self, values: NDArray[Any]) -> tuple[NDArray[np.bool_], str]:

@@ -40,7 +40,7 @@ def make_actors() -> Iterator[Callable[..., RemoteDistributedActors]]:
 
     yield make
     for actors in made:
-        actors.hurry()
+        actors.cancel_waits()
         actors.stop()
     assert not thread_is_there()
 

@@ -28,5 +28,5 @@ def test_it_rests_by_what_was_worked(clock, monkeypatch, worked_s, rested_s):
 def test_whoever_is_in_a_hurry_ends_the_rest(clock):
     pace = Pace(1e-9)
     clock[0] += 1.0
-    pace.hurry()
+    pace.end_rests()
     pace.rest()

@@ -40,7 +40,7 @@ def entry_of(rollout: Rollout) -> Callable[[int], LogEntry]:
 
 
 def payload_of(rollout: Rollout) -> Payload:
-    return Payload.of(*RolloutEncoder().pieces(rollout))
+    return Payload.of(*RolloutEncoder().head_and_arrays(rollout))
 
 
 def append(log: RolloutLog, rollout: Rollout, is_active: Callable[[], bool] = always) -> bool:

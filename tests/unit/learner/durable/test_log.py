@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from rollcast.learner.durable.log import RolloutLog
-from rollcast.learner.durable.records import Piece
+from rollcast.learner.durable.records import Chunk
 from rollcast.learner.durable.recovery import take_inventory
 from rollcast.learner.durable.segments import SegmentWriter, segment_names, spare_paths
 from rollcast.learner.queueing.queue import SliceName
@@ -37,7 +37,7 @@ class Disk:
         disk = self
 
         class Writer(SegmentWriter):
-            def write(self, pieces: Sequence[Piece]) -> None:
+            def write(self, pieces: Sequence[Chunk]) -> None:
                 if disk.error is not None and disk.fails_at_write:
                     super().write(pieces[:-2])
                     raise disk.error

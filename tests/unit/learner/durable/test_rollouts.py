@@ -78,7 +78,7 @@ def ended() -> Iterator[None]:
         learner = Learner.entered.pop()
         for actor in learner.dialled:
             actor.close()
-        learner.actors.hurry()
+        learner.actors.cancel_waits()
         learner.actors.stop()
         learner.durable.close()
 

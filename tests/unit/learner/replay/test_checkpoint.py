@@ -138,7 +138,7 @@ STORES = [
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows in a piece, a few pieces in a file."""
-    monkeypatch.setattr(checkpoint, "PIECE_BYTES", 128)
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 128)
     monkeypatch.setattr(checkpoint, "FILE_BYTES", 512)
 
 
@@ -323,7 +323,7 @@ def test_loaded_buffer_is_equal_after_any_earlier_checkpoints(tmp_path_factory, 
     world = world_of(kind)
     previous = None
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(checkpoint, "PIECE_BYTES", 128)
+        patches.setattr(checkpoint, "CHUNK_BYTES", 128)
         patches.setattr(checkpoint, "FILE_BYTES", 512)
         for i, (n_before, n_meanwhile, resets) in enumerate(rounds):
             if resets:

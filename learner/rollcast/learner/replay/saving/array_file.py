@@ -82,7 +82,7 @@ class ArrayFileWriter:
         self._file.close()
 
 
-def read_pieces(path: Path, names: frozenset[str] | None = None) -> Iterator[dict[str, NDArray[Any]]]:
+def read_chunks(path: Path, names: frozenset[str] | None = None) -> Iterator[dict[str, NDArray[Any]]]:
     """Reads a file piece by piece.
 
     Args:

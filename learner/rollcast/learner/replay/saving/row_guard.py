@@ -12,7 +12,7 @@ from rollcast.learner.replay.columns.memory import PendingRows
 # Begins to copy the rows of slots: `EntryStore.read_rows`.
 ReadRows: TypeAlias = Callable[[Slots], PendingRows]
 # Slots, and copies of their rows.
-RowPiece: TypeAlias = tuple[Slots, PendingRows]
+KeptRows: TypeAlias = tuple[Slots, PendingRows]
 
 
 def select(arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
@@ -29,7 +29,7 @@ class RowGuard:
 
     def __init__(self) -> None:
         self._pending: NDArray[np.bool_] | None = None
-        self._kept: list[RowPiece] = []
+        self._kept: list[KeptRows] = []
 
     def begin(self, has_rows: NDArray[np.bool_]) -> None:
         """Begins a snapshot of these slots, bool `[n_slots]`, and gives up one that has not ended."""
@@ -57,7 +57,7 @@ class RowGuard:
         if self._pending is not None:
             self._pending[slots] = False
 
-    def take(self, slots: Slots, read_rows: ReadRows) -> list[RowPiece]:
+    def take(self, slots: Slots, read_rows: ReadRows) -> list[KeptRows]:
         """Returns the copies kept so far, and copies of the pending rows among these slots; waits for none of them."""
         assert self._pending is not None, "begin() comes first"
         self.before_overwriting(slots, read_rows)

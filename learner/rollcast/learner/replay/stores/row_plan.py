@@ -136,7 +136,7 @@ def acting_trajectories(rollout: Rollout) -> Rollout:
     return with_trajectories(rollout, kept, wanted, final_index, episodes=(), env_seeds=())
 
 
-def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
+def fitting_slices(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
     """Cuts a rollout into pieces that fit.
 
     Args:
@@ -150,8 +150,8 @@ def pieces(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollou
         yield rollout
         return
     middle = rollout.n_envs // 2
-    yield from pieces(RolloutSlice(rollout, 0, middle).to_rollout(), fits)
-    yield from pieces(RolloutSlice(rollout, middle, rollout.n_envs).to_rollout(), fits)
+    yield from fitting_slices(RolloutSlice(rollout, 0, middle).to_rollout(), fits)
+    yield from fitting_slices(RolloutSlice(rollout, middle, rollout.n_envs).to_rollout(), fits)
 
 
 def _check_final_observations(rollout: Rollout, missing: NDArray[np.bool_]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_pieces
+from rollcast.learner.replay.saving.array_file import ArrayFileWriter, read_chunks
 from rollcast.services.errors import ConfigurationError
 
 DTYPES = ["?", "<i1", "<u2", "<i4", "<u8", "<f2", "<f4", "<f8"]
@@ -38,7 +38,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 def test_written_arrays_are_read_back(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("arrays") / "file"
     writer = write(path, pieces)
-    found = list(read_pieces(path))
+    found = list(read_chunks(path))
     assert len(found) == len(pieces)
     for piece, expected in zip(found, pieces, strict=True):
         assert_same(piece, expected)
@@ -48,14 +48,14 @@ def test_written_arrays_are_read_back(tmp_path_factory, pieces):
 def test_arrays_of_any_order_in_memory_are_written_as_they_read(tmp_path):
     array = np.arange(12, dtype=">i4").reshape(3, 4)[:, ::2].T
     write(tmp_path / "file", [{"a": array}])
-    ((piece,),) = [list(read_pieces(tmp_path / "file"))]
+    ((piece,),) = [list(read_chunks(tmp_path / "file"))]
     np.testing.assert_array_equal(piece["a"], array)
 
 
 def test_reads_only_the_requested_arrays(tmp_path):
     pieces = [{"a": np.arange(3), "b": np.arange(4.0)}, {"b": np.arange(2.0), "a": np.arange(5)}]
     write(tmp_path / "file", pieces)
-    for found, expected in zip(read_pieces(tmp_path / "file", frozenset({"b"})), pieces, strict=True):
+    for found, expected in zip(read_chunks(tmp_path / "file", frozenset({"b"})), pieces, strict=True):
         assert_same(found, {"b": expected["b"]})
 
 
@@ -91,7 +91,7 @@ def piece_of(header: object, content: bytes = b"") -> bytes:
 )
 def test_rejects_damaged_pieces(tmp_path, content):
     (tmp_path / "file").write_bytes(piece_of({"a": ["|u1", [2]]}, b"ab") + content)
-    pieces = read_pieces(tmp_path / "file")
+    pieces = read_chunks(tmp_path / "file")
     np.testing.assert_array_equal(next(pieces)["a"], np.frombuffer(b"ab", np.uint8))
     with pytest.raises(ConfigurationError, match=r"file cannot be read: .*; resume from another one"):
         next(pieces)
@@ -104,7 +104,7 @@ def test_arbitrary_bytes_are_read_or_rejected(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("arrays") / "file"
     path.write_bytes(content)
     try:
-        pieces = list(read_pieces(path))
+        pieces = list(read_chunks(path))
     except ConfigurationError:
         return
     assert sum(array.nbytes for piece in pieces for array in piece.values()) <= len(content)
