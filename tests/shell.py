@@ -1,22 +1,31 @@
 """A fresh shell, in which tests type what the documentation shows."""
 
+import codecs
 import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
+import resource
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 from tests.processes import ROOT, free_port, zygote
+from tests.screen import ASKS, ASKS_FOR_MORE, Screen
 from tests.zygote import end_with_parent
 
 # Makes every run small.
@@ -29,6 +38,8 @@ SMALL = {
     "ROLLCAST_BATCH_SIZE": "8",
 }
 
+# No command that a page shows takes a quarter of it on a machine of two cores with other work.
+_LONGEST_S = 300.0
 
 # A stand-in for a program. It asks the tests to fork the program, passes signals on, and ends with its exit code.
 _STAND_IN = """#!{python} -IS
@@ -184,3 +195,114 @@ class Shell:
         environment = self._variables | SMALL | variables
         script = self._activate + self.here(command)
         return {"args": ["bash", "-c", script], "cwd": self.folder, "env": environment, "text": True}
+
+
+class Terminal:
+    """A terminal with bash, in which tests type what a page shows, and read what its reader would see.
+
+    It begins with an empty home, no variables of rollcast's, and `.venv` activated. Pages' port stands for a free one.
+    Ctrl-C and Ctrl-\\ do what they do at a desk, also where the tests ignore them, as in the background.
+
+    Args:
+        folder: The folder to begin in; several terminals may share it.
+        port: What stands for port 50051.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._port = port
+        self._screen, self._changed = Screen(), threading.Condition()
+        self._is_over, self._asked = False, 0
+        (folder / "home").mkdir(exist_ok=True)
+        self._fd, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        modes = termios.tcgetattr(inner)
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(inner, termios.TCSANOW, modes)
+        variables = {"HOME": str(folder / "home"), "PATH": os.defpath, "TERM": "xterm", "LANG": "C.UTF-8"}
+        # octal, as bash reads a prompt
+        variables |= {"PS1": f"\\{ord(ASKS):03o}", "PS2": f"\\{ord(ASKS_FOR_MORE):03o}"}
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", "--noediting", "-i"],
+            cwd=folder, env=variables, stdin=inner, stdout=inner, stderr=inner,
+            start_new_session=True, preexec_fn=_at_a_desk,  # noqa: PLW1509  # system calls alone
+        )  # fmt: skip
+        os.close(inner)
+        self._reader = threading.Thread(target=self._read, name="test-terminal", daemon=True)
+        self._reader.start()
+        self.wait(lambda: self._screen.asked == 1, "bash to ask")
+        self.type(f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))}; PS1='\\{ord(ASKS):03o}'")
+        self.wait_ready()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Kills everything that was started here."""
+        for process in psutil.Process(self._bash.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._bash.kill()
+        self._bash.wait()
+        self._reader.join()
+        os.close(self._fd)
+
+    def here(self, text: str) -> str:
+        """Returns a page's text with this machine for its hosts, and the free port for its port."""
+        return text.replace("LEARNER_HOST", "localhost").replace(":50051", f":{self._port}")
+
+    def type(self, command: str) -> None:
+        """Types a command, of several lines perhaps, as soon as the one before has ended. Forgets what was printed."""
+        self.wait_ready()
+        first, *more = self.here(command).splitlines()
+        with self._changed:
+            self._screen.clear()
+            self._asked, asked_for_more = self._screen.asked, self._screen.asked_for_more
+        os.write(self._fd, f"{first}\n".encode())
+        for number, line in enumerate(more, 1):
+            self.wait(lambda number=number: self._screen.asked_for_more == asked_for_more + number, "bash to ask for more")
+            os.write(self._fd, f"{line}\n".encode())
+
+    def press(self, key: str) -> None:
+        """Presses a key with Ctrl, named as terminals print it: `^C`."""
+        os.write(self._fd, bytes([ord(key[1]) - ord("@")]))
+
+    def is_ready(self) -> bool:
+        """Returns whether the last command has ended."""
+        with self._changed:
+            return self._screen.asked > self._asked
+
+    def wait_ready(self) -> None:
+        """Waits until the last command has ended."""
+        self.wait(self.is_ready, "the end of the command")
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Waits until a condition is true, which is looked at again after whatever a program writes."""
+        with self._changed:
+            is_met = self._changed.wait_for(lambda: condition() or self._is_over, _LONGEST_S)
+            assert is_met and condition(), f"not within {_LONGEST_S} s: {what}; the terminal shows\n{self.text()}"
+
+    def text(self) -> str:
+        """Returns what the last command has printed, as it stands on the screen: lines without spaces at their end."""
+        with self._changed:
+            return "".join(f"{line.rstrip()}\n" for line in self._screen.lines).strip("\n") + "\n"
+
+    def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        # reading fails when bash and all that it started have ended
+        with contextlib.suppress(OSError):
+            while written := os.read(self._fd, 1 << 16):
+                with self._changed:
+                    self._screen.feed(decoder.decode(written))
+                    self._changed.notify_all()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+
+def _at_a_desk() -> None:
+    """Makes this process end with the tests, control its terminal, take signals, and leave no core files."""
+    end_with_parent()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,7 @@
 """Shows training in the terminal: a live view, or a plain line every few seconds if there is no terminal."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -88,7 +89,10 @@ class ConsoleView:
     def __enter__(self) -> "ConsoleView":
         if self._console.is_terminal:
             # Only `show` draws, whole screens at a time, so that nothing flickers.
-            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            # What is logged meanwhile appears above the view, unless `2>` sends it elsewhere.
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=False, redirect_stderr=sys.stderr.isatty()
+            )
             self._live.start()
         self._thread = PeriodicThread(self._show_news, self._interval_s, name="console")
         self._thread.start()

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 from rollcast.services.process.repeated_lines import RepeatedLines
 
@@ -54,6 +54,19 @@ class PrintableFormatter(logging.Formatter):
         return printable_lines(super().format(record))
 
 
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the time: while the live view draws, that prints above it."""
+
+    @property  # type: ignore[override]  # the base class keeps the stream that it was made with
+    def stream(self) -> TextIO:
+        """The stream to write to."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _stream: TextIO) -> None:
+        """Ignores the stream that the base class sets."""
+
+
 def log_to_stderr(level: str, *, name: str = "") -> None:
     """Sends the logs of this process to stderr, unless they already go somewhere; see `RepeatedLines`.
 
@@ -61,7 +74,7 @@ def log_to_stderr(level: str, *, name: str = "") -> None:
         level: The lowest level that is logged: `"INFO"`.
         name: A name to show after the time; empty: none.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(PrintableFormatter(f"%(asctime)s {name + ' ' if name else ''}%(levelname)s %(message)s"))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])

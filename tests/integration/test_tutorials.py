@@ -1,0 +1,96 @@
+"""The tutorials, typed as they stand: a terminal for each that the page names, and each line of output compared."""
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT
+from tests.processes import free_port
+from tests.shell import Terminal
+from tests.transcript import ANY_LINES, Entry, File, pattern_of, session
+
+# On an idle machine the longest takes 40 s; most of it is training.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+# Commands that no test types, by how they begin, and why.
+NOT_TYPED = {
+    "git clone": "downloads; the tests run in a checkout",
+    "cd rollcast": "enters what git made",
+    "python3 -m venv": "is the environment that the tests run in",
+    ". .venv/bin/activate": "likewise: each terminal begins with it",
+    "pip install": "downloads for minutes: tests/integration/test_plain_installation.py installs",
+    "scp": "needs a second machine",
+}
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_reader_sees_what_the_page_shows(page: Path, tmp_path: Path):
+    play(session(page.read_text(encoding="utf-8")), tmp_path)
+
+
+def test_each_is_about_a_failure_and_leads_on():
+    assert {page.stem for page in TUTORIALS} == {"first_run", "own_environment", "two_machines", "own_training_loop"}
+    for page in TUTORIALS:
+        headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert any(heading.startswith("Break") for heading in headings), page.name
+        assert headings[-1] == "Where to go next", page.name
+
+
+def play(steps: list[File | Entry], folder: Path) -> None:
+    """Does what a page says, in a folder."""
+    entries = [step for step in steps if not (isinstance(step, Entry) and is_left_out(step))]
+    port = free_port()
+    terminals: dict[str, Terminal] = {}
+    with contextlib.ExitStack() as stack:
+        for step, following in zip(entries, [*entries[1:], None], strict=True):
+            if isinstance(step, File):
+                (folder / step.name).write_text(step.text, encoding="utf-8")
+                continue
+            if step.terminal not in terminals:
+                terminals[step.terminal] = stack.enter_context(Terminal(folder, port))
+            terminal = terminals[step.terminal]
+            if step.is_key:
+                terminal.press(step.typed)
+                expect_end(terminal, step)
+                continue
+            terminal.type(step.typed)
+            if goes_on(step, following):
+                expect_beginning(terminal, step)
+            else:
+                expect_end(terminal, step)
+        for terminal in terminals.values():
+            terminal.wait_ready()
+
+
+def is_left_out(entry: Entry) -> bool:
+    return any(entry.typed.startswith(start) for start in NOT_TYPED)
+
+
+def goes_on(entry: Entry, following: File | Entry | None) -> bool:
+    """Returns whether a command still runs when the reader does the next thing: presses a key, or turns to another terminal."""
+    return isinstance(following, Entry) and (following.is_key or following.terminal != entry.terminal)
+
+
+def expect_beginning(terminal: Terminal, entry: Entry) -> None:
+    """Waits until the first lines are those of the page, also if only for a moment."""
+    lines = entry.shown
+    while lines and lines[-1] == ANY_LINES:
+        lines = lines[:-1]
+    assert lines, f"the page shows nothing of {entry.typed}, which may not have begun when the reader goes on"
+    pattern = re.compile(terminal.here(pattern_of(lines, differs=entry.differs)))
+    what = "\n".join((f"the output of {entry.typed}:", *lines))
+    terminal.wait(lambda: terminal.is_ready() or pattern.match(terminal.text()), what)
+    assert pattern.match(terminal.text()), f"{what}\nthe terminal shows\n{terminal.text()}"
+
+
+def expect_end(terminal: Terminal, entry: Entry) -> None:
+    """Waits for the end of the command; after a key, the output before it has been compared."""
+    terminal.wait_ready()
+    before = (ANY_LINES,) if entry.is_key else ()
+    pattern = terminal.here(pattern_of((*before, *entry.shown), differs=entry.differs))
+    shown = terminal.text() if terminal.text().strip() else ""
+    of_page = "\n".join(entry.shown)
+    assert re.fullmatch(pattern, shown), f"{entry.typed}\nthe page shows\n{of_page}\nthe terminal shows\n{shown}"
