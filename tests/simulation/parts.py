@@ -14,8 +14,9 @@ from typing import Any
 
 from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.replay.rate_limiter import RateLimiter
-from rollcast.learner.serving.credits import StreamCredits
-from rollcast.learner.serving.rounds import Place, Rounds
+from rollcast.learner.serving.round_places import Place
+from rollcast.learner.serving.rounds import Rounds
+from rollcast.learner.serving.stream_state import StreamState
 from rollcast.services.errors import NotReadyError
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
@@ -187,29 +188,36 @@ def draw_credits(seed: int) -> Scripts:
 
 
 def build_credits(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[], None]], Callable[[], None]]:
-    """Has streams spend their `StreamCredits` for room in a `RolloutQueue`, as `IntakeStream` does."""
+    """Has streams spend the credits of their `StreamState` for room in a `RolloutQueue`, as `IntakeStream` does."""
     capacity, n_envs = int(scenario.numbers[0]), int(scenario.numbers[1])
     queue = RolloutQueue(capacity)
     n_streams = [len(scenario.scripts)]
 
+    def give_credit(state: StreamState, sequence: int) -> None:
+        if state.acknowledge(sequence) and queue.reserve(n_envs):
+            state.reserved()
+
     def send(script: tuple[tuple[Any, ...], ...]) -> None:
         acknowledged = 0
         for n_rollouts, is_patient in script:
-            credits_now = StreamCredits(queue, n_envs, acknowledged=acknowledged)
+            state = StreamState("actor", n_envs, acknowledged=acknowledged)
+            give_credit(state, acknowledged)
             try:
                 for _ in range(n_rollouts):
                     rollout: Any = SimpleNamespace(n_envs=n_envs)
                     until = sim.now + (_MAX_S if is_patient else 0.3)
-                    n_reserved = credits_now.spend()
+                    _need(state.order.receive(acknowledged + 1), "the next rollout is taken for a duplicate")
+                    n_reserved = state.spend()
                     if not queue.put(rollout, is_active=lambda until=until: sim.now < until, n_reserved=n_reserved):
                         _need(not is_patient and not n_reserved, "a rollout with room of its own was not taken")
                         break
                     acknowledged += 1
-                    credits_now.acknowledge(acknowledged)
-                    ahead = credits_now.credit - acknowledged
+                    give_credit(state, acknowledged)
+                    ahead = state.order.credit - acknowledged
                     _need(1 <= ahead <= 2, f"{ahead} rollouts are credited beyond the last")
             finally:
-                credits_now.close()
+                if n_reserved := state.spend():
+                    queue.release(n_reserved)
         n_streams[0] -= 1
 
     def consume() -> None:

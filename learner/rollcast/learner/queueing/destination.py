@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from rollcast.learner.queueing.turns import Turn
+from rollcast.learner.queueing.room import Turn
 from rollcast.services.rollouts.rollouts import Rollout
 
 

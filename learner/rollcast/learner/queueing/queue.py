@@ -1,10 +1,10 @@
 """Queues rollouts between the threads that receive them and the thread that batches them."""
 
 import dataclasses
+import functools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.queueing.turns import Turn
+from rollcast.learner.queueing.room import Room, Turn
 from rollcast.services.columns.columns import of_trajectories, take_common
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.waiting import acquire
@@ -129,19 +129,12 @@ def with_trajectories(
 
 
 class RolloutQueue:
-    """A bounded queue of rollouts, first in, first out, counted in trajectories.
-
-    Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
-    capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
-    reservation for which the consumer waits, or that is larger than the queue, may exceed it by less than its own size.
-    Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
-    room to promises; what it still waits for is promised to nobody, because other rollouts may fill it first.
+    """A bounded queue of rollouts, first in, first out, counted in trajectories; `Room` decides who gets in.
 
     Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
     and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
     which they came, so that no actor overtakes another of the same speed twice. Whoever makes room lets the next
-    rollouts in, and wakes only their threads:
-    the cost of a rollout does not depend on how many threads wait.
+    rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
 
     Args:
         capacity: The capacity in trajectories, at least 1.
@@ -150,21 +143,8 @@ class RolloutQueue:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._lock = threading.Lock()  # guards everything below
+        self._room = Room(capacity)
         self._arrived = threading.Condition(self._lock)
-        # each with the time at which it came
-        self._rollouts: deque[tuple[Rollout, float]] = deque()
-        self._head_offset = 0
-        self._size = 0
-        self._reserved = 0
-        # The trajectories that were taken, and keep their room.
-        self._kept = 0
-        self._closed = False
-        # The rollouts that wait for room, in the order in which they came.
-        self._turns: deque[Turn] = deque()
-        # The trajectories that the consumer waits for; 0 while it does not wait.
-        self._n_awaited = 0
-        # True once the consumer has found the queue empty: it takes whatever comes next.
-        self._is_wanted = False
         # The thread that assembles ahead waits for so many trajectories; 0 while it does not wait.
         self._n_awaited_ahead = 0
         self._arrived_ahead = threading.Condition(self._lock)
@@ -173,13 +153,13 @@ class RolloutQueue:
     def size(self) -> int:
         """The trajectories in the queue, with those that were taken and keep their room."""
         with self._lock:
-            return self._size + self._kept
+            return self._room.size + self._room.n_kept
 
     @property
     def n_waiting(self) -> int:
         """The rollouts that wait for room."""
         with self._lock:
-            return len(self._turns)
+            return len(self._room.turns)
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
         """Appends a rollout, waiting while it does not fit.
@@ -217,16 +197,9 @@ class RolloutQueue:
         """
         turn = Turn(rollout, time.monotonic(), decided)
         with self._lock:
-            self._reserved -= n_reserved
-            if self._closed:
-                turn.is_in = False
-            elif n_reserved or (not self._turns and self._fits(rollout.n_envs)):
-                self._append(rollout, turn.arrived_at)
-                self._let_in()
-                turn.is_in = True
-            else:
-                self._turns.append(turn)
-                self._arrived.notify()
+            self._room.offer(turn, n_reserved)
+            if turn.is_in is None or 0 < self._room.n_awaited <= self._room.size or self._n_awaited_ahead:
+                self._wake()
         return turn
 
     def withdraw(self, turn: Turn) -> None:
@@ -236,52 +209,27 @@ class RolloutQueue:
             turn: Its turn, from `offer`; afterwards `is_in` says where it is.
         """
         with self._lock:
-            if turn.is_in is None:
-                self._turns.remove(turn)
-                turn.is_in = False
-                self._let_in()
+            self._room.withdraw(turn)
+            self._wake()
 
-    def _append(self, rollout: Rollout, arrived_at: float) -> None:
-        """Appends a rollout, and wakes the consumer if that is what it waits for. Called with the lock held."""
-        self._rollouts.append((rollout, arrived_at))
-        self._size += rollout.n_envs
-        if self._n_awaited and self._size >= self._n_awaited:
+    def _wake(self) -> None:
+        """Wakes those for whom enough has come. Called with the lock held."""
+        n_awaited = self._room.n_awaited
+        if n_awaited and (self._room.size >= n_awaited or self._room.is_enough(n_awaited)):
             self._arrived.notify()
-        if self._n_awaited_ahead and self._size >= self._n_awaited_ahead:
+        if self._n_awaited_ahead and self._room.size >= self._n_awaited_ahead:
             self._arrived_ahead.notify()
 
-    def _let_in(self) -> None:
-        """Lets in the rollouts that wait, as far as there is room. Called with the lock held."""
-        while self._turns and self._fits(self._turns[0].rollout.n_envs):
-            turn = self._turns.popleft()
-            self._append(turn.rollout, turn.arrived_at)
-            turn.decide(is_in=True)
-
-    def _fits(self, n_trajectories: int) -> bool:
-        # The consumer will take at once the trajectories that it waits for.
-        n_queued = self._size + self._kept
-        if n_queued + self._reserved + n_trajectories <= self.capacity + self._n_awaited:
-            return True
-        return not n_queued and (self._is_wanted or not self._reserved)
-
     def reserve(self, n_trajectories: int) -> bool:
-        """Sets room aside for a coming rollout; returns False if there is none. Never waits.
-
-        At most `capacity` trajectories are promised room or queued for a later batch than the one that the consumer
-        waits for, so a rollout with a reservation always fits.
-        """
+        """Sets room aside for a coming rollout; returns False if there is none. Never waits."""
         with self._lock:
-            n_left_queued = max(0, self._size - self._n_awaited) + self._kept
-            if n_left_queued + self._reserved + n_trajectories > self.capacity:
-                return False
-            self._reserved += n_trajectories
-            return True
+            return self._room.reserve(n_trajectories)
 
     def release(self, n_trajectories: int) -> None:
         """Gives a reservation back."""
         with self._lock:
-            self._reserved -= n_trajectories
-            self._let_in()
+            self._room.release(n_trajectories)
+            self._wake()
 
     def wait_ahead(self, n_trajectories: int, *, is_wanted: Callable[[], bool], timeout_s: float) -> bool:
         """Waits for trajectories that will be taken with `keep_room`. For one thread, beside the one that gets others.
@@ -296,9 +244,9 @@ class RolloutQueue:
         """
         with self._lock:
             self._n_awaited_ahead = n_trajectories
-            self._arrived_ahead.wait_for(lambda: self._size >= n_trajectories or not is_wanted(), timeout_s)
+            self._arrived_ahead.wait_for(lambda: self._room.size >= n_trajectories or not is_wanted(), timeout_s)
             self._n_awaited_ahead = 0
-            return self._size >= n_trajectories
+            return self._room.size >= n_trajectories
 
     def end_wait_ahead(self) -> None:
         """Lets `wait_ahead` ask again whether its wait is wanted."""
@@ -308,8 +256,8 @@ class RolloutQueue:
     def give_room(self) -> None:
         """Gives up the room of the trajectories that were taken with `keep_room`."""
         with self._lock:
-            self._kept = 0
-            self._let_in()
+            self._room.give_room()
+            self._wake()
 
     def get(
         self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
@@ -327,46 +275,22 @@ class RolloutQueue:
         Returns:
             A slice; None if the queue was still empty after `timeout_s`.
         """
+        room = self._room
         with self._lock:
-            if not self._is_enough(enough) and timeout_s:
-                self._n_awaited, self._is_wanted = enough, True
-                self._let_in()
-                self._await_arrival(lambda: self._is_enough(enough), timeout_s)
-                self._n_awaited = 0
-            if keep_room and not self._rollouts:
-                return None
-            if not self._rollouts:
-                self._is_wanted = True
-                self._let_in()
-                if not self._rollouts:
-                    return None
-            self._is_wanted = False
-            head, arrived_at = self._rollouts[0]
-            start = self._head_offset
-            stop = min(head.n_envs, start + max_trajectories)
-            if stop == head.n_envs:
-                self._rollouts.popleft()
-                self._head_offset = 0
-            else:
-                self._head_offset = stop
-            self._size -= stop - start
-            if keep_room:
-                self._kept += stop - start
-            self._let_in()
-            return RolloutSlice(head, start, stop, arrived_at)
+            if timeout_s and not room.is_enough(enough):
+                room.begin_wait(enough)
+                self._await_arrival(functools.partial(room.is_enough, enough), timeout_s)
+            taken = room.take(max_trajectories, keep_room=keep_room)
+            if self._n_awaited_ahead:
+                self._wake()
+        return None if taken is None else RolloutSlice(*taken)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
         """Waits, with the lock held, until there is enough. A method, so that a test can let others act meanwhile."""
         self._arrived.wait_for(is_enough, timeout_s)
 
-    def _is_enough(self, n_trajectories: int) -> bool:
-        return self._closed or self._size >= n_trajectories or bool(self._turns and self._rollouts)
-
     def close(self) -> None:
         """Refuses every further rollout, and ends all waits. The rollouts in the queue can still be taken."""
         with self._lock:
-            self._closed = True
-            self._arrived.notify()
-            for turn in self._turns:
-                turn.decide(is_in=False)
-            self._turns.clear()
+            self._room.close()
+            self._wake()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rollcast.learner.queueing.destination import QueueingDestination
-from rollcast.learner.queueing.turns import Turn
+from rollcast.learner.queueing.room import Turn
 from rollcast.learner.serving.stream import IntakeStream
 from rollcast.services.errors import RollcastError
 from rollcast.services.joining.activity import ActorActivity, ActorFailure

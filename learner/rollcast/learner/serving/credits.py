@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollcast.learner.queueing.destination import Reservations
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.policies.codec import EncodedPolicy
 
@@ -48,72 +47,3 @@ class CreditRule:
     def plays_ahead(self) -> bool:
         """True if an actor may have a second rollout under way."""
         return not self.in_step and self.rounds is None
-
-    def min_policy_version(self, credit: int) -> int:
-        """Returns the oldest policy that may play a rollout which starts on a credit given now; 0 for any.
-
-        Args:
-            credit: The sequence of the last rollout that is credited.
-        """
-        if self.in_step:
-            return credit
-        return self.policy_version() if self.bounded_staleness else 0
-
-
-class StreamCredits:
-    """The credits of one stream. Used by the stream's thread.
-
-    Every actor may always have one rollout under way: that is the `n_actors / batch_size` of the bound on staleness.
-    If the destination has room that was promised to no other actor, it gets a second credit and keeps stepping while
-    the first rollout travels; that room is reserved.
-
-    Invariant: `acknowledged + 1 <= credit <= acknowledged + 2`.
-
-    Attributes:
-        acknowledged: The sequence of the last rollout that was taken.
-        credit: The sequence of the last rollout that the actor may send.
-
-    Args:
-        room: The room in which reservations are made.
-        n_trajectories: The trajectories of the actor's largest rollout.
-        acknowledged: The sequence of the last rollout that an earlier stream of the actor has passed on.
-        plays_ahead: See `CreditRule`.
-    """
-
-    def __init__(self, room: Reservations, n_trajectories: int, *, acknowledged: int, plays_ahead: bool = True) -> None:
-        self._room = room
-        self._n_trajectories = n_trajectories
-        self._plays_ahead = plays_ahead
-        self._has_reservation = False
-        self.acknowledged = acknowledged
-        self.credit = acknowledged + 1
-        self._extend()
-
-    def spend(self) -> int:
-        """Hands the reservation over to the rollout that is passed on now; returns its size, 0 if there is none."""
-        n_reserved = self._n_trajectories if self._has_reservation else 0
-        self._has_reservation = False
-        return n_reserved
-
-    def acknowledge(self, sequence: int) -> None:
-        """Notes that a rollout was taken, and gives the next credit.
-
-        Args:
-            sequence: The rollout's sequence: `acknowledged + 1`.
-        """
-        self.acknowledged = sequence
-        self.credit = max(self.credit, sequence + 1)
-        self._extend()
-
-    def close(self) -> None:
-        """Gives the reservation back, if there is one."""
-        if self._has_reservation:
-            self._room.release(self._n_trajectories)
-            self._has_reservation = False
-
-    def _extend(self) -> None:
-        if not self._plays_ahead or self._has_reservation or self.credit != self.acknowledged + 1:
-            return
-        if self._room.reserve(self._n_trajectories):
-            self._has_reservation = True
-            self.credit += 1

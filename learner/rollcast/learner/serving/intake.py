@@ -38,7 +38,7 @@ class RolloutIntake:
     """The learner's side of `RolloutService`: a `rollcast.services.streams.service.RolloutSink`.
 
     At most a queue's `capacity` trajectories are promised room, those that are queued included, and at most one
-    rollout per actor beyond that; see `credits.StreamCredits`.
+    rollout per actor beyond that; see `stream_state.StreamState`.
 
     Args:
         registry: The actors that have joined.

@@ -10,16 +10,14 @@ from typing import Final, Protocol
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.destination import QueueingDestination, RolloutDestination
-from rollcast.learner.queueing.turns import Turn
-from rollcast.learner.serving.credits import CreditRule, StreamCredits
+from rollcast.learner.queueing.room import Turn
+from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.records import ActorRecord
 from rollcast.learner.serving.registry import ActorRegistry
-from rollcast.learner.serving.rounds import Place
+from rollcast.learner.serving.round_places import Place
+from rollcast.learner.serving.stream_state import StreamState
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
-    DuplicateSequenceError,
-    LimitExceededError,
-    MissingMessageError,
     NotReadyError,
     RollcastError,
 )
@@ -152,24 +150,20 @@ class IntakeStream:
             rollout_shape=parts.rollout_shape.of_envs(record.offer.n_envs),
             activity_interval_s=parts.activity_interval_s(record),
         )
-        self._last_on_stream = 0
         # The actor chooses which substep it sends next, so room is reserved for the largest.
         shape = self.joined.rollout_shape
         self._n_trajectories = max(shape.step_shape(key)[1] for key in shape.spaces)
-        self._credits = StreamCredits(
-            parts.destination,
+        rule = parts.rule
+        self._state = StreamState(
+            f"actor {record.actor_id!r}",
             self._n_trajectories,
             acknowledged=record.acknowledged_sequence,
-            plays_ahead=parts.rule.plays_ahead,
+            plays_ahead=rule.plays_ahead,
+            in_step=rule.in_step,
+            bounded_staleness=rule.bounded_staleness,
+            place=None if rule.rounds is None else rule.rounds.book(self._n_trajectories, recall=cancel),
         )
-        # The actor's places for its next rollout.
-        self._place: Place | None = None
-        if parts.rule.rounds is not None:
-            self._place = parts.rule.rounds.book(self._n_trajectories, recall=cancel)
-        # The oldest policy for the credit that it told its actor of.
-        self._min_policy_version = 0
-        # The policy for the credit that it tells its actor of; None once its subscription knows.
-        self._wanted_version: int | None = None
+        self._give_credit(record.acknowledged_sequence)
         self._awaiting_since: float | None = None
         # since when it passes a rollout on, and reads nothing; None: it reads
         self.held_since: float | None = None
@@ -184,29 +178,17 @@ class IntakeStream:
 
     def progress(self) -> StreamProgress:
         """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
-        credits_now, rule = self._credits, self._parts.rule
-        place = self._place
-        in_round = 0 if place is None or not place.is_held else place.version
-        # A place that was asked for is in no round before it is there.
-        may_play = place is None or not place.is_held or in_round
-        self._min_policy_version = in_round or rule.min_policy_version(credits_now.credit)
-        # The newest policy, whatever it must at least have.
-        self._wanted_version = max(self._min_policy_version, rule.policy_version())
-        return StreamProgress(
-            acknowledged_sequence=credits_now.acknowledged,
-            credit_sequence=credits_now.credit if may_play else credits_now.acknowledged,
-            end_of_training=self._parts.ended.is_set(),
-            min_policy_version=self._min_policy_version,
-        )
+        parts = self._parts
+        return self._state.progress(parts.rule.policy_version(), has_ended=parts.ended.is_set())
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
         """Returns the newest policy, for the answer that is sent now, if the actor lacks it and it is small."""
         policy = self._parts.rule.take_policy(
-            self.joined.actor_id, at_least=self._min_policy_version, holds_version=holds_version
+            self.joined.actor_id, at_least=self._state.min_policy_version, holds_version=holds_version
         )
         if policy is not None:
             # A newer one may be on its way already: it would be sent besides.
-            self._wanted_version = policy.version
+            self._state.wanted_version = policy.version
         return policy
 
     def awaits_message(self, awaits: bool) -> None:
@@ -217,7 +199,7 @@ class IntakeStream:
         """
         now = time.monotonic()
         self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
-        wanted, self._wanted_version = self._wanted_version, None
+        wanted, self._state.wanted_version = self._state.wanted_version, None
         if wanted is not None:
             self._parts.rule.want_policy(self.joined.actor_id, wanted)
 
@@ -236,11 +218,20 @@ class IntakeStream:
             LimitExceededError: The actor had no credit for it.
             NotReadyError: The learner is stopping, or the disk takes nothing more for its log.
         """
-        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+        if not self._state.order.receive(rollout.sequence):
+            self._parts.counts.add_duplicate()
+            return self.progress()
+        if self._parts.ended.is_set():
             return self.progress()
         self._parts.rule.pause_policies(self.joined.actor_id)
-        if self._acknowledge(rollout, is_in=self._pass_on(rollout, is_active)):
-            self._ask_for_places()
+        if not self._pass_on(rollout, is_active):
+            self._check_ended(rollout)
+            return self.progress()
+        self._give_credit(rollout.sequence)
+        rounds, place = self._parts.rule.rounds, self._state.place
+        if rounds is not None and place is not None and not place.is_held:
+            # The actor has used the places that it had.
+            self._state.place = rounds.ask(self._n_trajectories)
         return self.progress()
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
@@ -249,7 +240,7 @@ class IntakeStream:
         Args:
             is_active: Called now and then during the wait; the wait ends once it returns False.
         """
-        rounds, place, ended = self._parts.rule.rounds, self._place, self._parts.ended
+        rounds, place, ended = self._parts.rule.rounds, self._state.place, self._parts.ended
         if rounds is not None and place is not None and not place.version:
             rounds.wait(place, is_active=lambda: is_active() and not ended.is_set())
         return self.progress()
@@ -269,14 +260,17 @@ class IntakeStream:
         Raises:
             RollcastError: See `accept`.
         """
-        if not self._is_next(rollout.sequence) or self._parts.ended.is_set():
+        if not self._state.order.receive(rollout.sequence):
+            self._parts.counts.add_duplicate()
+            return None
+        if self._parts.ended.is_set():
             return None
         self._parts.rule.pause_policies(self.joined.actor_id)
         # Held for a moment at most: this stream was not opened before that of the same actor had let go of it.
         self._record.accepting.acquire()
         turn = None
         if self._parts.registry.is_current(self._record, self._cancel):
-            turn = queue.offer(rollout, decided=decided, n_reserved=self._credits.spend())
+            turn = queue.offer(rollout, decided=decided, n_reserved=self._state.spend())
         if turn is None or turn.is_in is not None:
             self.finish(rollout, is_in=turn is not None and bool(turn.is_in))
             return None
@@ -295,7 +289,10 @@ class IntakeStream:
         if is_in:
             self._parts.registry.accepted(self._record, rollout)
         self._record.accepting.release()
-        self._acknowledge(rollout, is_in=is_in)
+        if is_in:
+            self._give_credit(rollout.sequence)
+        else:
+            self._check_ended(rollout)
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         """Notes how the actor says that it spends its time. That is no progress."""
@@ -322,9 +319,11 @@ class IntakeStream:
         Args:
             clean: True if the actor said goodbye, False if its connection broke.
         """
-        self._credits.close()
-        if self._parts.rule.rounds is not None and self._place is not None:
-            self._parts.rule.rounds.give_back(self._place)
+        n_reserved, rounds, place = self._state.spend(), self._parts.rule.rounds, self._state.place
+        if n_reserved:
+            self._parts.destination.release(n_reserved)
+        if rounds is not None and place is not None:
+            rounds.give_back(place)
         is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
         if self._disconnect is not None:
             self._disconnect()
@@ -337,47 +336,18 @@ class IntakeStream:
         since = self._awaiting_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def _ask_for_places(self) -> None:
-        """Asks for places for the next rollout, if the actor has used those that it had."""
-        rounds = self._parts.rule.rounds
-        if rounds is not None and self._place is not None and not self._place.is_held:
-            self._place = rounds.ask(self._n_trajectories)
+    def _give_credit(self, sequence: int) -> None:
+        """Gives the credits of an actor whose rollouts up to a sequence were taken."""
+        if self._state.acknowledge(sequence) and self._parts.destination.reserve(self._n_trajectories):
+            self._state.reserved()
 
-    def _acknowledge(self, rollout: Rollout, *, is_in: bool) -> bool:
-        """Gives the credit for a rollout that was taken; returns False for one that came after the end of training."""
-        if is_in:
-            self._last_on_stream = rollout.sequence
-            self._credits.acknowledge(rollout.sequence)
-        elif not self._parts.ended.is_set():
+    def _check_ended(self, rollout: Rollout) -> None:
+        """Raises an error for a rollout that was not taken, unless training has ended."""
+        if not self._parts.ended.is_set():
             raise NotReadyError(
                 f"rollout {rollout.sequence} of actor {self.joined.actor_id!r} was not taken: the learner is stopping, "
                 "or the stream broke while it waited for room; join again with backoff and send it again"
             )
-        return is_in
-
-    def _is_next(self, sequence: int) -> bool:
-        """Returns True for the next rollout, False for a duplicate, which it counts; raises for any other."""
-        acknowledged, credit = self._credits.acknowledged, self._credits.credit
-        if sequence <= self._last_on_stream:
-            raise DuplicateSequenceError(
-                f"actor {self.joined.actor_id!r} sent rollout {sequence} after {self._last_on_stream} on one stream; "
-                "expected each rollout once on a stream, in order; join again"
-            )
-        if sequence <= acknowledged:
-            self._last_on_stream = sequence
-            self._parts.counts.add_duplicate()
-            return False
-        if sequence > credit:
-            raise LimitExceededError(
-                f"actor {self.joined.actor_id!r} sent rollout {sequence} but was credited up to {credit}: wait for "
-                "credit"
-            )
-        if sequence != acknowledged + 1:
-            raise MissingMessageError(
-                f"actor {self.joined.actor_id!r} sent rollout {sequence} after {acknowledged}: those between are "
-                "missing; join again and send every rollout that is not acknowledged, in order"
-            )
-        return True
 
     def _pass_on(self, rollout: Rollout, is_active: Callable[[], bool]) -> bool:
         registry, durable = self._parts.registry, self._parts.durable
@@ -386,12 +356,12 @@ class IntakeStream:
                 return False
             if durable is not None and not durable.write(rollout, self._record, self._encoder, is_active=is_active):
                 return False
-            if not self._parts.destination.put(rollout, is_active=is_active, n_reserved=self._credits.spend()):
+            if not self._parts.destination.put(rollout, is_active=is_active, n_reserved=self._state.spend()):
                 if durable is not None:
                     durable.discard(rollout)
                 return False
             registry.accepted(self._record, rollout)
-            place, rounds = self._place, self._parts.rule.rounds
+            place, rounds = self._state.place, self._parts.rule.rounds
             if rounds is not None and place is not None:
                 rounds.played(place, rollout.policy_version)
                 if place.is_late:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
-from rollcast.services.errors import DuplicateSequenceError, LimitExceededError, NotReadyError, RollcastError
+from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError
 from rollcast.services.joining.join import Relay
 from rollcast.services.limits.bytes_in_flight import StreamBytes
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.streams.receiver import RolloutReceiver, RolloutStream
+from rollcast.services.streams.stream_order import StreamOrder
 
 # The learner's answer to an actor's stream: how far it is, or the error that has ended it.
 Answer: TypeAlias = StreamProgress | RollcastError
@@ -127,10 +128,9 @@ class ActorStream:
         self._held: deque[tuple[int, _Memory]] = deque()
         # The memory of a rollout that has come in part, between two of its messages.
         self._half_sent: _Memory | None = None
-        # The last rollout that may come.
-        self._credit = 0
-        # Used by the thread that reads only: the last rollout that has come, and that memory while a message is read.
-        self._last_sequence = 0
+        # Which rollout may come; the thread that reads asks it without the lock.
+        self._order = StreamOrder(who)
+        # Used by the thread that reads only: that memory while a message is read.
         self._receiver: RolloutReceiver | None = None
         self._memory: _Memory | None = None
 
@@ -181,7 +181,9 @@ class ActorStream:
         progress = None if isinstance(answer, RollcastError) else answer
         with self._lock:
             if progress is not None:
-                self._credit = max(self._credit, progress.credit_sequence)
+                order = self._order
+                order.acknowledged = max(order.acknowledged, progress.acknowledged_sequence)
+                order.credit = max(order.credit, progress.credit_sequence)
             while progress is not None and self._held and self._held[0][0] <= progress.acknowledged_sequence:
                 self._held.popleft()[1].give_back()
             # An actor that was given no credit has nothing to send.
@@ -258,19 +260,11 @@ class ActorStream:
 
     def _check_order(self, sequence: int, stream: BundledStream) -> None:
         """Refuses a rollout that came before, or for which the actor has no credit: it is not even kept."""
-        last, self._last_sequence = self._last_sequence, max(sequence, self._last_sequence)
-        if sequence <= last:
-            raise DuplicateSequenceError(
-                f"{self.who} sent rollout {sequence} after {last} on one stream; expected each rollout once on a "
-                "stream, in order; join again"
-            )
-        if sequence > self._credit:
-            error = LimitExceededError(
-                f"{self.who} sent rollout {sequence} and was credited up to {self._credit}; expected no more than "
-                "that; wait for credit"
-            )
+        try:
+            self._order.receive(sequence)
+        except LimitExceededError as error:
             stream.rejected(error)
-            raise error
+            raise
 
     def _hold(self, n_bytes: int, /, *, completes: bool) -> None:
         if self._memory is None:

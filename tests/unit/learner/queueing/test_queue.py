@@ -98,7 +98,7 @@ def wait_in_thread(queue: RolloutQueue, enough: int) -> tuple[threading.Thread, 
     taken: list[RolloutSlice | None] = []
     thread = threading.Thread(target=lambda: taken.append(queue.get(9, 20, enough=enough)))
     thread.start()
-    wait_until(lambda: queue._n_awaited == enough, "the consumer to wait")
+    wait_until(lambda: queue._room.n_awaited == enough, "the consumer to wait")
     return thread, taken
 
 

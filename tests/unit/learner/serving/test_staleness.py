@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rollcast.learner.queueing.queue import RolloutQueue, queue_capacity
+from rollcast.learner.queueing.room import Turn
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
 from rollcast.services.columns.shape import RolloutShape
-from rollcast.services.errors import NotReadyError
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
@@ -38,7 +38,7 @@ class SteppedQueue(RolloutQueue):
                 somebody_is_blocked = self.play_round()
             finally:
                 self._lock.acquire()
-            if somebody_is_blocked and self._rollouts:
+            if somebody_is_blocked and self._room.size:
                 return
         raise AssertionError("the learner waits, the actors wait, and nobody goes on")
 
@@ -65,6 +65,33 @@ class Learner:
         self.version += 1
 
 
+class OnTheirWay:
+    """Rollouts that were sent, and are delivered in that order, as far as there is room."""
+
+    def __init__(self, queue: RolloutQueue) -> None:
+        self._queue = queue
+        self._sent: list[tuple[IntakeStream, Rollout]] = []
+        # that of the first of them, which waits for room
+        self._turn: Turn | None = None
+
+    def add(self, stream: IntakeStream, rollout: Rollout) -> None:
+        self._sent.append((stream, rollout))
+
+    def deliver(self) -> bool:
+        """Delivers them; returns whether one is blocked."""
+        while self._sent:
+            stream, rollout = self._sent[0]
+            if self._turn is None:
+                self._turn = stream.offer(rollout, self._queue, lambda: None)
+            if self._turn is not None:
+                if self._turn.is_in is None:
+                    return True
+                stream.finish(rollout, is_in=self._turn.is_in)
+            self._turn = None
+            self._sent.pop(0)
+        return False
+
+
 class Actor:
     """An actor that plays a rollout a round, as fast as its credit lets it."""
 
@@ -83,10 +110,10 @@ class Actor:
         self._playing: Rollout | None = None
         self._next_sequence = 1
 
-    def finish(self, on_their_way: list[tuple[IntakeStream, Rollout]]) -> None:
+    def finish(self, on_their_way: OnTheirWay) -> None:
         """The rollout that was played goes on its way."""
         if self._playing is not None:
-            on_their_way.append((self._stream, self._playing))
+            on_their_way.add(self._stream, self._playing)
             self._playing = None
 
     def start(self) -> None:
@@ -99,17 +126,6 @@ class Actor:
                 policy_version=self._learner.version,
             )
             self._next_sequence += 1
-
-
-def deliver(on_their_way: list[tuple[IntakeStream, Rollout]]) -> None:
-    """Delivers rollouts in the order in which they were sent, as far as there is room."""
-    while on_their_way:
-        stream, rollout = on_their_way[0]
-        try:
-            stream.accept(rollout, is_active=lambda: False)
-        except NotReadyError:
-            return
-        on_their_way.pop(0)
 
 
 def bound(capacity: int, batch_size: int, n_actors: int, n_envs: int) -> int:
@@ -144,7 +160,7 @@ def test_rollout_is_at_most_so_many_updates_old(
         policy=PolicySpec(),
     )
     actors = [Actor(index, intake, learner, n_envs) for index in range(n_actors)]
-    on_their_way: list[tuple[IntakeStream, Rollout]] = []
+    on_their_way = OnTheirWay(learner.queue)
 
     def play_round() -> bool:
         """Lets every actor play a rollout, if it may; returns whether one is blocked."""
@@ -152,8 +168,7 @@ def test_rollout_is_at_most_so_many_updates_old(
             actor.start()
         for actor in rng.sample(actors, n_actors):
             actor.finish(on_their_way)
-        deliver(on_their_way)
-        return bool(on_their_way)
+        return on_their_way.deliver()
 
     learner.queue.play_round = play_round
     for update in range(40):

@@ -1,90 +1,90 @@
+"""The state of an actor's stream: which rollouts may come, on which credit, and with which policy."""
+
 import pytest
 
-from rollcast.learner.serving.credits import CreditRule, StreamCredits
+from rollcast.learner.serving.round_places import Place
+from rollcast.learner.serving.stream_state import StreamState
 
 N_TRAJECTORIES = 3
 
 
-class CountedRoom:
-    """Room for a number of trajectories."""
-
-    def __init__(self, capacity: int) -> None:
-        self.free = capacity
-
-    def reserve(self, n_trajectories: int) -> bool:
-        if n_trajectories > self.free:
-            return False
-        self.free -= n_trajectories
-        return True
-
-    def release(self, n_trajectories: int) -> None:
-        self.free += n_trajectories
+def opened(*, room: bool, acknowledged: int = 0, **options: object) -> StreamState:
+    """A stream that was just opened, to a destination with room or without."""
+    state = StreamState("actor 'a'", N_TRAJECTORIES, acknowledged=acknowledged, **options)
+    take(state, acknowledged, room=room)
+    return state
 
 
-def make_credits(room: CountedRoom, *, acknowledged: int = 0, in_step: bool = False) -> StreamCredits:
-    return StreamCredits(room, N_TRAJECTORIES, acknowledged=acknowledged, plays_ahead=not in_step)
+def take(state: StreamState, sequence: int, *, room: bool) -> None:
+    if state.acknowledge(sequence) and room:
+        state.reserved()
+
+
+def credit(state: StreamState) -> int:
+    return state.progress(0, has_ended=False).credit_sequence
 
 
 def test_second_credit_reserves_room():
-    room = CountedRoom(4)
-    assert make_credits(room).credit == 2
-    assert room.free == 1
+    state = opened(room=True)
+    assert credit(state) == 2
+    assert state.spend() == N_TRAJECTORIES
 
 
 def test_full_destination_gives_one_credit():
-    room = CountedRoom(2)
-    credits_now = make_credits(room, acknowledged=40)
-    assert (credits_now.acknowledged, credits_now.credit, room.free) == (40, 41, 2)
+    state = opened(room=False, acknowledged=40)
+    progress = state.progress(0, has_ended=False)
+    assert (progress.acknowledged_sequence, progress.credit_sequence, state.spend()) == (40, 41, 0)
 
 
 def test_credit_stays_one_or_two_ahead_whatever_room_there_is():
-    room = CountedRoom(3)
-    credits_now = make_credits(room)
-    for sequence, given_back in ((1, 0), (2, 3), (3, 0), (4, 3), (5, 3)):
-        n_reserved = credits_now.spend()
-        credits_now.acknowledge(sequence)
-        assert credits_now.acknowledged == sequence
-        assert 1 <= credits_now.credit - sequence <= 2
-        room.free += given_back if n_reserved else 0
+    state = opened(room=True)
+    for sequence, room in ((1, False), (2, True), (3, False), (4, True), (5, True)):
+        state.spend()
+        take(state, sequence, room=room)
+        assert 1 <= credit(state) - sequence <= 2
 
 
 def test_reservation_is_spent_once():
-    credits_now = make_credits(CountedRoom(3))
-    assert [credits_now.spend(), credits_now.spend()] == [N_TRAJECTORIES, 0]
+    state = opened(room=True)
+    assert [state.spend(), state.spend()] == [N_TRAJECTORIES, 0]
 
 
 def test_credit_is_not_taken_back_when_the_reservation_is_spent():
-    room = CountedRoom(3)
-    credits_now = make_credits(room)
-    credits_now.spend()
-    credits_now.acknowledge(1)
-    assert (credits_now.credit, room.free) == (2, 0), "nothing is free for a third"
+    state = opened(room=True)
+    state.spend()
+    take(state, 1, room=False)
+    assert credit(state) == 2, "nothing is free for a third"
 
 
-def test_close_gives_the_reservation_back_once():
-    room = CountedRoom(3)
-    credits_now = make_credits(room)
-    credits_now.close()
-    credits_now.close()
-    assert room.free == 3
+def test_a_stream_with_a_reservation_asks_for_no_other():
+    state = opened(room=True)
+    assert not state.acknowledge(1)
 
 
-def test_actors_in_step_have_one_credit_and_reserve_nothing():
-    room = CountedRoom(9)
-    credits_now = make_credits(room, in_step=True)
-    assert credits_now.credit == 1
-    credits_now.acknowledge(1)
-    assert (credits_now.credit, room.free) == (2, 9)
+def test_actors_that_do_not_play_ahead_have_one_credit_and_reserve_nothing():
+    state = opened(room=True, plays_ahead=False)
+    assert credit(state) == 1
+    take(state, 1, room=True)
+    assert (credit(state), state.spend()) == (2, 0)
 
 
 @pytest.mark.parametrize(
-    ("rule", "expected"),
+    ("options", "expected"),
     [
-        (CreditRule(), 0),
-        (CreditRule(policy_version=lambda: 7), 0),
-        (CreditRule(policy_version=lambda: 7, bounded_staleness=True), 7),
-        (CreditRule(policy_version=lambda: 7, bounded_staleness=True, in_step=True), 3),
+        ({}, 0),
+        ({"bounded_staleness": True}, 7),
+        ({"bounded_staleness": True, "in_step": True, "plays_ahead": False}, 3),
     ],
 )
-def test_rule_says_which_policy_may_play_the_next_rollout(rule: CreditRule, expected: int):
-    assert rule.min_policy_version(3) == expected
+def test_progress_says_which_policy_may_play_the_next_rollout(options: dict[str, bool], expected: int):
+    state = opened(room=False, acknowledged=2, **options)
+    assert state.progress(7, has_ended=False).min_policy_version == state.min_policy_version == expected
+    assert state.wanted_version == 7
+
+
+def test_a_place_says_which_policy_plays_and_without_one_there_is_no_credit():
+    place = Place(N_TRAJECTORIES, 0.0, version=9)
+    state = opened(room=False, plays_ahead=False, place=place)
+    assert (credit(state), state.min_policy_version, state.wanted_version) == (1, 9, 9)
+    state.place = Place(N_TRAJECTORIES, 0.0)
+    assert (credit(state), state.min_policy_version) == (0, 0), "it is asked for, and not there"
