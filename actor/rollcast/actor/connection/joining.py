@@ -1,13 +1,13 @@
 """Joins a learner, and joins it again after the connection was lost."""
 
 import dataclasses
-import itertools
 import logging
+import math
 import time
 from collections.abc import Callable
 
 from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.reconnects import Patience, Reconnects, may_be_mended_elsewhere
+from rollcast.actor.connection.join_attempts import JoinAttempts
 from rollcast.services.address import split_addresses
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
@@ -37,8 +37,7 @@ class Joining:
 
     Args:
         address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, with commas between:
-            relays, and the learner itself. At each attempt they are tried in their order; one that answers, but is not
-            ready, is waited for before the next is tried, a minute at most, or half of the timeout.
+            relays, and the learner itself; see `JoinAttempts`.
         offer: The actor's first offer.
         security: Certificates and token; their files are read again at every attempt.
         ending: Ends every wait.
@@ -46,14 +45,11 @@ class Joining:
 
     def __init__(self, address: str, offer: JoinOffer, *, security: ClientSecurity, ending: Ending) -> None:
         self._address = address
-        self._addresses = split_addresses(address)
+        self._attempts = JoinAttempts(split_addresses(address))
         self._first_offer = offer
         self._security = security
         self._ending = ending
         self._agreement: JoinAgreement | None = None
-        # The learner that took this actor, if it was sent there; else empty.
-        self._home = ""
-        self._patience = Patience()
 
     @property
     def agreement(self) -> JoinAgreement:
@@ -86,7 +82,7 @@ class Joining:
         Args:
             acknowledged_sequence: The last rollout that was acknowledged; 0: none.
             timeout_s: How long to try, in seconds.
-            on_attempt: Called before each attempt.
+            on_attempt: Called before each attempt at all addresses.
 
         Returns:
             A client of the learner, which the caller closes; None if the connection ended meanwhile.
@@ -96,39 +92,25 @@ class Joining:
             ProtocolMismatchError: If the learner came back with another plan.
             RollcastError: If the learner refused, and trying again will not help.
         """
-        deadline = time.monotonic() + timeout_s
-        reconnects = Reconnects()
-        for attempt in itertools.count(1):
-            if self._ending.is_set():
-                return None
-            on_attempt()
+        attempts, delay_s = self._attempts, math.inf
+        attempts.begin(time.monotonic(), timeout_s)
+        while not self._ending.is_set():
+            if delay_s:
+                on_attempt()
+            address = attempts.address
             try:
-                return self._join_any(acknowledged_sequence, timeout_s / 2)
+                client = self._join_at(address, acknowledged_sequence)
             except RollcastError as error:
-                delay_s = reconnects.delay_after(error)
-                if time.monotonic() + delay_s > deadline:
-                    raise LearnerUnreachableError(
-                        f"no learner at {self._address} for {timeout_s:.0f} s ({attempt} attempts): {error}"
-                    ) from error
-                if attempt in _LOGGED_ATTEMPTS:
+                delay_s = attempts.failed(error, time.monotonic())
+                if not delay_s:
+                    logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
+                elif attempts.n_rounds in _LOGGED_ATTEMPTS:
                     logger.warning("waiting for the learner at %s: %s", self._address, error)
-                self._ending.wait(delay_s)
-        raise AssertionError("counting never ends")
-
-    def _join_any(self, acknowledged_sequence: int, patience_s: float) -> LearnerClient:
-        """Joins at the first address that takes the actor in; raises the error of the last one that it has tried."""
-        # A learner that is back may be elsewhere: the first ones know where.
-        *others, last = (self._home, *self._addresses) if self._home else self._addresses
-        for address in others:
-            try:
-                return self._join_at(address, acknowledged_sequence)
-            except RollcastError as error:
-                if self._ending.is_set() or not may_be_mended_elsewhere(error):
-                    raise
-                if self._patience.waits_for(address, error, longest_s=patience_s):
-                    raise
-                logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
-        return self._join_at(last, acknowledged_sequence)
+            else:
+                attempts.reached()
+                return client
+            self._ending.wait(delay_s)
+        return None
 
     def _join_at(self, address: str, acknowledged_sequence: int) -> LearnerClient:
         """Joins the learner at an address, or the one of its run that it sends this actor to."""
@@ -140,7 +122,7 @@ class Joining:
         try:
             client, _ = self._ask(elsewhere, offer)
         except LearnerUnreachableError as error:
-            if self._home:
+            if self._attempts.home:
                 # The learner that had this actor knows which rollouts it has: to go elsewhere could bring one to both.
                 raise
             logger.warning(
@@ -152,7 +134,7 @@ class Joining:
             )
             return self._ask(address, offer)[0]
         logger.info("the learner at %s has sent this actor to %s", address, elsewhere)
-        self._home = elsewhere
+        self._attempts.home = elsewhere
         return client
 
     def _ask(self, address: str, offer: JoinOffer) -> tuple[LearnerClient, str]:
@@ -186,7 +168,6 @@ class Joining:
                 "observations in the same order, as before; start this actor again to follow the learner"
             )
         self._agreement = agreement
-        self._patience.forget()
 
     def _plan(self, agreement: JoinAgreement) -> tuple[object, ...]:
         order = leaf_order(agreement.spaces or self._first_offer.spaces)

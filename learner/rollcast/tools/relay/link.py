@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcast.actor.connection.ending import Ending
-from rollcast.actor.connection.reconnects import Patience, Reconnects
+from rollcast.actor.connection.join_attempts import JoinAttempts
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import (
     ConfigurationError,
-    LearnerUnreachableError,
     NotReadyError,
     RefusedError,
     RollcastError,
@@ -77,10 +76,12 @@ class LearnerLink:
         self._relay = relay
         self._security = security
         self._wait_s = wait_s
-        self._timeout_s = connect_timeout_s
+        self._connect_timeout_s = connect_timeout_s
         self._reconnect_timeout_s = reconnect_timeout_s
         self._follower = follower
         self._ending = Ending(stop)
+        # whether there has ever been a learner; of the thread that keeps the connection
+        self._was_open = False
         self._lock = threading.Lock()  # guards the five below
         # The relays that wait for this one to have a learner, the last to ask at the end.
         self._waiting: dict[Relay, None] = {}
@@ -198,33 +199,29 @@ class LearnerLink:
             raise
 
     def _connect_again_and_again(self) -> None:
-        reconnects, patience = Reconnects(), Patience()
-        lost_at = time.monotonic()
+        # A relay that is refused at one address, because it would form a loop, may find a learner at another.
+        attempts = JoinAttempts(self._addresses, moves_on=lambda _error: True)
+        attempts.begin(time.monotonic(), self._connect_timeout_s)
         while not self._ending.is_set():
-            for address in self._addresses:
-                started = time.monotonic()
-                try:
-                    has_opened = self._run(address)
-                    error: RollcastError = NotReadyError("the learner closed the relay's stream")
-                except RollcastError as caught:
-                    error, has_opened = caught, self.is_open
-                with self._lock:
-                    self._open = None
-                    # Without its advice: that of this relay follows.
-                    self._reason = str(error).partition(";")[0]
-                if self._ending.is_set():
-                    return
-                if has_opened:
-                    patience.forget()
-                    lost_at, self._timeout_s = time.monotonic(), self._reconnect_timeout_s
-                    logger.warning("lost the learner at %s: %s; reconnecting", address, error)
-                if has_opened or patience.waits_for(address, error, longest_s=self._timeout_s / 2):
-                    break
-            delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - started if has_opened else 0.0)
-            if time.monotonic() + delay_s > lost_at + self._timeout_s:
-                raise LearnerUnreachableError(
-                    f"no learner at {', '.join(self._addresses)} for {self._timeout_s:.0f} s: {error}"
-                ) from error
+            address, started = attempts.address, time.monotonic()
+            try:
+                has_opened = self._run(address)
+                error: RollcastError = NotReadyError("the learner closed the relay's stream")
+            except RollcastError as caught:
+                error, has_opened = caught, self.is_open
+            with self._lock:
+                self._open = None
+                # Without its advice: that of this relay follows.
+                self._reason = str(error).partition(";")[0]
+            if self._ending.is_set():
+                return
+            now = time.monotonic()
+            if has_opened:
+                self._was_open = True
+                logger.warning("lost the learner at %s: %s; reconnecting", address, error)
+                delay_s = attempts.lost(error, now, lasted_s=now - started, timeout_s=self._reconnect_timeout_s)
+            else:
+                delay_s = attempts.failed(error, now)
             self._ending.wait(delay_s)
 
     def _run(self, address: str) -> bool:
@@ -232,7 +229,7 @@ class LearnerLink:
         try:
             client = RelayClient(address, security=self._security)
         except ConfigurationError as error:
-            if self._timeout_s is not self._reconnect_timeout_s:
+            if not self._was_open:
                 raise
             # The files were right at the first connection: somebody is replacing them now.
             raise NotReadyError(str(error)) from error

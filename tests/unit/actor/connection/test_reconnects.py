@@ -1,6 +1,6 @@
 import pytest
 
-from rollcast.actor.connection.reconnects import Patience, Reconnects
+from rollcast.actor.connection.reconnects import Reconnects
 from rollcast.services.errors import (
     InvalidRolloutError,
     LearnerUnreachableError,
@@ -50,24 +50,3 @@ def test_retries_after_damage_five_times_in_a_row(error):
     for _ in range(20):
         reconnects.delay_after(error)
         reconnects.progressed()
-
-
-class TestPatience:
-    def test_an_address_that_is_not_ready_is_waited_for_so_long(self):
-        now = [100.0]
-        patience = Patience(lambda: now[0])
-        assert patience.waits_for("relay", NotReadyError("its learner starts again"))
-        now[0] += 59
-        assert patience.waits_for("relay", NotReadyError("its learner starts again"))
-        assert not patience.waits_for("relay", NotReadyError("its learner starts again"), longest_s=30.0)
-        assert patience.waits_for("other", NotReadyError("its learner starts again"))
-        now[0] += 1
-        assert not patience.waits_for("relay", NotReadyError("its learner starts again"))
-        patience.forget()
-        assert patience.waits_for("relay", NotReadyError("its learner starts again"))
-
-    @pytest.mark.parametrize("error", [LearnerUnreachableError("x"), ThrottledError("x"), LimitExceededError("x")])
-    def test_one_that_cannot_be_used_at_all_is_not(self, error):
-        patience = Patience()
-        assert patience.waits_for("relay", NotReadyError("it stops"))
-        assert not patience.waits_for("relay", error)

@@ -1,0 +1,128 @@
+"""Decides whom an actor or a relay asks next for a learner, and when: a state machine without threads and clocks."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rollcast.actor.connection.reconnects import Reconnects, may_be_mended_elsewhere
+from rollcast.services.errors import LearnerUnreachableError, NotReadyError, RollcastError
+
+# A learner that starts again is back within this time, with its checkpoint and its relays' connections.
+_PATIENCE_S: Final = 60.0
+
+
+class JoinAttempts:
+    """The attempts to reach a learner by one of several addresses. Used by one thread.
+
+    In each round the addresses are tried in their order. One that answers, but is not ready, ends the round, so that it
+    is tried again after a delay: for a minute at most, or half of the timeout. A relay whose learner starts again
+    answers so. If its actors went on at once, all would be connected to the learner directly when that is back a moment
+    before its relays are.
+
+    All times are monotonic, in seconds.
+
+    Attributes:
+        home: The address that is tried before the others; empty: none.
+        n_rounds: The rounds that have ended since `begin`, or since a learner was lost.
+
+    Args:
+        addresses: The addresses, at least one.
+        moves_on: Returns whether the next address may help after an error.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], *, moves_on: Callable[[RollcastError], bool] = may_be_mended_elsewhere
+    ) -> None:
+        self.home = ""
+        self.n_rounds = 0
+        self._addresses = tuple(addresses)
+        self._moves_on = moves_on
+        self._next = 0
+        # Since when an address has answered that it is not ready.
+        self._not_ready_since: dict[str, float] = {}
+        self._reconnects = Reconnects()
+        self._timeout_s = self._ends_at = 0.0
+
+    @property
+    def address(self) -> str:
+        """The address to try now."""
+        return self._tried()[self._next]
+
+    def begin(self, now: float, timeout_s: float) -> None:
+        """Begins to look for a learner.
+
+        Args:
+            now: The time.
+            timeout_s: How long to look.
+        """
+        self._reconnects = Reconnects()
+        self._look(now, timeout_s)
+
+    def failed(self, error: RollcastError, now: float) -> float:
+        """Notes that no learner was reached at the address.
+
+        Args:
+            error: The reason.
+            now: The time.
+
+        Returns:
+            How long to wait before the next attempt; 0: none, the next address of this round comes at once.
+
+        Raises:
+            LearnerUnreachableError: The time is over.
+            RollcastError: `error` itself, if another attempt will not help.
+        """
+        tried = self._tried()
+        is_last = self._next == len(tried) - 1
+        if not is_last and self._moves_on(error) and not self._is_waited_for(tried[self._next], error, now):
+            self._next += 1
+            return 0.0
+        return self._end_round(error, now, lasted_s=0.0)
+
+    def reached(self) -> None:
+        """Notes that a learner was reached: the next wait for an address is the first again."""
+        self._not_ready_since.clear()
+        self._next = 0
+
+    def lost(self, error: RollcastError, now: float, *, lasted_s: float, timeout_s: float) -> float:
+        """Notes that a learner that was reached is lost, and begins to look for it.
+
+        Args:
+            error: The reason.
+            now: The time.
+            lasted_s: How long the connection had lasted. After a long one, delays are short again.
+            timeout_s: How long to look.
+
+        Returns:
+            How long to wait before the next attempt.
+
+        Raises:
+            RollcastError: See `failed`.
+        """
+        self.reached()
+        self._look(now, timeout_s)
+        return self._end_round(error, now, lasted_s=lasted_s)
+
+    def _tried(self) -> tuple[str, ...]:
+        return (self.home, *self._addresses) if self.home else self._addresses
+
+    def _look(self, now: float, timeout_s: float) -> None:
+        self._next = self.n_rounds = 0
+        self._timeout_s, self._ends_at = timeout_s, now + timeout_s
+
+    def _is_waited_for(self, address: str, error: RollcastError, now: float) -> bool:
+        """Returns whether to try an address again rather than the next one."""
+        if not isinstance(error, NotReadyError):
+            self._not_ready_since.pop(address, None)
+            return False
+        return now - self._not_ready_since.setdefault(address, now) < min(self._timeout_s / 2, _PATIENCE_S)
+
+    def _end_round(self, error: RollcastError, now: float, *, lasted_s: float) -> float:
+        self._next = 0
+        self.n_rounds += 1
+        delay_s = self._reconnects.delay_after(error, lasted_s=lasted_s)
+        if now + delay_s > self._ends_at:
+            raise LearnerUnreachableError(
+                f"no learner at {', '.join(self._addresses)} for {self._timeout_s:.0f} s ({self.n_rounds} attempts): "
+                f"{error}"
+            ) from error
+        return delay_s
