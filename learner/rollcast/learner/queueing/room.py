@@ -53,7 +53,7 @@ class Room:
 
     Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
     capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
-    reservation for which the consumer waits, or that is larger than the queue, may exceed it by less than its own size.
+    reservation for which the consumer waits, or that is larger than the queue, may exceed it by its own size at most.
     Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
     room to promises; what it still waits for is promised to nobody, because other rollouts may fill it first.
 
