@@ -1,5 +1,7 @@
 """Whom an actor asks to join next, and when."""
 
+from typing import ClassVar
+
 import pytest
 
 from rollcast.actor.connection.join_attempts import JoinAttempts
@@ -11,6 +13,7 @@ from rollcast.services.errors import (
     SpacesMismatchError,
     ThrottledError,
 )
+from tests.simulation.walk import walk
 
 NOT_READY = NotReadyError("its learner starts again")
 
@@ -86,3 +89,79 @@ def test_a_learner_that_was_lost_is_looked_for_from_then_on():
     assert attempts.failed(NOT_READY, 902.0) > 0.0
     with pytest.raises(LearnerUnreachableError, match="for 5 s"):
         attempts.failed(NOT_READY, 905.0)
+
+
+class Search:
+    """An actor that looks for a learner by three addresses; the answers and the clock are events."""
+
+    ADDRESSES = ("home", "relay", "learner")
+    ERRORS: ClassVar = {
+        "not ready": NOT_READY,
+        "unreachable": LearnerUnreachableError("x"),
+        "busy": ThrottledError("x"),
+    }
+
+    def __init__(self) -> None:
+        self.now, self.timeout_s, self.has_given_up = 100.0, 300.0, False
+        self.attempts = JoinAttempts(self.ADDRESSES[1:])
+        self.attempts.home = "home"
+        self.attempts.begin(self.now, self.timeout_s)
+        self.ends_at = self.now + self.timeout_s
+        # the addresses of this round, and since when each has answered that it is not ready
+        self.tried: list[str] = []
+        self.since: dict[str, float] = {}
+
+    def events(self) -> list[str]:
+        return [] if self.has_given_up else [*self.ERRORS, "reached and lost", "40 s go by", "5 minutes go by"]
+
+    def happen(self, event: str) -> None:
+        address, attempts = self.attempts.address, self.attempts
+        assert address == self.ADDRESSES[len(self.tried)], "the addresses are tried in their order"
+        try:
+            if event == "40 s go by":
+                self.now += 40.0
+                return
+            if event == "5 minutes go by":
+                self.now += 300.0
+                return
+            if event == "reached and lost":
+                attempts.reached()
+                delay_s = attempts.lost(NOT_READY, self.now, lasted_s=11.0, timeout_s=self.timeout_s)
+                self.ends_at = self.now + self.timeout_s
+                self.since.clear()
+                assert 0.0 < delay_s <= 0.1, "it looks for it at once"
+                self.tried.clear()
+            else:
+                self.fail(address, self.ERRORS[event])
+        except LearnerUnreachableError:
+            self.has_given_up = True
+            assert self.now + 5.0 > self.ends_at, "it gives up too soon"
+
+    def fail(self, address: str, error: RollcastError) -> None:
+        is_patient = isinstance(error, NotReadyError) and self.now - self.since.get(address, self.now) < 60.0
+        if isinstance(error, NotReadyError):
+            self.since.setdefault(address, self.now)
+        else:
+            self.since.pop(address, None)
+        delay_s = self.attempts.failed(error, self.now)
+        if delay_s:
+            assert is_patient or address == "learner", "there is another address"
+            assert self.now + delay_s <= self.ends_at, "it goes on for too long"
+            assert delay_s <= 5.0
+            self.now += delay_s
+            self.tried.clear()
+        else:
+            assert not is_patient, "it is not waited for"
+            self.tried.append(address)
+
+    def settle(self) -> None:
+        """Nobody is there: each address is tried, and it gives up in time."""
+        for _ in range(500):
+            if self.has_given_up:
+                return
+            self.happen("unreachable")
+        raise AssertionError("it never gives up")
+
+
+def test_whatever_the_addresses_answer_each_has_its_turn_and_the_search_ends():
+    assert walk(Search, 4) > 500

@@ -4,6 +4,8 @@ import pytest
 
 from rollcast.learner.serving.round_places import Place
 from rollcast.learner.serving.stream_state import StreamState
+from rollcast.services.errors import DuplicateSequenceError, LimitExceededError, MissingMessageError, RollcastError
+from tests.simulation.walk import walk
 
 N_TRAJECTORIES = 3
 
@@ -88,3 +90,89 @@ def test_a_place_says_which_policy_plays_and_without_one_there_is_no_credit():
     assert (credit(state), state.min_policy_version, state.wanted_version) == (1, 9, 9)
     state.place = Place(N_TRAJECTORIES, 0.0)
     assert (credit(state), state.min_policy_version) == (0, 0), "it is asked for, and not there"
+
+
+class Stream:
+    """An actor and its streams to a learner with some room; one thread, no time. What must be true is counted here."""
+
+    def __init__(self, capacity: int, *, plays_ahead: bool) -> None:
+        self.free = self.capacity = capacity
+        self.plays_ahead = plays_ahead
+        # the sequences that the learner has taken, and those that it keeps in its room
+        self.taken: list[int] = []
+        self.n_kept = 0
+        self.open()
+
+    def open(self) -> None:
+        acknowledged = len(self.taken)
+        self.state = StreamState("actor 'a'", 1, acknowledged=acknowledged, plays_ahead=self.plays_ahead)
+        self.came_on_stream: set[int] = set()
+        self.give_credit(acknowledged)
+
+    def give_credit(self, sequence: int) -> None:
+        if self.state.acknowledge(sequence) and self.free:
+            self.free -= 1
+            self.state.reserved()
+
+    def events(self) -> list[tuple[str, int]]:
+        last = len(self.taken)
+        happens = [("send", last + ahead) for ahead in (-1, 0, 1, 2, 3) if last + ahead > 0]
+        happens += [("open again", 0)]
+        return happens + ([("make room", 0)] if self.n_kept else [])
+
+    def happen(self, event: tuple[str, int]) -> None:
+        what, sequence = event
+        if what == "send":
+            self.send(sequence)
+        elif what == "open again":
+            self.free += self.state.spend()
+            self.open()
+        else:
+            self.n_kept -= 1
+            self.free += 1
+        progress = self.state.progress(0, has_ended=False)
+        assert progress.acknowledged_sequence == len(self.taken)
+        assert 1 <= progress.credit_sequence - len(self.taken) <= (2 if self.plays_ahead else 1)
+        assert self.free >= 0
+
+    def send(self, sequence: int) -> None:
+        last, credit_now = len(self.taken), self.state.progress(0, has_ended=False).credit_sequence
+        expected: type[RollcastError] | None = None
+        if sequence in self.came_on_stream or any(sequence < came for came in self.came_on_stream):
+            expected = DuplicateSequenceError
+        elif sequence > credit_now:
+            expected = LimitExceededError
+        elif sequence > last + 1:
+            expected = MissingMessageError
+        if expected is not None:
+            with pytest.raises(expected):
+                self.state.order.receive(sequence)
+            return
+        is_next = self.state.order.receive(sequence)
+        assert is_next is (sequence == last + 1)
+        self.came_on_stream.add(sequence)
+        if not is_next:
+            return
+        n_reserved = self.state.spend()
+        if n_reserved or self.free:
+            self.free -= 1 - n_reserved
+            self.n_kept += 1
+            self.taken.append(sequence)
+            self.give_credit(sequence)
+        else:
+            # the rollout waited for room until its stream broke
+            self.open()
+
+    def settle(self) -> None:
+        """The learner takes what it has, and the actor sends ten more rollouts."""
+        for _ in range(10):
+            self.free, self.n_kept = self.free + self.n_kept, 0
+            self.send(len(self.taken) + 1)
+        assert len(self.taken) >= 10
+        assert self.taken == list(range(1, len(self.taken) + 1)), "each once, in order"
+        assert self.free + self.n_kept + self.state.spend() == self.capacity, "what was reserved is given back once"
+
+
+@pytest.mark.parametrize(("capacity", "plays_ahead"), [(1, True), (2, True), (1, False)])
+def test_whatever_an_actor_sends_each_rollout_is_taken_once_and_on_credit(capacity: int, plays_ahead: bool):
+    assert walk(lambda: Stream(capacity, plays_ahead=plays_ahead), 5) > 1000
