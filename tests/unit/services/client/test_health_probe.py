@@ -4,16 +4,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 from rollcast.services.client import health_probe
 from rollcast.services.rendezvous import Rendezvous, write_rendezvous
 from rollcast.services.server.server import ROLLOUT_SERVICE
-from tests.integration.learner_fakes import DEADLINE_S
+from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
 def test_probe_exits_with_0_only_while_learner_serves(learner):
-    # as the images do: without a look at what is installed, gRPC least of all
-    command = [sys.executable, "-I", "-S", health_probe.__file__, learner.address]
+    # as the images do
+    command = [sys.executable, "-I", health_probe.__file__, learner.address]
     done = subprocess.run([*command, ROLLOUT_SERVICE], timeout=30, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     learner.server.drain()
@@ -51,3 +52,33 @@ def test_ctrl_c_ends_the_probe_without_a_traceback():
             probe.send_signal(signal.SIGINT)
             _, shown = probe.communicate(timeout=DEADLINE_S)
     assert (probe.returncode, shown) == (130, "")
+
+
+def test_probe_imports_grpc_and_nothing_else_of_what_is_installed():
+    """Each import costs a container processor time every few seconds."""
+    script = (
+        "import grpc, runpy, sys; before = set(sys.modules); "
+        f"runpy.run_path({health_probe.__file__!r}); "
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "\n"
+
+
+def test_probe_asks_over_a_unix_socket(tmp_path):
+    with serve(f"unix:{tmp_path}/socket") as learner:
+        assert health_probe.probe(learner.address) is None
+
+
+def test_probe_says_that_a_server_which_is_none_of_grpc_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert f"no learner answers at {address}" in health_probe.probe(address)
+        thread.join(DEADLINE_S)
