@@ -15,6 +15,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.status.status import ActorState
+from tests.documents import commands, section_of
 from tests.e2e.conftest import ENDLESS, TAG, own_name
 from tests.e2e.watch import Watch
 from tests.processes import ROOT, environment, rollcast, wait_until
@@ -145,30 +146,30 @@ def test_up_teaches_cartpole_and_the_learner_goes_on_serving(compose):
     assert "ERROR" not in output
 
 
-def test_the_readmes_commands_work_as_they_are_typed(compose):
-    section = (ROOT / "README.md").read_text().partition("\n## Containers\n")[2]
-    lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
-    commands = [shlex.split(line, comments=True) for line in lines]
-    assert [" ".join(command[:3]) for command in commands] == [
-        "export ROLLCAST_STOP_RETURN=1000",
+@endless
+def test_the_commands_of_the_page_work_as_they_are_typed(compose):
+    typed = [shlex.split(command) for command in commands(section_of("containers.md", "Compose"))[:4]]
+    assert [" ".join(command[:3]) for command in typed] == [
         "docker compose up",
         "docker compose up",
-        "docker compose exec",
+        "docker compose logs",
         "docker compose down",
     ]
-    (_, setting), up, scale, (_, _, _, *status), down = commands
-    compose.environment.update([setting.split("=")])
+    up, scale, logs, down = typed
+    (status,) = re.findall(r"`docker compose exec (learner rollcast status [^`]*)`", section_of("containers.md", "Compose"))
     compose.run(*up[2:], timeout_s=300)
     compose.run(*scale[2:])
     # a test has no terminal
     wait_until(
         lambda: (
-            len(re.findall(r"^\d.* streaming ", shown := compose.run("exec", "-T", *status), re.MULTILINE)) == 4
+            len(re.findall(r"^\d.* streaming ", shown := compose.run("exec", "-T", *status.split()), re.MULTILINE)) == 4
             and re.search(r"^phase +training", shown)
         ),
         "four actors in the table",
         60,
     )
+    # -f follows until Ctrl-C
+    assert "batches have" in compose.run(*(word for word in logs[2:] if word != "-f"))
     compose.run(*down[2:])
     assert compose.leftovers() == []
     assert len(list(compose.runs.glob("[!.]*"))) == 1, "the run stays"

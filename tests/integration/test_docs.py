@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -21,17 +22,18 @@ import pytest
 from rollcast.actor.statistics import events
 from rollcast.services import Phase
 from tests.certificates import security_of
-from tests.documents import PAGES, ROOT, blocks, commands
+from tests.documents import PAGES, ROOT, blocks, commands, text_of
+from tests.integration.test_tutorials import play
 from tests.processes import ended, status_of, wait_until
 from tests.shell import Shell
+from tests.transcript import Entry, session
 
 # on an idle machine the longest takes 15 s
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The commands that a test below types, by how they begin.
 TYPED = {
-    "readme": (
-        "rollcast train --env-id examples.own_environment:make",
+    "examples": (
         "rollcast train --network examples.own_network",
     ),
     "learner": (
@@ -136,8 +138,14 @@ def begins(command: str, start: str) -> bool:
     return command.startswith(start) and not any(command.startswith(longer) for longer in whole)
 
 
-SHOWN = {command for page in PAGES.values() for command in commands(page.read_text(encoding="utf-8"))}
-SNIPPETS = [block for page in PAGES.values() for block in blocks(page.read_text(encoding="utf-8"), "python")]
+# README and tutorials are sessions, typed as a whole: the README below, the tutorials in test_tutorials.py.
+TEXTS = [
+    page.read_text(encoding="utf-8")
+    for page in PAGES.values()
+    if page.name != "README.md" and page.parent.name != "tutorials"
+]
+SHOWN = {command for text in TEXTS for command in commands(text)}
+SNIPPETS = [block for text in TEXTS for block in blocks(text, "python")]
 
 
 def test_every_command_is_typed_here_or_has_a_reason():
@@ -161,9 +169,16 @@ def shown(scenario: str) -> list[str]:
     return [next(command for command in SHOWN if begins(command, start)) for start in TYPED[scenario]]
 
 
-@pytest.mark.parametrize("scenario", ["readme", "environments", "tracker"])
+def test_samples_of_the_readme_run_in_their_order_in_one_shell(tmp_path: Path):
+    steps = session(text_of("README.md"))
+    assert all(isinstance(step, Entry) and not step.terminal for step in steps), "one shell"
+    # a README has no room to say again and again that numbers differ
+    play([replace(step, differs=True) for step in steps], tmp_path)
+
+
+@pytest.mark.parametrize("scenario", ["examples", "environments", "tracker"])
 def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
-    with Shell(tmp_path, is_warm=scenario != "readme") as shell:
+    with Shell(tmp_path, is_warm=scenario != "examples") as shell:
         for command in shown(scenario):
             printed = shell.run(command)
         (look,) = re.findall(r"^look at it     (rollcast evaluate runs/.*)", printed, re.MULTILINE)
