@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.simulation.found import FOUND
+from tests.simulation.found import FOUND, FOUND_SEEDS
 from tests.simulation.shrink import Outcome
 
 
@@ -31,11 +31,19 @@ def worlds() -> Mapping[str, World]:
     from tests.simulation.scenario import draw_durable, draw_rounds_of_actors, draw_scenario
 
     parts = {name: World(draw, partial(run_scripts, build), 0.07) for name, (draw, build) in PARTS.items()}
-    found = tuple(FOUND.values())
-    return {
-        "found": World(lambda seed: found[seed % len(found)], world.run_schedule, 0.01),
+    drawn = {
         "system": World(draw_scenario, world.run_schedule, 0.3),
         "durable": World(draw_durable, world.run_schedule, 0.15),
         "in rounds": World(draw_rounds_of_actors, world.run_schedule, 0.15),
+    }
+    found = [(scenario, i) for i, scenario in enumerate(FOUND.values())]
+    found += [(drawn[name].draw(seed), seed) for name, seed in FOUND_SEEDS]
+    return {
+        "found": World(
+            lambda i: found[i % len(found)][0],
+            lambda scenario, i, switches: world.run_schedule(scenario, found[i % len(found)][1], switches),
+            0.01,
+        ),
+        **drawn,
         **parts,
     }
