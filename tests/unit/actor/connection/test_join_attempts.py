@@ -155,7 +155,7 @@ class Search:
             self.tried.append(address)
 
     def settle(self) -> None:
-        """Nobody is there: each address is tried, and it gives up in time."""
+        """Looks where nobody is: each address is tried, and it gives up in time."""
         for _ in range(500):
             if self.has_given_up:
                 return

@@ -38,7 +38,7 @@ class BundledOrder:
         self.last = n
 
     def settle(self) -> None:
-        """Whatever came, the next rollout may come once it is credited."""
+        """Sends the next rollout, which may come once it is credited."""
         self.happen(("answer", max(0, self.last - self.acknowledged)))
         self.happen(("send", max(self.last, self.acknowledged) + 1))
         assert self.last == self.acknowledged + 1
