@@ -2,11 +2,13 @@
 
 Pages and their links are written for the repository. The site gets copies in which a link that leaves docs/ leads to a
 page made here: README, CHANGELOG, the sources that pages link to. The names that each package exports, the table of
-all modules, and the messages of the program are pages made here, too.
+all modules, the commands' help, and the messages of the program are pages made here, too.
 """
 
 import ast
+import contextlib
 import importlib
+import io
 import posixpath
 import re
 import shutil
@@ -14,6 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.messages import page_of_messages
+from rollcast.learner.algorithms.defaults import DEFAULT_ALGORITHM
+from rollcast.learner.training.run_parts import ALGORITHMS
+from rollcast.tools.cli import main as run_command
+from rollcast.tools.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -54,6 +60,7 @@ def main() -> None:
             _write(_page(path), page_of_files(path))
     for package in PACKAGES:
         _write(f"reference/{package}.md", page_of_package(package))
+    _write("reference/commands.md", page_of_commands())
     _write("reference/messages.md", page_of_messages())
     _write("development/modules.md", page_of_modules())
 
@@ -112,6 +119,26 @@ def page_of_package(package: str) -> str:
     module = importlib.import_module(f"rollcast.{package}")
     names = "".join(f"\n::: rollcast.{package}.{name}\n" for name in module.__all__)
     return f"# rollcast.{package}\n\n{module.__doc__}\n{names}"
+
+
+def page_of_commands() -> str:
+    """Returns the page of all commands, each with its whole help."""
+    page = "# Commands\n\nEvery command with all its options, as `rollcast COMMAND --help-all` prints them.\n"
+    for name, command in COMMANDS.items():
+        typed = [name, command.subcommand] if command.subcommand else [name]
+        page += _help_of(typed)
+        if name == "train":
+            # its help has the options of one algorithm; those of rollcast learner are the same
+            others = [other for other in ALGORITHMS if other != DEFAULT_ALGORITHM]
+            page += "".join(_help_of([*typed, "--algorithm", other]) for other in others)
+    return page
+
+
+def _help_of(typed: list[str]) -> str:
+    """Returns a section with the whole help of a command."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        run_command([*typed, "--help-all"])
+    return f"\n## rollcast {' '.join(typed)}\n\n````text\n{shown.getvalue().rstrip()}\n````\n"
 
 
 def page_of_modules() -> str:

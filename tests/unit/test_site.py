@@ -54,3 +54,13 @@ def test_each_module_is_listed_with_the_first_line_of_its_docstring():
     first = services.index("| `policies/policies` | Defines what both sides know of a policy")
     assert services[first:].partition("\n")[2].startswith("| `policies/relayed` | "), "__init__ is none"
     assert "| \n" not in page, "no module is without a first line"
+
+
+def test_each_command_has_its_whole_help():
+    page = site.page_of_commands()
+    replay = page.partition("\n## rollcast replay serve\n")[2].partition("\n## ")[0]
+    assert replay.startswith("\n````text\nusage: rollcast replay serve")
+    train = page.partition("\n## rollcast train\n")[2].partition("\n## ")[0]
+    assert "--ppo.learning-rate" in train
+    sac = page.partition("\n## rollcast train --algorithm sac\n")[2].partition("\n## ")[0]
+    assert "--sac.learn-temperature" in sac
