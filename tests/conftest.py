@@ -49,17 +49,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if "whole" not in item.keywords]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def ctrl_c_is_not_ignored() -> Iterator[None]:
-    """Gives tests, and the processes that they start, a SIGINT that works.
+# What Ctrl-C and Ctrl-\ send, with what Python does then.
+_KEYS = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
 
-    A shell that starts the tests in the background has them ignore it, and so would every process they start.
+
+@pytest.fixture(scope="session", autouse=True)
+def keys_are_not_ignored() -> Iterator[None]:
+    """Gives tests, and the processes that they start, a SIGINT and a SIGQUIT that work.
+
+    A shell that starts the tests in the background has them ignore both, and so would every process they start.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in _KEYS}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, _KEYS[number])
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,7 @@ def test_error_in_this_thread_describes_the_mistake(what: str):
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_error_in_a_process_describes_the_mistake(what: str):
+def test_error_in_a_process_describes_the_mistake(what: str, caplog: pytest.LogCaptureFixture):
     with actors_with(what, "subprocess") as actors, pytest.raises(ActorFailedError) as failed:
         for _ in range(10):
             actors.collect_outputs("cpu")
@@ -70,6 +70,7 @@ def test_error_in_a_process_describes_the_mistake(what: str):
     before, _, after = words.partition("(seed 7)")
     assert before in str(failed.value)
     assert after in str(failed.value)
+    assert caplog.text.count("Traceback (most recent call last)") == 1
 
 
 def test_environment_in_actor_process_may_start_processes():

@@ -119,7 +119,8 @@ def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
     try:
         schema.check_values(np.asarray(values, schema.dtype, order="C"), what=what, axes=())
     except InvalidTensorError as error:
-        raise InvalidValueError(str(error)) from error
+        # Its words are the same: chained, they and the traceback would be printed twice.
+        raise InvalidValueError(str(error)) from None
 
 
 def _only_number(value: Any, problem: str) -> Any:  # noqa: ANN401 - a number of whatever type
