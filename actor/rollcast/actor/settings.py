@@ -76,9 +76,9 @@ class ActingSettings(EnvironmentSettings):
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = setting(
         "auto",
-        "The way an actor steps its environments. auto: with their own vector_entry_point if there is one, "
-        "else like sync; sync: one after the other; entry_point: with the vector_entry_point, or fail; "
-        "subprocess: in processes, one per core; measure: try sync and subprocess and take the faster.",
+        "How an actor steps its environments. auto: by their own vector_entry_point if there is one, else like sync; "
+        "sync: one after the other; entry_point: with the vector_entry_point, or fail; subprocess: in processes, one "
+        "per core; measure: try sync and subprocess and take the faster.",
         ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = setting(
@@ -113,14 +113,14 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
 
     recipe: str | None = Field(
         None,
-        description="The learner's --recipe: its environment, and what else an actor can be told. rollcast recipes "
-        "lists them. Default: none.",
+        description="The learner's --recipe, from which the actor takes its environment and its other options. "
+        "rollcast recipes lists them. Default: none.",
         examples=list(recipe_names()),
     )
     role: Literal["act", "evaluate"] = Field(
         "act",
-        description="act: play rollouts for training; evaluate: play whole episodes with the likeliest actions, to "
-        "measure how good the policies are, for a learner with --eval-interval-s or --eval-interval-steps.",
+        description="act: play rollouts for training; evaluate: play whole episodes to evaluate policies, for a "
+        "learner with --eval-interval-s or --eval-interval-steps.",
     )
     learner_address: ServerAddresses = Field(
         "localhost:50051",
@@ -139,14 +139,13 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
     )
     network: str = Field(
         "auto",
-        description="The learner's --network, if it is package.module:factory: a learner cannot make an actor import "
-        "anything else.",
+        description="The learner's --network, if it is package.module:factory. An actor imports no other network.",
     )
     policy_encoding: PolicyEncodingName = Field(
         "full",
-        description="Form in which policies come; all bring the same numbers. full: whole; bfloat16: half as many "
-        "bytes; delta: the compressed difference to the policy before, for thin links. The last two save most with a "
-        "learner that has --policy-rounding bfloat16.",
+        description="Encoding of policies on the wire; the weights are the same. full: whole; bfloat16: half the "
+        "bytes; delta: the compressed difference to the previous policy, for low-bandwidth links. "
+        "bfloat16 and delta save most with a learner that has --policy-rounding bfloat16.",
     )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
     reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")

@@ -34,10 +34,10 @@ class TopSettings(ClientSecuritySettings):
     )
     once: bool = Field(
         False,
-        description="Print the view once, without colours and with all actors, and end. So it does if its output is no "
-        "terminal.",
+        description="Print the view once, without colours and with all actors, and end. This is also the default if "
+        "the output is no terminal.",
     )
-    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds of time that the lanes show.")
+    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds that the lanes show.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the first answer.")
 
 
@@ -64,7 +64,7 @@ class LsSettings(ProcessSettings):
     """Lists runs, the newest first: return, evaluation, environment steps, age and state."""
 
     folders: CliPositionalArg[list[Path]] = Field(
-        default=[Path("runs")], description="Folders of runs, or runs. Default: runs."
+        default=[Path("runs")], description="Run folders, or folders that contain runs."
     )
     json_output: bool = Field(False, description="Print JSON: a list with an object for each run.")
 

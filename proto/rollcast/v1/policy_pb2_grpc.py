@@ -82,9 +82,10 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Act(self, request, context):
-        """Returns the newest policy's actions for a batch of observations. Safe to repeat, for the learner keeps no state. Use a deadline of 5 s. For serving
-        and for inspection; actors hold the policy themselves and make no call for each step. INVALID_ARGUMENT: the
-        observations do not fit the observation space; the detail names the path. UNAVAILABLE: there is no policy yet.
+        """Returns the newest policy's actions for a batch of observations. Safe to repeat: the learner keeps no state. Use a
+        deadline of 5 s. For serving and for inspection; actors hold the policy themselves and make no call for each step.
+        INVALID_ARGUMENT: the observations do not fit the observation space; the detail names the path. UNAVAILABLE: there
+        is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,8 +28,8 @@ if _version_not_supported:
 class RelayServiceStub:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    A relay is the learner of its actors, and their voice at its own learner, which may be a relay, too. It passes on each
-    actor's Join with its own name in JoinRequest.via, and the messages of each actor's rollout stream as they are.
+    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
+    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
     Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
     than its actor does.
 
@@ -54,8 +54,8 @@ class RelayServiceStub:
 class RelayServiceServicer:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    A relay is the learner of its actors, and their voice at its own learner, which may be a relay, too. It passes on each
-    actor's Join with its own name in JoinRequest.via, and the messages of each actor's rollout stream as they are.
+    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
+    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
     Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
     than its actor does.
 
@@ -99,8 +99,8 @@ def add_RelayServiceServicer_to_server(servicer, server):
 class RelayService:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    A relay is the learner of its actors, and their voice at its own learner, which may be a relay, too. It passes on each
-    actor's Join with its own name in JoinRequest.via, and the messages of each actor's rollout stream as they are.
+    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
+    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
     Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
     than its actor does.
 

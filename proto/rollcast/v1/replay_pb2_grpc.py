@@ -95,11 +95,11 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Sample(self, request, context):
-        """Sends batches one after the other, drawn by the buffer's sampler. The server draws ahead of the reader only as far
-        as HTTP/2 flow control allows: batches on their way do not see later updates of priorities, and count as drawn even
-        if they are never read. A reader that stops costs one thread and the memory of one batch, and delays no other. The
-        stream has no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another call
-        draws other batches. Streams that wait are served in the order in which they began to wait.
+        """Sends batches, drawn by the buffer's sampler. The server draws ahead of the reader only as far as HTTP/2 flow
+        control allows: batches on their way do not see later updates of priorities, and count as drawn even if they are
+        never read. A reader that stops costs one thread and the memory of one batch, and delays no other. The stream has
+        no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another call draws other
+        batches. Streams that wait are served in the order in which they began to wait.
 
         INVALID_ARGUMENT: batch_size or timeout_s is outside its range, or batch_size is above the number of entries or
         above what the limiter ever lets out. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry above 4 MiB;

@@ -70,8 +70,8 @@ class RolloutServiceServicer:
 
     def Join(self, request, context):
         """Agrees on the spaces and gives the actor its slot, seeds and work. Idempotent for one process: the same `actor_id`
-        and `process_nonce` receive the same slot and incarnation again. Call it before StreamRollouts and after every
-        reconnect. Use a deadline of 5 s.
+        and `process_nonce` return the same slot and incarnation. Call it before StreamRollouts and after every reconnect.
+        Use a deadline of 5 s.
 
         INVALID_ARGUMENT: a field is malformed. FAILED_PRECONDITION: spaces, policy network or protocol version differ from
         the learner's; the detail names the path and both sides. ABORTED: another process has taken over this one's name.

@@ -24,7 +24,9 @@ class ActorCriticSettings(BaseModel):
         3e-4, "Step size of the optimiser at the start of training, above 0.", LEARNING
     )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "linear", "linear: the learning rate falls to a twentieth at --total-steps; constant: it stays.", LEARNING
+        "linear",
+        "linear: the learning rate falls to a twentieth at --total-steps; constant: it does not change.",
+        LEARNING,
     )
     adam_beta1: ZeroToBelowOne = setting(0.9, "Adam's decay of the mean gradient (momentum), in [0, 1).", LEARNING)
     adam_beta2: ZeroToBelowOne = setting(0.999, "Adam's decay of the mean squared gradient, in [0, 1).", LEARNING)
@@ -48,14 +50,14 @@ class ActorCriticSettings(BaseModel):
     value_cost: PositiveFloat = setting(0.5, "Weight of half the squared error of the critic, above 0.", LEARNING)
     initial_std: Annotated[float, Field(gt=0, le=7)] = setting(
         1.0,
-        "Standard deviation of Box actions before anything is learnt, in the action's own units, above 0, at most 7. "
-        "Smaller where actions reach beyond their bounds or throw a body over.",
+        "Standard deviation of Box actions at the start of training, in the action's own units, above 0, at most 7. "
+        "Choose less if actions exceed their bounds or the robot falls at once.",
         stays("the checkpoint has what the deviations have become"),
     )
     share_torso: bool = setting(
         False,
-        "Policy and critic share the torso of images, which then learns from both and takes half the time; else they "
-        "share no parameter. For built-in networks without a memory.",
+        "Policy and critic share the torso of images, which halves the time of an update; else they share no "
+        "parameter. For built-in networks that are not recurrent.",
         stays("the checkpoint has such a critic"),
     )
     normalize_advantages: bool = setting(
@@ -63,13 +65,13 @@ class ActorCriticSettings(BaseModel):
     )
     normalize_rewards: bool = setting(
         False,
-        "Divide rewards, after reward_clip, by the running deviation of discounted returns, and clip them to 10; "
-        "reward_scale is the factor after that. Statistics show the environment's own returns.",
+        "Divide rewards, after reward_clip, by the running standard deviation of discounted returns, clip them to 10, "
+        "then multiply by reward_scale. Statistics show the environment's own returns.",
         stays("what the critics have learnt to expect depends on it"),
     )
     reward_scale: PositiveFloat = setting(
         1.0,
-        "Factor of every reward after clipping, above 0. Training is fastest if it makes returns about 1 to 10. "
+        "Factor of every reward after clipping, above 0. Training is fastest if scaled returns are about 1 to 10. "
         "Statistics show the environment's own returns.",
         stays("what the critics have learnt to expect depends on it"),
     )

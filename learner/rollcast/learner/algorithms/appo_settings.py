@@ -17,5 +17,5 @@ class AppoSettings(ClippedSurrogateSettings):
         1.0, "V-trace: upper bound of the importance weight in the trace, above 0; inf: no bound.", LEARNING
     )
     trace_lambda: ZeroToOne = setting(
-        0.95, "V-trace: decay of corrections on their way back in time, in [0, 1]; 1 in the paper.", LEARNING
+        0.95, "V-trace: decay of corrections per step back in time, in [0, 1]; 1 in the paper.", LEARNING
     )

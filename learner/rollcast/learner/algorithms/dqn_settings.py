@@ -28,7 +28,9 @@ class DqnSettings(BaseModel):
         5e-4, "Step size of Adam at the start of training, above 0. Try 6e-5 to 3e-4 for images.", LEARNING
     )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "constant", "constant: the learning rate stays; linear: it falls to a twentieth at --total-steps.", LEARNING
+        "constant",
+        "linear: the learning rate falls to a twentieth at --total-steps; constant: it does not change.",
+        LEARNING,
     )
     double: bool = setting(
         True,

@@ -31,8 +31,7 @@ class ImpalaSettings(ActorCriticSettings):
     )
     adam_beta1: ZeroToBelowOne = setting(
         0.0,
-        "Adam's decay of the mean gradient (momentum), in [0, 1). 0 is best for old rollouts: at 4 updates of "
-        "lag, 0.9 needs twice the steps for CartPole (median of 10 seeds: 707k against 379k).",
+        "Adam's decay of the mean gradient (momentum), in [0, 1). 0 works best with stale rollouts.",
         LEARNING,
     )
     rmsprop_decay: ZeroToBelowOne = setting(0.99, "RMSProp's decay of the mean squared gradient, in [0, 1).", LEARNING)
@@ -52,12 +51,12 @@ class ImpalaSettings(ActorCriticSettings):
         1.0, "V-trace: upper bound of the importance weight in the policy gradient, above 0; inf: no bound.", LEARNING
     )
     trace_lambda: ZeroToOne = setting(
-        1.0, "V-trace: decay of corrections on their way back in time, in [0, 1]; 1 in the paper.", LEARNING
+        1.0, "V-trace: decay of corrections per step back in time, in [0, 1]; 1 in the paper.", LEARNING
     )
     normalize_rewards: bool = setting(
         True,
-        "Divide rewards, after reward_clip, by the running deviation of discounted returns, and clip them to 10; "
-        "reward_scale is the factor after that. Statistics show the environment's own returns.",
+        "Divide rewards, after reward_clip, by the running standard deviation of discounted returns, clip them to 10, "
+        "then multiply by reward_scale. Statistics show the environment's own returns.",
         stays("what the critics have learnt to expect depends on it"),
     )
     normalize_advantages: bool = setting(

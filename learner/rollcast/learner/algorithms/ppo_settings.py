@@ -29,21 +29,22 @@ class ClippedSurrogateSettings(ActorCriticSettings):
         LEARNING,
     )
     clip_range: PositiveFloat = setting(
-        0.2, "Bound of the surrogate: importance weights count up to 1 + this and down to 1 - this, above 0.", LEARNING
+        0.2,
+        "Clip range of the surrogate loss: importance weights count from 1 - clip_range to 1 + clip_range; above 0.",
+        LEARNING,
     )
     clip_range_schedule: Literal["constant", "linear"] = setting(
-        "constant", "linear: clip_range falls to a twentieth at --total-steps; constant: it stays.", LEARNING
+        "constant", "linear: clip_range falls to a twentieth at --total-steps; constant: it does not change.", LEARNING
     )
     clip_range_value: PositiveFloat | None = setting(
         None,
-        "The furthest that a value, in scaled returns, may move in one batch and still lower the loss, above 0. "
-        "Default: no bound.",
+        "Largest useful change of a value in one batch, in scaled returns, above 0. Default: no bound.",
         LEARNING,
     )
     target_kl: PositiveFloat | None = setting(
         None,
-        "Stop the passes over a batch once the policy is 1.5 times this far from the one that acted, in nats, above "
-        "0. It is asked after each pass. Default: never.",
+        "KL divergence from the policy that acted, in nats, above 0. After a pass beyond 1.5 times this value, the "
+        "passes over the batch end. Default: never.",
         LEARNING,
     )
 

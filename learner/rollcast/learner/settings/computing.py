@@ -37,9 +37,9 @@ class ComputingSettings(ProcessSettings):
     )
     batch_ahead: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Assemble the next batch in a thread, and copy it to the device, while the trainer learns from the last one. "
-        "Only the time of copies changes. auto: on a GPU; on the CPU the thread takes from the update what it saves. "
-        "With a replay buffer, PPO, --deterministic or --actor-kind sequential there is nothing to assemble.",
+        "Assemble the next batch in a thread, and copy it to the device, while the trainer learns from the current "
+        "one. Results do not change. auto: on for a GPU, off for a CPU, where it brings no speed-up. It has no effect "
+        "with a replay buffer, PPO, --deterministic or --actor-kind sequential.",
         FREE,
     )
     torch_threads: NonNegativeInt = setting(

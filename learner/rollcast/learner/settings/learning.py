@@ -132,29 +132,28 @@ class LearnerSettings(
     )
     recurrence: Recurrence = setting(
         "none",
-        "The policy's memory, for environments that do not show everything at once: lstm or gru, between the hidden "
-        "layers and the outputs. For impala, ppo, appo and r2d2, and rollcast's own networks.",
+        "The recurrent layer, between the hidden layers and the outputs: lstm or gru, for environments in which one "
+        "observation does not show the whole state. For impala, ppo, appo and r2d2, with rollcast's own networks.",
         stays("the checkpoint has the weights of that memory"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
-        64, "Size of the memory, in units.", stays("the checkpoint has weights of that size")
+        64, "Units of the recurrent layer.", stays("the checkpoint has weights of that size")
     )
     normalize_observations: bool = setting(
         False,
-        "Normalise observations, the Box leaves of floats, by the mean and deviation of all that training has had. "
-        "The moments are part of the policy: actors, evaluate and Act use those of its version.",
+        "Normalise observations, the Box leaves of floats, by their running mean and standard deviation. Both are "
+        "part of the policy: actors, evaluate and Act use those of its version.",
         stays("the checkpoint's weights were learnt with it"),
     )
     observation_clip: Annotated[float, Field(gt=0, le=MAX_OBSERVATION_CLIP)] = setting(
         10.0,
-        "Clip normalised observations to this many deviations, above 0.",
+        "Clip normalised observations to this many standard deviations, above 0.",
         stays("the checkpoint's weights were learnt with it"),
     )
     frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = setting(
         1,
-        "K: the policy sees the last K frames at once, as with gymnasium's FrameStackObservation, and the environment "
-        "gives single ones. Rollouts and replay buffers of transitions have each frame once; actors and the learner "
-        "stack.",
+        "K: the policy sees the last K frames at once, as with gymnasium's FrameStackObservation. The environment "
+        "gives single frames; actors and the learner stack them. Rollouts and replay buffers hold each frame once.",
         stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: AtLeastOne = setting(
@@ -178,9 +177,8 @@ class LearnerSettings(
     updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
     policy_rounding: Literal["none", "bfloat16"] = setting(
         "none",
-        "Rounding of the weights that are published: those of actors, evaluators, Act and saved policies alike. "
-        "bfloat16: to 8 significant bits; actors with --policy-encoding delta then get a version in a tenth of the "
-        "bytes. Training and checkpoints keep float32.",
+        "Rounding of published weights, for actors, evaluators, Act and saved policies. bfloat16: to 8 significant "
+        "bits, which makes --policy-encoding delta far smaller. Training and checkpoints keep float32.",
         LEARNING,
     )
     queue_out_of_sync_factor: PositiveFloat = setting(
@@ -202,13 +200,12 @@ class LearnerSettings(
     )
     deterministic: bool = setting(
         False,
-        "Make the same seeds give the same policy: actors play in step with the updates, in the order of their "
-        "slots, and all arithmetic uses one thread and adds in a fixed order. It is the same to the bit on processors "
-        "of the same maker and instruction set, with the same versions of torch and numpy. "
-        "IMPALA, PPO and APPO take one rollout of every actor for each batch, so "
-        "batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor "
-        "sends one rollout, then as many updates follow as --replay.samples-per-insert asks for; "
-        "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",
+        "Make the same seeds give a bit-identical policy, on processors of the same maker and instruction set and "
+        "with the same versions of torch and numpy. Actors play in step with the updates, in the order of their "
+        "slots, and arithmetic uses one thread. IMPALA, PPO and APPO take one rollout of every actor for each batch, "
+        "so batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor sends "
+        "one rollout, then as many updates follow as --replay.samples-per-insert asks for; --updates-per-broadcast "
+        "has no effect. rollcast learner waits for --max-actors actors.",
         stays("a run is deterministic from its first step on, or not at all"),
     )
     total_steps: AtLeastOne = setting(
@@ -224,50 +221,49 @@ class LearnerSettings(
     )
     eval_interval_s: PositiveFloat | None = setting(
         None,
-        "Evaluate the newest policy every so many seconds, beside training. Default: no evaluation by time.",
+        "Seconds between two evaluations of the newest policy, beside training. Default: no evaluation by time.",
         FREE,
     )
     eval_interval_steps: AtLeastOne | None = setting(
         None,
-        "Evaluate the newest policy every so many environment steps, instead of seconds. Default: no evaluation by "
-        "steps.",
+        "Environment steps between two evaluations, instead of seconds. Default: no evaluation by steps.",
         FREE,
     )
     eval_episodes: Annotated[int, Field(ge=1, le=MAX_EVALUATION_EPISODES)] = setting(
         10,
-        "Episodes of an evaluation. They have the same seeds for each policy: rollcast evaluate plays the same with "
-        "the run's seed.",
+        "Episodes of an evaluation, with the same seeds for each policy. rollcast evaluate plays the same episodes "
+        "with the run's seed.",
         FREE,
     )
     eval_actions: EvalActions = setting(
         "likeliest",
-        "Actions of an evaluation. likeliest: the likeliest one in each step. drawn: drawn from the policy, as in "
-        "training; for tasks in which a policy without chance walks in circles. both: twice the episodes, and the "
-        "better mean return counts.",
+        "Actions of an evaluation. likeliest: greedy actions. drawn: actions sampled from the policy, as in training; "
+        "for tasks in which greedy actions repeat without end. both: twice the episodes, and the better mean return "
+        "counts.",
         FREE,
     )
     eval_opponents: Annotated[int, Field(ge=1, le=MAX_EVALUATION_OPPONENTS - 2)] | None = setting(
         None,
         "For games of several agents: evaluate against random actions, the first policy, and this many of those "
-        "evaluated last, --eval-episodes games against each. The rating from these games, in points of Elo's scale "
-        "above random play, then is the mean return of the evaluation. Default: agents play with one another.",
+        "evaluated last, --eval-episodes games against each. The evaluation's mean return is then the Elo rating "
+        "above random play. Default: the agents play with one another.",
         FREE,
     )
     eval_patience: AtLeastOne | None = setting(
         None,
-        "End training after so many evaluations in a row without a better mean return. Default: never.",
+        "Evaluations in a row without a better mean return after which training ends. Default: never.",
         FREE,
     )
     stop_on: Literal["eval", "train"] | None = setting(
         None,
-        "The mean return that --stop-return is about. eval: that of the newest evaluation; train: that of the last "
-        "100 episodes of training. Default: eval if policies are evaluated and the end would not depend on the clock "
-        "in a deterministic run, else train.",
+        "The mean return that --stop-return compares. eval: of the newest evaluation; train: of the last 100 training "
+        "episodes. Default: eval if policies are evaluated, else train. A deterministic run uses eval only with "
+        "--eval-interval-steps and sequential actors.",
         FREE,
     )
     seed: Seed = setting(
         0,
-        "The seed that all others derive from: networks, environments, sampling of actions.",
+        "The seed from which all others derive: networks, environments, sampling of actions.",
         stays("everything that was drawn so far came from it"),
     )
     run_dir: Path | None = setting(
@@ -287,8 +283,8 @@ class LearnerSettings(
     checkpoint_interval_s: PositiveFloat = setting(300.0, "Seconds between two checkpoints.", FREE)
     checkpoint_interval_updates: AtLeastOne | None = setting(
         None,
-        "Updates between two checkpoints, instead of seconds. With sequential actors, a resumed run then gives "
-        "the same bits as an uninterrupted one. Default: use seconds.",
+        "Updates between two checkpoints, instead of seconds. With sequential actors, a resumed run is then "
+        "bit-identical to an uninterrupted one. Default: use seconds.",
         ACTING,
     )
     keep_checkpoints: AtLeastOne = setting(
@@ -296,21 +292,20 @@ class LearnerSettings(
     )
     stop_timeout_s: TimeoutSeconds = setting(
         600.0,
-        "Seconds that the last checkpoint of a stopped run may take; after that the run ends with the "
-        "checkpoint before. Choose less than the time after which your container engine kills a stopped "
-        "container.",
+        "Seconds that the last checkpoint of a stopped run may take. After that, the run ends with the previous "
+        "checkpoint. Choose less than the grace period of your container engine.",
         FREE,
     )
     durable: bool = setting(
         False,
-        "Write every rollout to a log in the run's folder before acknowledging it: a learner that is killed "
-        "and resumed loses no acknowledged rollout. For actors in other processes only; not with ppo.",
+        "Write every rollout to a log in the run's folder before acknowledging it. A learner that is killed and "
+        "resumed then loses no acknowledged rollout. For actors in other processes; not with ppo.",
         FREE,
     )
     durable_max_bytes: Annotated[int, Field(ge=1 << 20)] = setting(
         8 << 30,
-        "Largest size of that log on disk, in bytes. At half of it a checkpoint is made early; when it is "
-        "full, actors wait.",
+        "Largest size of the log of --durable, in bytes. When it is half full, the learner writes a checkpoint early; "
+        "when it is full, actors wait.",
         FREE,
     )
     resume: str | None = setting(
@@ -326,7 +321,7 @@ class LearnerSettings(
         None,
         "Also write metrics and settings to a tracker of experiments: wandb, trackio or mlflow, each an extra, with "
         "its own variables for account and place (WANDB_MODE=offline, TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A "
-        "resumed run goes on in the same run there. Default: none.",
+        "resumed run continues the same run there. Default: none.",
         FREE,
     )
     track_project: str = setting("rollcast", "The project, or experiment, under which the tracker lists the run.", FREE)

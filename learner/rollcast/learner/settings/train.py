@@ -24,16 +24,16 @@ class TrainSettings(ActingSettings, LearnerSettings):
     )
     bounded_staleness: bool = setting(
         True,
-        "Make actors wait for the newest policy before each rollout. If actors are equally fast, no rollout is "
-        "then more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates old. "
-        "On one machine policies arrive at once, so this costs little.",
+        "Make actors wait for the newest policy before each rollout. If actors are equally fast, no rollout is then "
+        "more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates old. On one "
+        "machine this costs little.",
         LEARNING,
     )
     n_actors: Annotated[int, Field(ge=1, le=1024)] = setting(2, "Number of actors on this machine.", ACTING)
     actor_kind: Literal["subprocess", "sequential"] = setting(
         "subprocess",
-        "subprocess: a process for each actor; sequential: all actors in the learner's own thread, which gives "
-        "the same bits every time.",
+        "subprocess: a process for each actor; sequential: all actors in the learner's own thread, which is "
+        "bit-identical every time.",
         stays("the checkpoint has what actors of that kind leave"),
     )
     dashboard: bool = setting(

@@ -63,14 +63,14 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
     )
     policy_encoding: PolicyEncodingName = Field(
         "full",
-        description="Form in which policies come from the learner; all bring the same numbers, and this relay's actors "
-        "choose their own. full: whole; bfloat16: half as many bytes; delta: the compressed difference to the policy "
-        "before, for thin links. The last two save most with a learner that has --policy-rounding bfloat16.",
+        description="Encoding of policies from the learner; the weights are the same, and this relay's actors choose "
+        "their own. full: whole; bfloat16: half the bytes; delta: the compressed difference to the "
+        "previous policy, for low-bandwidth links. bfloat16 and delta save most with a learner that has "
+        "--policy-rounding bfloat16.",
     )
     bundle_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
         0.02,
-        description="Most seconds that rollouts wait until the learner has answered the message before theirs, and "
-        "others join them.",
+        description="Longest time, in seconds, that a rollout waits for others to share its message.",
     )
     tokens_file: Path | None = Field(
         None,

@@ -30,9 +30,7 @@ class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
     address: ListeningAddress = Field(
         "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
-    min_actors: AtLeastOne = Field(
-        1, description="Fewest actors while training goes on; 0 are wanted once it has ended."
-    )
+    min_actors: AtLeastOne = Field(1, description="Fewest actors during training; after training it asks for 0.")
     max_actors: AtLeastOne = Field(64, description="Most actors. The learner has its own --max-actors.")
     up_above: _Share = Field(
         0.1, description="Add actors if the trainer waits for them for more than this share of its time."
@@ -43,22 +41,22 @@ class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
         "for it. Below --up-above.",
     )
     max_growth: Annotated[float, Field(gt=1, le=10)] = Field(
-        2.0, description="Factor by which one step raises the number of actors at most."
+        2.0, description="Largest factor by which one step raises the number of actors."
     )
     window_s: TimeoutSeconds = Field(
         15.0,
-        description="Seconds of waits that a decision takes, and for which a learner that has just answered first may "
-        "be without its actors.",
+        description="Seconds of waiting times that a decision uses. A learner that has just started may also be "
+        "without actors for this long.",
     )
     cooldown_s: TimeoutSeconds = Field(60.0, description="Seconds between a change and the next step down.")
     retry_s: TimeoutSeconds = Field(
         1800.0,
-        description="Seconds until a number of actors is tried again that was too small, or that brought nothing.",
+        description="Seconds until the scaler tries a number again that was too small or brought no gain.",
     )
     hold_s: TimeoutSeconds = Field(
-        60.0, description="Seconds without an answer of the learner for which the wanted number stays as it is."
+        60.0, description="Seconds without an answer of the learner during which the wanted number does not change."
     )
-    interval_s: TimeoutSeconds = Field(1.0, description="Seconds between two questions to the learner.")
+    interval_s: TimeoutSeconds = Field(1.0, description="Seconds between two requests to the learner.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the learner's answer.")
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 

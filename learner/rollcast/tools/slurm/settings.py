@@ -140,7 +140,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
     time: _Time = setting(
         "",
         "The time limit of each job: MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS. Before it, the learner writes a "
-        "checkpoint and goes into the queue again. Default: the partition's.",
+        "checkpoint and is queued again. Default: the partition's.",
         FREE,
     )
     gpus: _Gpus = setting("", "GPUs of the learner: a number, or TYPE:NUMBER. Default: none.", FREE)
@@ -167,16 +167,15 @@ class SlurmSettings(ActingSettings, ServingSettings):
         FREE,
     )
     max_restarts: NonNegativeInt = setting(
-        10, "Times that an actor's job is started again, for whatever reason; one that fails after that ends.", FREE
+        10, "Restarts of an actor's job, for any reason; after that, a failure ends it.", FREE
     )
     patience_s: TimeoutSeconds = setting(
         600.0,
-        "Seconds that an actor waits for its learner. After that it goes into the queue again if the learner is there, "
-        "too.",
+        "Seconds that an actor waits for its learner. After that, it is queued again if the learner is queued, too.",
         FREE,
     )
     policy_encoding: PolicyEncodingName = setting(
-        "full", "Form in which policies come to actors and evaluators, as for rollcast actor.", FREE
+        "full", "Encoding of policies for actors and evaluators, as for rollcast actor.", FREE
     )
     address: ListeningAddress = setting(
         "0.0.0.0:0", "The address on which the learner listens: host:port (port 0: any free port).", FREE

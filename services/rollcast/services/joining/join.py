@@ -12,7 +12,7 @@ PROTOCOL_VERSION = 1
 
 
 class ActorRole(enum.Enum):
-    """The part that an actor plays."""
+    """The role of an actor."""
 
     ACT = 0
     EVALUATE = 1

@@ -14,8 +14,8 @@ class AnnouncementSettings(ProcessSettings):
 
     address_file: Path | None = setting(
         None,
-        "Write where it listens, with the port that was found, to this file, which only its owner may read, and remove "
-        "it at the end. Clients on a shared file system take it as the address file:/path. Default: none.",
+        "Write the listening address, with its port, to this file, and remove it at the end. Only its owner may read "
+        "it. Clients on a shared file system use it as the address file:/path. Default: none.",
         FREE,
     )
     advertised_host: str = setting(

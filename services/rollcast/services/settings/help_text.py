@@ -99,10 +99,10 @@ def _typed(option: Option) -> str:
 
 
 def _what(option: Option) -> str:
-    if option.default in (None, "", {}, ()):
+    if option.default in (None, "", {}, (), []):
         return option.description
     default = option.default
-    if isinstance(default, tuple):
+    if isinstance(default, tuple | list):
         default = ",".join(map(str, default))
     elif isinstance(default, bool):
         default = "on" if default else "off"
