@@ -285,7 +285,7 @@ class TestOperating:
             served.history.set_next(update(61.0, status=paused, actors=first.actors))
             seen.wait_for_text(".phase", "PAUSED")
             seen.page.locator("[data-action=resume]").click()
-            seen.wait_for_text("[data-outcome]", "Training goes on.")
+            seen.wait_for_text("[data-outcome]", "Training continues.")
             assert served.control.calls == ["pause", "resume"]
             # first no, then yes
             seen.page.locator("[data-action=stop]").click()

@@ -312,7 +312,7 @@ def test_training_goes_on_when_nothing_can_be_printed(output: str, tmp_path: Pat
         assert ended(process) == 0, said.read()
         said.seek(0)
         (warning,) = [line for line in said if "lost" in line]
-    assert "what this command prints is lost from here on, and the command goes on" in warning
+    assert "the output of this command is lost from here on, and the command continues" in warning
     assert json.loads(summary.read_text())["env_steps"] >= 2000
     assert (tmp_path / "run" / "policy_last.safetensors").is_file()
 

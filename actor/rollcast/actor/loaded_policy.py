@@ -1,4 +1,4 @@
-"""Loads a policy that a run has saved, to act with it in a program of one's own."""
+"""Loads a policy that a run has saved, to act with it in your own program."""
 
 from collections.abc import Sequence
 from pathlib import Path

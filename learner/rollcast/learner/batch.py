@@ -54,7 +54,7 @@ class Batch:
         discount: float32 `[B]`, the discount of one step to the power of the number of steps in the transition; None:
             the discount of one step, from the algorithm's settings.
         largest_weight: The largest importance weight before the weights were divided by it; 1 without any.
-        burn_in: The number of first rows that only warm a recurrent state up; nothing is learnt from them.
+        burn_in: The number of first rows that only warm up a recurrent state; the loss ignores them.
     """
 
     substeps: Mapping[str, BatchColumns]

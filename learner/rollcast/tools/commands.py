@@ -95,7 +95,7 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.tools.status:status",
     ),
     "top": Command(
-        summary="show a run in the terminal while it goes on, with what each actor does",
+        summary="show a run in the terminal while it trains, with what each actor does",
         settings_from=f"{_SETTINGS}:TopSettings",
         runs="rollcast.tools.top.command:top",
         extra="top",

@@ -26,7 +26,7 @@ class StatusSettings(ClientSecuritySettings):
 
 
 class TopSettings(ClientSecuritySettings):
-    """Shows a run in the terminal while it goes on: who waits for whom, and what each actor does. q ends it."""
+    """Shows a run in the terminal while it trains: who waits for whom, and what each actor does. q ends it."""
 
     address: ServerAddress = Field(
         "localhost:50051",

@@ -15,7 +15,7 @@ _EVERY_S = 1.0
 
 
 class Heartbeat:
-    """Touches a file every second, from a thread of its own, while the actor lives.
+    """Touches a file every second, from its own thread, while the actor lives.
 
         with Heartbeat(path, patience_s=340.0) as heartbeat:
             heartbeat.beat()   # each time the acting thread tries to join, waits, or begins a step

@@ -1,4 +1,4 @@
-"""Notices an environment that hangs in a step, from a thread of its own."""
+"""Notices an environment that hangs in a step, from its own thread."""
 
 import sys
 import threading

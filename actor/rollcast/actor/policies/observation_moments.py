@@ -1,4 +1,4 @@
-"""Normalises observations by moments that are part of a policy, in numpy; `torch_observation_moments` does it in torch.
+"""Normalises observations by a policy's running mean and variance, in numpy; `torch_observation_moments`: in torch.
 
 Every leaf that is a Box of floats becomes
 

@@ -1,4 +1,4 @@
-"""Running moments, and the normalisation of observations by them, in torch; see `observation_moments`."""
+"""Running mean and variance of observations, and normalisation by them, in torch; see `observation_moments`."""
 
 import math
 from collections.abc import Mapping

@@ -175,7 +175,7 @@ class DistributedActors(ABC):
         return ()
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Tells the actors that training has ended, and goes on serving the last policy until `stop`.
+        """Tells the actors that training has ended, and serves the last policy until `stop`.
 
         No rollout is taken any more, and no actor may join.
         """

@@ -48,9 +48,9 @@ class RemoteDistributedActors(ServedDistributedActors):
         )
 
     def stop(self) -> None:
-        """See `ServedDistributedActors.stop`; first tells actors that have just lost their connection of the end.
+        """See `ServedDistributedActors.stop`. First tells actors that have lost their connection of the end.
 
-        They are in backoff, and nobody would be there to tell them: they would go on trying until their own deadline.
+        Actors in backoff would otherwise retry until their own timeout.
         """
         if self._is_serving and not self._training_goes_on:
             self._started().end_training()

@@ -1,4 +1,4 @@
-"""Actors that play in turn in the trainer's own thread: for debugging, and the same bits every time."""
+"""Actors that play in turn in the trainer's own thread: for debugging, and for bit-identical runs."""
 
 import contextlib
 import logging
@@ -44,7 +44,7 @@ def _naming(slot: int) -> Iterator[None]:
 
 
 class SequentialDistributedActors(DistributedActors):
-    """Actors that play a rollout each, in turn, whenever trajectories are missing. The same seeds give the same bits.
+    """Actors that play a rollout each, in turn, whenever trajectories are missing; the same seeds are bit-identical.
 
     Args:
         env_factory: Makes one environment.
@@ -199,7 +199,7 @@ class SequentialDistributedActors(DistributedActors):
                     played = evaluate_as_planned(self._env_factory, policy, plan, on_step=self._check_interrupted)
         except ActorFailedError as error:
             self._evaluation_error = str(error)
-            logger.error("the evaluation of version %d failed: %s; training goes on", self._version, error)  # noqa: TRY400
+            logger.error("the evaluation of version %d failed: %s; training continues", self._version, error)  # noqa: TRY400
             return
         self._evaluation_error = ""
         self._evaluations.append(

@@ -174,4 +174,4 @@ class SubprocDistributedActors(ServedDistributedActors):
             try:
                 self._evaluator.look_after()
             except ActorFailedError as error:
-                logger.error("%s; training goes on, and no policy is evaluated any more", error)  # noqa: TRY400
+                logger.error("%s; training continues, and no policy is evaluated any more", error)  # noqa: TRY400

@@ -1,4 +1,4 @@
-"""Merges the observations that training takes into the moments of the policy, each step once.
+"""Merges the observations of training into the policy's running mean and variance, each step once.
 
 The moments are those of the transitions only: rows after the end of an episode, and rows before all transitions of a
 trajectory, do not count, nor do the observations after the last step.

@@ -1,4 +1,4 @@
-"""PPO: an actor-critic that learns from each batch several times, and bounds how far the policy moves meanwhile.
+"""PPO: an actor-critic that makes several passes over each batch, and bounds the change of the policy in them.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347.
 """

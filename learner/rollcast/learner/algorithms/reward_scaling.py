@@ -1,4 +1,4 @@
-"""Shapes the rewards of a batch: clips them, divides them by the deviation of discounted returns, scales them."""
+"""Shapes rewards: clips them, divides them by the standard deviation of discounted returns, and scales them."""
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ class RewardScaling:
 
 
 class RewardNormalizer(nn.Module):
-    """Divides rewards by the running deviation of the discounted returns, so that returns are of the order of 1.
+    """Divides rewards by the running standard deviation of discounted returns, so that returns are about 1.
 
     As gymnasium's NormalizeReward and SB3's VecNormalize do, after Engstrom et al. 2020, "Implementation Matters in
     Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2: the mean is not

@@ -1,4 +1,4 @@
-"""Assembles the next batch in a thread of its own while the trainer learns from the last one."""
+"""Assembles the next batch in its own thread while the trainer learns from the current one."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ _END_S: Final = 10.0
 
 
 class AheadAssembler:
-    """A thread that fills the next batch between two visits of the trainer, with rollouts that have come meanwhile.
+    """A thread that fills the next batch, while the trainer updates, with rollouts that have arrived.
 
     Invariant: it changes nothing but the time at which rollouts are copied. They keep their room in the queue until the
     trainer comes, so actors get credits as if they still lay there; only then do they count as taken, and those that

@@ -1,1 +1,1 @@
-"""Checkpoints: what training goes on from after a crash, a restart, or a stop."""
+"""Checkpoints, from which training continues after a crash, a restart, or a stop."""

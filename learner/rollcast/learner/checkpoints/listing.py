@@ -1,4 +1,4 @@
-"""Describes the runs of a folder: how far each came, and whether it goes on."""
+"""Describes the runs of a folder: how far each came, and whether it still trains."""
 
 import json
 from collections.abc import Iterator

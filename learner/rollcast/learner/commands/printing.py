@@ -67,7 +67,7 @@ class _LossyOutput:
 
     def _lose(self, error: OSError) -> None:
         _discard(self._output)
-        logger.warning("what this command prints is lost from here on, and the command goes on: %s", error)
+        logger.warning("the output of this command is lost from here on, and the command continues: %s", error)
 
 
 def _write(output: IO[str], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes the arithmetic of a run give the same bits each time, on the CPU and on a GPU."""
+"""Makes the arithmetic of a run bit-identical each time, on the CPU and on a GPU."""
 
 import logging
 import os

@@ -22,7 +22,7 @@ from rollcast.services.spaces.spaces import check_spaces_match
 logger = logging.getLogger(__name__)
 
 _REMEDY: Final = (
-    "the disk failed, or another program wrote there: replace the disk; training goes on without these rollouts"
+    "the disk failed, or another program wrote there: replace the disk; training continues without these rollouts"
 )
 
 

@@ -15,8 +15,12 @@ class NoteEvent(Protocol):
     def __call__(self, severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
         """Notes an event of this moment.
 
-        Args: severity: Its severity. text: What has happened, in a line. who: The actor or evaluator that it is about;
-        empty: the learner. detail: A traceback, or another text of several lines."""
+        Args:
+            severity: How much it matters.
+            text: What has happened, in a line.
+            who: The actor or evaluator that it is about; empty: the learner.
+            detail: A traceback, or another text of several lines.
+        """
 
 
 def forget_event(severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Makes one checkpoint of the parts that several ranks write, each in a folder of its own; it is there whole or not."""
+"""Makes one checkpoint of the parts that several ranks write, each in its own folder: all of it, or nothing."""
 
 import json
 import shutil

@@ -59,7 +59,7 @@ class ReplayBuffer:
         n_rollout_steps: T of every rollout.
         entry: The kind of its entries.
         n_sampled_steps: T of its samples.
-        burn_in: The first steps of a sample, which only warm a recurrent state up.
+        burn_in: The first steps of a sample, which only warm up a recurrent state.
         state_size: S of the recurrent states that it keeps; 0: none.
         frame_stack: K, the frames in each observation of a sample.
         max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,

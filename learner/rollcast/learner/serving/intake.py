@@ -127,7 +127,8 @@ class RolloutIntake:
         if parts.ended.is_set():
             parts.registry.told_end(offer.actor_id)
             raise TrainingEndedError(
-                "training has ended; expected a run that goes on; start a learner that trains, or begin another run"
+                "training has ended; expected a run that still trains; start a learner that trains, or begin another "
+                "run"
             )
         self._check_network(offer)
         check_spaces_match(

@@ -1,4 +1,4 @@
-"""Publishes policies: takes each version from the trainer, encodes it in a thread of its own, and serves the newest."""
+"""Publishes policies: takes each version from the trainer, encodes it in its own thread, and serves the newest."""
 
 import threading
 from contextlib import AbstractContextManager

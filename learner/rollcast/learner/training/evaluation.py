@@ -182,7 +182,7 @@ class TrainingEvaluation:
         if self.is_out_of_patience:
             logger.warning(
                 "%d evaluations in a row brought no better mean return than %g, of version %d: training ends; raise "
-                "--eval-patience to go on",
+                "--eval-patience to continue",
                 status.without_improvement,
                 status.best_mean_return,
                 status.best_policy_version,

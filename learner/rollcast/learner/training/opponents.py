@@ -137,11 +137,11 @@ class Opponents:
             try:
                 saved = read_saved_policy(path)
             except ConfigurationError as error:
-                logger.warning("evaluations go on without an opponent: %s", error)
+                logger.warning("evaluations continue without an opponent: %s", error)
                 continue
             if saved.spec != self._spec:
                 logger.warning(
-                    "evaluations go on without the opponent in %s: its network is %s; expected %s, the run's",
+                    "evaluations continue without the opponent in %s: its network is %s; expected %s, the run's",
                     *(path, saved.spec, self._spec),
                 )
                 continue
@@ -149,8 +149,8 @@ class Opponents:
         lost = self._ratings.keys() - self._states.keys()
         if lost and not self._states and self._folder is not None:
             logger.warning(
-                "evaluations go on without the opponents of before, versions %s: %s has no files of them; from here on "
-                "policies are rated by the games against random play, and against those to come",
+                "evaluations continue without the earlier opponents, versions %s: %s has no files of them; policies "
+                "are rated by games against random play and against future opponents",
                 *(sorted(lost), self._folder),
             )
 

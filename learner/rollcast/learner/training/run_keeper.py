@@ -285,5 +285,5 @@ def _training_goes_on(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = "%s is not written: %s; the one before is kept, and training goes on"
+        message = "%s is not written: %s; the previous one is kept, and training continues"
         logger.error(message, what, error)  # noqa: TRY400  # the message says it all

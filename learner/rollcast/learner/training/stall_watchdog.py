@@ -1,4 +1,4 @@
-"""Logs a trainer that stalls, with the stacks of all threads, from a thread of its own."""
+"""Logs a trainer that stalls, with the stacks of all threads, from its own thread."""
 
 import logging
 import sys

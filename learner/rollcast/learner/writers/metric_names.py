@@ -65,7 +65,7 @@ def largest_of(name: str) -> str:
 MEAN_RETURN: Final = Metric("train/mean_return", "reward", "mean return of the last 100 episodes; NaN before the first")
 EPISODES: Final = Metric("train/episodes", "episodes", "episodes that have ended", counts=True)
 UPDATES: Final = Metric("train/updates", "updates", "updates that were made", counts=True)
-POLICY_VERSION: Final = Metric("train/policy_version", "version", "newest policy version that was cast")
+POLICY_VERSION: Final = Metric("train/policy_version", "version", "newest published policy version")
 
 ENV_STEPS_PER_SECOND: Final = Metric("speed/env_steps_per_second", "steps/s", "environment steps, over the last 5 s")
 UPDATES_PER_SECOND: Final = Metric("speed/updates_per_second", "updates/s", "updates, over the last 5 s")
@@ -116,7 +116,7 @@ EVAL_MEAN_RETURN: Final = Metric(
 EVAL_LIKELIEST_MEAN_RETURN: Final = Metric(
     "eval/likeliest_mean_return",
     "reward",
-    "mean return with the likeliest actions; `--eval-actions both` only, whose better mean is `eval/mean_return`",
+    "mean return with greedy actions; `--eval-actions both` only, whose better mean is `eval/mean_return`",
 )
 EVAL_DRAWN_MEAN_RETURN: Final = Metric(
     "eval/drawn_mean_return", "reward", "mean return with drawn actions; `--eval-actions both` only"
@@ -206,7 +206,7 @@ ALGORITHM_METRICS: Final = (
     Metric(
         "impala/reward_factor",
         "1",
-        "factor of clipped rewards: reward_scale, divided by the deviation of returns with normalize_rewards",
+        "factor of clipped rewards: reward_scale, divided by the standard deviation of returns with normalize_rewards",
     ),
     Metric("ppo/policy_loss", "1", "mean clipped surrogate over the minibatches of the update, negated"),
     Metric("ppo/value_loss", "reward^2", "half the squared error of the critic against its targets"),
@@ -229,7 +229,7 @@ ALGORITHM_METRICS: Final = (
     Metric(
         "ppo/reward_factor",
         "1",
-        "factor of clipped rewards: reward_scale, divided by the deviation of returns with normalize_rewards",
+        "factor of clipped rewards: reward_scale, divided by the standard deviation of returns with normalize_rewards",
     ),
     Metric("ppo/epochs", "1", "passes over the batch; fewer than n_epochs if target_kl stopped them"),
     Metric("appo/policy_loss", "1", "mean clipped surrogate over the minibatches of the update, negated"),
@@ -255,7 +255,7 @@ ALGORITHM_METRICS: Final = (
     Metric(
         "appo/reward_factor",
         "1",
-        "factor of clipped rewards: reward_scale, divided by the deviation of returns with normalize_rewards",
+        "factor of clipped rewards: reward_scale, divided by the standard deviation of returns with normalize_rewards",
     ),
     Metric("appo/epochs", "1", "passes over the batch; fewer than n_epochs if target_kl stopped them"),
     Metric("dqn/loss", "reward^2", "weighted loss of the TD errors"),

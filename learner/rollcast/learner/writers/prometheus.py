@@ -82,7 +82,7 @@ def _add_learner(families: Families, status: LearnerStatus) -> None:
         families.gauge("learner_phase", "1 for the phase of training, 0 for the others", status.phase is phase, labels)
     families.counter("train_env_steps", "environment steps that were learnt from", status.env_steps)
     families.counter("train_seconds", "time of training, with that before it was resumed", status.seconds)
-    families.gauge("learner_waiting_seconds", "time that training waits already; 0 while it goes on", status.waiting_s)
+    families.gauge("learner_waiting_seconds", "time for which training has waited; 0 while it trains", status.waiting_s)
     families.gauge("queue_capacity", "trajectories that the queue holds at most", status.queue_capacity)
     families.gauge("actors_expected", "actors that the learner starts itself; 0 if others do", status.actors_expected)
 

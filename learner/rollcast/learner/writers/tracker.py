@@ -1,4 +1,4 @@
-"""Writes metrics to a tracker of experiments, on a thread of its own: whatever it does, training goes on."""
+"""Writes metrics to a tracker of experiments, on its own thread: its failures never stop training."""
 
 import logging
 import queue
@@ -107,7 +107,7 @@ class TrackerWriter:
         if now >= self._next_log:
             self._next_log = now + _LOG_EVERY_S
             logger.error(
-                "%s does not take records (%d so far): %s; training goes on, and metrics.jsonl has all of them",
+                "%s does not take records (%d so far): %s; training continues, and metrics.jsonl has all of them",
                 self._name,
                 self._n_lost,
                 why,

@@ -66,7 +66,7 @@ def write_all(
             if histograms and isinstance(writer, HistogramWriter):
                 writer.write_histograms(env_steps, histograms)
         except OSError as error:
-            what = "the metrics after %d env steps are not written: %s; training goes on, and tries again"
+            what = "the metrics after %d env steps are not written: %s; training continues, and tries again"
             logger.error(what, env_steps, error)  # noqa: TRY400  # the message says it all
 
 

@@ -1,1 +1,1 @@
-"""The dashboard: a page for browsers that shows what learners and their actors do, in a process of its own."""
+"""The dashboard: a page for browsers that shows what learners and their actors do, in its own process."""

@@ -48,7 +48,7 @@ def _pause(learner: LearnerClient) -> str:
 
 def _resume(learner: LearnerClient) -> str:
     learner.resume()
-    return "Training goes on."
+    return "Training continues."
 
 
 def _stop(learner: LearnerClient) -> str:
@@ -59,7 +59,7 @@ def _stop(learner: LearnerClient) -> str:
 ACTIONS: Final = (
     Action(
         name="Checkpoint",
-        says="Writes a checkpoint after the running update; training goes on.",
+        says="Writes a checkpoint after the running update; training continues.",
         running="The learner writes a checkpoint.",
         call=_save_checkpoint,
     ),
@@ -72,7 +72,7 @@ ACTIONS: Final = (
     ),
     Action(
         name="Resume",
-        says="Ends the pause: training goes on where it was.",
+        says="Ends the pause: training continues.",
         running="The learner resumes.",
         call=_resume,
         phases=(Phase.PAUSED,),

@@ -1,4 +1,4 @@
-"""Serves the page to browsers, in a process of its own."""
+"""Serves the page to browsers, in its own process."""
 
 import asyncio
 import contextlib

@@ -95,7 +95,7 @@ def _waits(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Findi
     if status.phase is Phase.PAUSED:
         yield _wrong(
             f"training is paused, for {status.waiting_s:.0f} s",
-            "call Resume (LearnerClient.resume) to go on",
+            "call Resume (LearnerClient.resume) to continue",
         )
     elif status.phase is Phase.STARTING:
         yield _wrong(

@@ -1,1 +1,1 @@
-"""Relays: the learner of their actors, and their actors' voice at the learner."""
+"""Relays: actors connect to them as if they were the learner; they forward rollouts in bundles."""

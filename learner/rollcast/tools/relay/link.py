@@ -83,7 +83,7 @@ class LearnerLink:
         # whether there has ever been a learner; of the thread that keeps the connection
         self._was_open = False
         self._lock = threading.Lock()  # guards the five below
-        # The relays that wait for this one to have a learner, the last to ask at the end.
+        # The relays that wait until this one has a learner, the newest last.
         self._waiting: dict[Relay, None] = {}
         self._open: OpenLink | None = None
         self._bundles: BundleLink | None = None

@@ -1,4 +1,4 @@
-"""`rollcast top`: shows a run in the terminal while it goes on."""
+"""`rollcast top`: shows a run in the terminal while it trains."""
 
 import os
 import select

@@ -20,7 +20,7 @@ class RelayClient(LearnerClient):
 
         Args:
             relay: This relay.
-            waiting: The relays that wait for this one to have a learner.
+            waiting: The relays that wait until this one has a learner.
             wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         """
         return BundleLink(self._channel, self.address, relay, waiting=waiting, wait_s=wait_s)

@@ -12,7 +12,7 @@ PROTOCOL_VERSION = 1
 
 
 class ActorRole(enum.Enum):
-    """The role of an actor."""
+    """The part that an actor plays."""
 
     ACT = 0
     EVALUATE = 1

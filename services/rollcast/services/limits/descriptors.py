@@ -1,4 +1,4 @@
-"""Leaves a process descriptors of its own, however many clients connect: it has files to write, too."""
+"""Reserves descriptors for the process itself, however many clients connect: it also writes files."""
 
 import contextlib
 import logging

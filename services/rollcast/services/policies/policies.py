@@ -43,11 +43,11 @@ class PolicySpec:
             `"squashed_gaussian"`, means and log standard deviations before a tanh that fits the Box's bounds;
             `"q_values"`, the value of each Discrete action; `"dueling_q_values"`, the value of the observation and then
             the advantage of each Discrete action.
-        recurrence: The memory between the hidden layers and the outputs: none, or an LSTM or a GRU of one layer, as
-            torch computes them.
-        recurrent_size: H, the size of the memory.
-        normalize_observations: Whether Box leaves of floats are normalised by the moments of all observations so far,
-            which are part of the policy's arrays.
+        recurrence: The recurrent layer between the hidden layers and the outputs: none, or an LSTM or a GRU of one
+            layer, as torch computes them.
+        recurrent_size: H, the units of the recurrent layer.
+        normalize_observations: Whether Box leaves of floats are normalised by their running mean and variance, which
+            are part of the policy's arrays.
         observation_clip: Bound of normalised numbers, above 0 and finite.
         frame_stack: K, the last frames that the network sees at once, of every leaf but the action mask; see
             `rollcast.v1.PolicySpec`. The spaces, and rollouts, are those of single frames.

@@ -1,4 +1,4 @@
-"""Wakes the subscribers of a policy: each by a lock of its own, and only those that can use a newer version now."""
+"""Wakes the subscribers of a policy, each by its own lock, and only those that can use a newer version now."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Runs a function again and again, in a thread of its own."""
+"""Runs a function periodically, in its own thread."""
 
 import threading
 import time

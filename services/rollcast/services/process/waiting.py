@@ -1,4 +1,4 @@
-"""Waits for a state with a deadline, for a caller that may go meanwhile."""
+"""Waits for a state with a deadline, for a caller that may leave before."""
 
 import math
 import threading

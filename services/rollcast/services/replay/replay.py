@@ -119,17 +119,22 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
 class ReplayBatch(Sample[NDArray[Any]]):
     """B entries of a replay buffer side by side. T is 1 for transitions, else the steps of a rollout or sequence.
 
-    Attributes: keys: int64 `[B]`, identify the entries when priorities are updated; a key is never used again. weights:
-    float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised. n_steps: int64 `[B]`, m, the steps
-    folded into the entry: `n_step`, or fewer if the episode or trajectory ended. discount: float32 `[B]`, gamma^m, the
-    factor of the next observation's value; nothing follows a `terminated` entry. substeps: Columns by substep key; a
-    flat environment has one, `FLAT_SUBSTEP`. reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m
-    steps. terminated: bool `[T, B]`, the episode ended with this step (the last of the m). truncated: bool `[T, B]`,
-    the episode was cut off here; the value goes on from the final observation. valid: bool `[T, B]`, False on rows that
-    are no transition. Rows before all transitions of their trajectory hold arbitrary values. final_index: int64 `[N,
-    2]`, the rows (t, b) of the final observations; empty for transitions. policy_version: int64 `[B]`, the version that
-    acted; -1 for transitions, which do not keep it. burn_in: The number of first rows that only warm up a recurrent
-    state."""
+    Attributes:
+        keys: int64 `[B]`, identify the entries when priorities are updated; a key is never used again.
+        weights: float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised.
+        n_steps: int64 `[B]`, m, the steps folded into the entry: `n_step`, or fewer if the episode or trajectory ended.
+        discount: float32 `[B]`, gamma^m, the factor of the next observation's value; nothing follows a `terminated`
+            entry.
+        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
+        terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
+        truncated: bool `[T, B]`, the episode was cut off here; the value goes on from the final observation.
+        valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
+            arbitrary values.
+        final_index: int64 `[N, 2]`, the rows (t, b) of the final observations; empty for transitions.
+        policy_version: int64 `[B]`, the version that acted; -1 for transitions, which do not keep it.
+        burn_in: The number of first rows that only warm up a recurrent state.
+    """
 
     substeps: Mapping[str, ReplayColumns]
 

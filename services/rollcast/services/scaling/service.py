@@ -53,14 +53,14 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     def IsActive(  # noqa: N802  # gRPC's name
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
     ) -> messages.IsActiveResponse:
-        """Answers whether training goes on."""
+        """Answers whether training continues."""
         del context
         return messages.IsActiveResponse(result=self._wanted(request) > 0)
 
     def StreamIsActive(  # noqa: N802  # gRPC's name
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
     ) -> Iterator[messages.IsActiveResponse]:
-        """Answers whether training goes on, at once and at every change."""
+        """Answers whether training continues, at once and at every change."""
         self._bounds(request)
         said: bool | None = None
         while context.is_active() and not self._gate.draining:

@@ -49,7 +49,7 @@ class EvaluationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LearningFinding:
-    """Something that is not healthy about training; field by field as `rollcast.v1.LearningFinding` documents it."""
+    """A problem of training; field by field as `rollcast.v1.LearningFinding` documents it."""
 
     rule: str
     what: str

@@ -54,7 +54,7 @@ class BundleLink:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         relay: This relay.
-        waiting: The relays that wait for this one to have a learner.
+        waiting: The relays that wait until this one has a learner.
         wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
             seconds. Others may join it meanwhile: the busier the learner, the larger the bundles.
     """

@@ -1,4 +1,4 @@
-"""Receives the messages of one actor's rollout stream, whether it has a call of its own or comes through a relay."""
+"""Receives the messages of one actor's rollout stream, from its own call or through a relay."""
 
 import logging
 from collections.abc import Callable

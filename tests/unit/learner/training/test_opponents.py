@@ -105,9 +105,9 @@ def test_opponents_that_are_gone_damaged_or_of_another_network_are_left_out(
     after = Opponents(2, SPEC, folder)
     after.load_state(before.state())
     assert list(after.states) == [6]
-    assert "evaluations go on without an opponent" in caplog.text
+    assert "evaluations continue without an opponent" in caplog.text
     other = Opponents(2, PolicySpec(hidden_sizes=(5,)), folder)
     other.load_state(before.state())
     assert not other.states
     assert "its network is PolicySpec(network='auto', hidden_sizes=(4,)" in caplog.text
-    assert "evaluations go on without the opponents of before, versions [1, 4, 6]" in caplog.text
+    assert "evaluations continue without the earlier opponents, versions [1, 4, 6]" in caplog.text

@@ -79,7 +79,7 @@ def test_a_tracker_that_fails_is_logged_once_a_minute_and_nothing_else_happens(t
             writer.write(step, {"a": 1.0})
         writer.close()
     (line,) = caplog.messages
-    assert line.startswith("trackio does not take records (1 so far): ConnectionError: no network; training goes on")
+    assert line.startswith("trackio does not take records (1 so far): ConnectionError: no network; training continues")
 
 
 def test_a_tracker_that_cannot_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
