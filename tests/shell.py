@@ -259,7 +259,9 @@ class Terminal:
             self._asked, asked_for_more = self._screen.asked, self._screen.asked_for_more
         os.write(self._fd, f"{first}\n".encode())
         for number, line in enumerate(more, 1):
-            self.wait(lambda number=number: self._screen.asked_for_more == asked_for_more + number, "bash to ask for more")
+            self.wait(
+                lambda number=number: self._screen.asked_for_more == asked_for_more + number, "bash to ask for more"
+            )
             os.write(self._fd, f"{line}\n".encode())
 
     def press(self, key: str) -> None:
@@ -278,8 +280,8 @@ class Terminal:
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Waits until a condition is true, which is looked at again after whatever a program writes."""
         with self._changed:
-            is_met = self._changed.wait_for(lambda: condition() or self._is_over, _LONGEST_S)
-            assert is_met and condition(), f"not within {_LONGEST_S} s: {what}; the terminal shows\n{self.text()}"
+            self._changed.wait_for(lambda: condition() or self._is_over, _LONGEST_S)
+            assert condition(), f"not within {_LONGEST_S} s: {what}; the terminal shows\n{self.text()}"
 
     def text(self) -> str:
         """Returns what the last command has printed, as it stands on the screen: lines without spaces at their end."""

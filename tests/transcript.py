@@ -1,4 +1,4 @@
-"""What a page shows of a session at terminals: files to save, commands, and what they print."""
+"""Sessions at terminals as pages show them: files to save, commands, and what they print."""
 
 import re
 from collections.abc import Iterator
@@ -11,8 +11,10 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROMPT = re.compile(r"(\w*)\$ (.*)")
 _HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
 _DIFFERS = re.compile(r"numbers\s+differ")
-# The rest of a line that is left out, bars of progress, and numbers as programs print them: with signs, times and dates.
-_VARIES = re.compile(r"(?P<any>(?<!\.)\.{3}(?!\.))|(?P<bar>[#.]{4,})|(?P<number>(?<![A-Za-z_])[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*)|(?P<gap>\s+)")
+# The rest of a line that is left out, bars of progress, and numbers as programs print them, dates and times included.
+_VARIES = re.compile(
+    r"(?P<any>(?<!\.)\.{3}(?!\.))|(?P<bar>[#.]{4,})|(?P<number>(?<![A-Za-z_])[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*)|(?P<gap>\s+)"
+)
 _MATCHES = {"any": ".*", "bar": "[#.]{4,}", "number": r"[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*", "gap": r"\s+"}
 
 
@@ -26,7 +28,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the reader types into a terminal, and what it shows then.
+    """One thing that the reader types into a terminal, with the output.
 
     Attributes:
         terminal: The terminal's name, which stands before its `$`; empty: the only one.
@@ -42,7 +44,7 @@ class Entry:
 
     @property
     def is_key(self) -> bool:
-        """Whether a key is pressed while a command runs."""
+        """True if it is a key, pressed while a command runs."""
         return re.fullmatch(r"\^[A-Z\\]", self.typed) is not None
 
 
@@ -67,9 +69,9 @@ def session(page: str) -> list[File | Entry]:
 
 def _entries(body: str, *, differs: bool) -> Iterator[Entry]:
     lines = body.splitlines()
-    assert lines and _PROMPT.fullmatch(lines[0]), f"a block begins with what is typed:\n{body}"
+    assert _PROMPT.match(body), f"a block begins with what is typed:\n{body}"
     while lines:
-        terminal, typed = _PROMPT.fullmatch(lines.pop(0)).groups()  # type: ignore[union-attr]  # asserted, or just looked at
+        terminal, typed = _PROMPT.fullmatch(lines.pop(0)).groups()
         heredoc = _HEREDOC.search(typed)
         while typed.endswith(" \\") or (heredoc and typed.rpartition("\n")[2] != heredoc[1]):
             typed += f"\n{lines.pop(0)}"
@@ -84,7 +86,7 @@ def pattern_of(lines: tuple[str, ...], *, differs: bool) -> str:
 
     Args:
         lines: The lines as a page shows them. `...` stands for any number of lines.
-        differs: Any number stands for any other, a bar of progress for any other, and a gap may be as wide as they need.
+        differs: Any number stands for any other, as does a bar of progress; gaps are as wide as they need to be.
     """
     return "".join(r"(?:.*\n)*?" if line == ANY_LINES else f"{_line(line, differs=differs)}\n" for line in lines)
 

@@ -156,7 +156,9 @@ def test_the_commands_of_the_page_work_as_they_are_typed(compose):
         "docker compose down",
     ]
     up, scale, logs, down = typed
-    (status,) = re.findall(r"`docker compose exec (learner rollcast status [^`]*)`", section_of("containers.md", "Compose"))
+    (status,) = re.findall(
+        r"`docker compose exec (learner rollcast status [^`]*)`", section_of("containers.md", "Compose")
+    )
     compose.run(*up[2:], timeout_s=300)
     compose.run(*scale[2:])
     # a test has no terminal

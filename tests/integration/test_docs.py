@@ -33,9 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The commands that a test below types, by how they begin.
 TYPED = {
-    "examples": (
-        "rollcast train --network examples.own_network",
-    ),
+    "examples": ("rollcast train --network examples.own_network",),
     "learner": (
         "rollcast learner --address 0.0.0.0:50051 --insecure",
         "rollcast actor --learner-address LEARNER_HOST:50051",

@@ -70,7 +70,7 @@ def is_left_out(entry: Entry) -> bool:
 
 
 def goes_on(entry: Entry, following: File | Entry | None) -> bool:
-    """Returns whether a command still runs when the reader does the next thing: presses a key, or turns to another terminal."""
+    """Returns whether a command may still run when the reader presses a key, or turns to another terminal."""
     return isinstance(following, Entry) and (following.is_key or following.terminal != entry.terminal)
 
 
@@ -82,8 +82,16 @@ def expect_beginning(terminal: Terminal, entry: Entry) -> None:
     assert lines, f"the page shows nothing of {entry.typed}, which may not have begun when the reader goes on"
     pattern = re.compile(terminal.here(pattern_of(lines, differs=entry.differs)))
     what = "\n".join((f"the output of {entry.typed}:", *lines))
-    terminal.wait(lambda: terminal.is_ready() or pattern.match(terminal.text()), what)
-    assert pattern.match(terminal.text()), f"{what}\nthe terminal shows\n{terminal.text()}"
+    # a live view shows some lines for half a second only
+    was_shown = False
+
+    def is_shown_or_over() -> bool:
+        nonlocal was_shown
+        was_shown = was_shown or pattern.match(terminal.text()) is not None
+        return was_shown or terminal.is_ready()
+
+    terminal.wait(is_shown_or_over, what)
+    assert was_shown, f"{what}\nthe terminal shows\n{terminal.text()}"
 
 
 def expect_end(terminal: Terminal, entry: Entry) -> None:
