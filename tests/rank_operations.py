@@ -24,14 +24,19 @@ STAND_IN = "nccl_stand_in"
 class StandInForNccl(distributed.ProcessGroup):
     """Behaves as NCCL does: it takes tensors of a device only, and returns before the device has done its work.
 
-    The device waits until all ranks have called. It computes nothing.
+    The device waits until all ranks have called. It computes nothing. In the first operation, which connects the ranks,
+    the host waits.
+
+    Args:
+        freezes: True: this process freezes when it is to connect.
     """
 
-    def __init__(self, store: distributed.Store, rank: int, n_ranks: int) -> None:
+    def __init__(self, store: distributed.Store, rank: int, n_ranks: int, *, freezes: bool) -> None:
         super().__init__(rank, n_ranks)
         self._store, self._n_ranks = store, n_ranks
         self._n_operations = 0
         self._name = ""
+        self._freezes = freezes
         self.is_aborted = False
 
     def getBackendName(self) -> str:  # noqa: N802  # torch asks for it
@@ -49,10 +54,16 @@ class StandInForNccl(distributed.ProcessGroup):
         (tensor,) = tensors
         if tensor.device.type == "cpu":
             raise RuntimeError("No backend type associated with device type cpu")
+        if self._freezes:
+            # This thread, at once: of a signal for the process, another thread may hear first.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         self._n_operations += 1
         key = f"operation{self._n_operations}"
         self._store.add(key, 1)
-        return StandInWork(lambda: self.is_aborted or self._store.add(key, 0) == self._n_ranks)
+        work = StandInWork(lambda: self.is_aborted or self._store.add(key, 0) == self._n_ranks)
+        if self._n_operations == 1:
+            work.synchronize_device()
+        return work
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -83,9 +94,14 @@ class StandInWork(distributed.Work):
 def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
     """Does what ranks do whose device is not the CPU."""
     distributed.Backend.register_backend(
-        STAND_IN, lambda store, rank, n, timeout: StandInForNccl(store, rank, n), devices=["cuda"]
+        STAND_IN,
+        lambda store, rank, n, timeout: StandInForNccl(
+            store, rank, n, freezes=is_last and what == "freeze before they are connected on gpus"
+        ),
+        devices=["cuda"],
     )
-    group.begin(STAND_IN)
+    on_device = torch.empty(3, device="meta")  # any that is not in main memory
+    group.begin(STAND_IN, on_device.device)
     if what == "agree on gpus":
         agreed = RankRounds(group).agree(RankState(env_steps=1 + group.rank))
         print(agreed.env_steps, flush=True)  # noqa: T201
@@ -98,7 +114,6 @@ def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
         return works[-1]
 
     distributed.all_reduce = kept
-    on_device = torch.empty(3, device="meta")  # any that is not in main memory
     group.sum(on_device, "the first gradient")
     works[-1].synchronize_device()
     group.describe_by(lambda: ("thinking", "after 7 updates"))

@@ -38,6 +38,8 @@ _MAX_WORD: Final = 1000
 # A text that is waited for is looked for so often.
 _LOOK_S: Final = 0.05
 
+_CPU: Final = torch.device("cpu")
+
 Answer = TypeVar("Answer")
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -208,7 +210,10 @@ class RankGroup(Group):
             self._watch.close()
         if error is not None:
             # An orderly end would wait for what the device has been asked for.
-            self._abort_device()
+            try:
+                _within(_ANSWER_S, self._abort_device)
+            except TimeoutError:
+                return
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -243,12 +248,13 @@ class RankGroup(Group):
                 for rank in range(self.n_ranks):
                     self.told("compared", rank, what="every rank to compare settings", timeout_s=_COMPARED_S)
 
-    def begin(self, backend: str) -> None:
+    def begin(self, backend: str, device: torch.device = _CPU) -> None:
         """Connects all ranks for the operations below.
 
         Args:
             backend: The backend for tensors on the device. Those in main memory always go through gloo, so that what
                 the ranks agree on waits for no device.
+            device: The device of this rank.
 
         Raises:
             RankLostError: Not all ranks have come in time.
@@ -265,13 +271,17 @@ class RankGroup(Group):
                     timeout=timeout,
                 ),
             )
-            if backend != "gloo":
+        if backend != "gloo":
+            with self._operation("the connection of all devices"):
                 os.environ.setdefault(_WATCHDOG, "0")
                 self._device_group = _within(
                     self._timeout_s + _ANSWER_S,
                     lambda: distributed.new_group(backend=backend, timeout=timeout + timedelta(seconds=_AFTER_WATCH_S)),
                 )
-                self._watch = DeviceWatch(self._abort_device, self._has_rank_ended, timeout_s=self._timeout_s)
+                # NCCL connects in its first operation, in which the host waits for all ranks.
+                first = torch.zeros(1, device=device)
+                _within(self._timeout_s + _ANSWER_S, lambda: distributed.all_reduce(first, group=self._device_group))
+            self._watch = DeviceWatch(self._abort_device, self._has_rank_ended, timeout_s=self._timeout_s)
 
     def sum(self, values: Tensor, what: str) -> None:
         """Sums them up over all ranks; see `Group.sum`."""

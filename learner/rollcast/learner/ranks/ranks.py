@@ -274,7 +274,7 @@ def joined_ranks(
     chosen = choose_backend(backend, own)
     with RankGroup(place, timeout_s=timeout_s) as group:
         group.compare(settings)
-        group.begin(chosen)
+        group.begin(chosen, own)
         yield Ranks(
             group,
             own,

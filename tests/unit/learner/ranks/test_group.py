@@ -96,6 +96,13 @@ def test_ranks_on_gpus_agree_in_main_memory():
             assert outcome(process) == (0, "3\n")
 
 
+def test_a_rank_that_does_not_connect_its_device_is_named():
+    with ranks("freeze before they are connected on gpus") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert " s for the connection of all devices: rank 1 does not answer any more" in output
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
