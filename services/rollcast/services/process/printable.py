@@ -57,7 +57,7 @@ class PrintableFormatter(logging.Formatter):
 class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to what `sys.stderr` is at the time: while the live view draws, that prints above it."""
 
-    @property  # type: ignore[override]  # the base class keeps the stream that it was made with
+    @property
     def stream(self) -> TextIO:
         """The stream to write to."""
         return sys.stderr
