@@ -76,9 +76,9 @@ class ActingSettings(EnvironmentSettings):
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = setting(
         "auto",
-        "How an actor steps its environments. auto: by their own vector_entry_point if there is one, else like sync; "
-        "sync: one after the other; entry_point: with the vector_entry_point, or fail; subprocess: in processes, one "
-        "per core; measure: try sync and subprocess and take the faster.",
+        "The way in which an actor steps its environments. auto: by their own vector_entry_point if there is one, else "
+        "like sync; sync: one after the other; entry_point: with the vector_entry_point, or fail; subprocess: in "
+        "processes, one per core; measure: try sync and subprocess and take the faster.",
         ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = setting(

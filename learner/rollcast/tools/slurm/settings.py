@@ -167,7 +167,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         FREE,
     )
     max_restarts: NonNegativeInt = setting(
-        10, "Restarts of an actor's job, for any reason; after that, a failure ends it.", FREE
+        10, "Times that an actor's job restarts, for any reason; after that, a failure ends it.", FREE
     )
     patience_s: TimeoutSeconds = setting(
         600.0,
