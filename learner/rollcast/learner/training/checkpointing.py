@@ -339,7 +339,7 @@ def _run(
     try:
         written.set_result(write())
     except (OSError, RollcastError) as error:
-        what = "the checkpoint after %d updates is not written: %s; the one before is kept"
+        what = "the checkpoint after %d updates is not written: %s; the previous one is kept"
         logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
         note(EventSeverity.ERROR, what % (info.n_updates, error))
         # Another rank may be gone, with what connects the ranks.
