@@ -416,7 +416,8 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(tmp_path, monkeypa
     names = [path.name for path in CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).all()]
     assert names[:2] == ["00000005", "00000015"]
     assert (
-        "the checkpoint after 10 updates is not written: no space left on device; the previous one is kept" in caplog.text
+        "the checkpoint after 10 updates is not written: no space left on device; the previous one is kept"
+        in caplog.text
     )
 
 
