@@ -79,6 +79,8 @@ class Rounds:
     def played(self, place: Place, policy_version: int) -> None:
         """Notes that a rollout has come while these places were held; see `RoundPlaces.played`."""
         with self._lock:
+            # They may have come before anybody waited for them.
+            self._waits.pop(place, None)
             self._places.played(place, policy_version, time.monotonic())
 
     def give_back(self, place: Place) -> None:

@@ -1,6 +1,7 @@
 """Places in rounds: who may play with which policy."""
 
 import random
+import sys
 import threading
 import time
 from collections import deque
@@ -110,6 +111,17 @@ def test_places_of_past_rounds_are_forgotten():
     rounds.begin(2)
     rounds.give_back(past)
     assert [rounds.book(4).version, rounds.book(4).version] == [2, 3]
+
+
+def test_places_that_came_before_anybody_waited_for_them_are_forgotten_once_they_are_played():
+    rounds = begun(1)
+    booked = rounds.book(1)
+    rounds.played(booked, 1)
+    asked = rounds.ask(1)
+    rounds.begin(2)
+    rounds.played(asked, 2)
+    assert not asked.is_held
+    assert sys.getrefcount(asked) == sys.getrefcount(booked), "nothing else keeps them"
 
 
 def test_rollouts_that_are_sent_again_use_no_places():
