@@ -80,8 +80,8 @@ class LearnerLink:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._follower = follower
         self._ending = Ending(stop)
-        # whether there has ever been a learner; of the thread that keeps the connection
-        self._was_open = False
+        # of the thread that keeps the connection: whether this attempt has found a learner, and whether any has
+        self._has_opened = self._was_open = False
         self._lock = threading.Lock()  # guards the five below
         # The relays that wait until this one has a learner, the newest last.
         self._waiting: dict[Relay, None] = {}
@@ -204,11 +204,12 @@ class LearnerLink:
         attempts.begin(time.monotonic(), self._connect_timeout_s)
         while not self._ending.is_set():
             address, started = attempts.address, time.monotonic()
+            self._has_opened = False
             try:
-                has_opened = self._run(address)
+                self._run(address)
                 error: RollcastError = NotReadyError("the learner closed the relay's stream")
             except RollcastError as caught:
-                error, has_opened = caught, self.is_open
+                error = caught
             with self._lock:
                 self._open = None
                 # Without its advice: that of this relay follows.
@@ -216,7 +217,7 @@ class LearnerLink:
             if self._ending.is_set():
                 return
             now = time.monotonic()
-            if has_opened:
+            if self._has_opened:
                 self._was_open = True
                 logger.warning("lost the learner at %s: %s; reconnecting", address, error)
                 delay_s = attempts.lost(error, now, lasted_s=now - started, timeout_s=self._reconnect_timeout_s)
@@ -224,8 +225,8 @@ class LearnerLink:
                 delay_s = attempts.failed(error, now)
             self._ending.wait(delay_s)
 
-    def _run(self, address: str) -> bool:
-        """Connects, and reads the learner's answers until the connection ends; returns whether it was ever open."""
+    def _run(self, address: str) -> None:
+        """Connects, and reads the learner's answers until the connection ends."""
         try:
             client = RelayClient(address, security=self._security)
         except ConfigurationError as error:
@@ -239,16 +240,15 @@ class LearnerLink:
                 self._bundles = bundles
             if self._ending.is_set():
                 bundles.close()
-            opened = False
 
             def on_open(learner_nonce: int) -> None:
-                nonlocal opened
-                opened = True
                 link = OpenLink(client, bundles, learner_nonce)
                 self._follower.follow(link)
                 with self._lock:
                     self._open = link
                     self._waiting.clear()
+                # Also if a join finds another learner, and drops this link, before the link has ended by itself.
+                self._has_opened = True
                 logger.info("relaying to the learner at %s", address)
 
             try:
@@ -257,4 +257,3 @@ class LearnerLink:
                 with self._lock:
                     self._bundles = None
                     self._n_bundles_before += bundles.n_bundles
-            return opened
