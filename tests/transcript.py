@@ -12,8 +12,10 @@ _PROMPT = re.compile(r"(\w*)\$ (.*)")
 _HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
 _DIFFERS = re.compile(r"numbers\s+differ")
 # The rest of a line that is left out, bars of progress, and numbers as programs print them, dates and times included.
+# A number is no part of a name, as in `a2c`, but a policy version is one: `v263`.
 _VARIES = re.compile(
-    r"(?P<any>(?<!\.)\.{3}(?!\.))|(?P<bar>[#.]{4,})|(?P<number>(?<![A-Za-z_])[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*)|(?P<gap>\s+)"
+    r"(?P<any>(?<!\.)\.{3}(?!\.))|(?P<bar>[#.]{4,})|(?P<gap>\s+)"
+    r"|(?P<number>(?:(?<![A-Za-z_\d])|(?<=\sv))[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*)"
 )
 _MATCHES = {"any": ".*", "bar": "[#.]{4,}", "number": r"[-+]?\d[\d,.:]*(?:-\d[\d,.:]*)*", "gap": r"\s+"}
 
