@@ -64,7 +64,9 @@ class TestPages:
 
     def test_a_figure_that_was_changed_by_hand_is_found(self):
         page = text_of(INDEX)
-        assert with_tables(page.replace("| 117k ", "| 118k "), RESULTS) == page
+        changed = re.sub(r"\| \d", "| 9", page, count=1)
+        assert changed != page
+        assert with_tables(changed, RESULTS) == page
 
 
 class TestReadme:
