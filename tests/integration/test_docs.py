@@ -106,7 +106,7 @@ NOT_TYPED = {
     "export COMPOSE_FILE=docker-compose.yml:deploy/compose/ddp.yml": "is for the containers after it: tests/e2e",
     "export COMPOSE_FILE=docker-compose.yml:deploy/compose/relay.yml": "is for the containers after it: tests/e2e",
     "export ROLLCAST_EVAL_INTERVAL_STEPS": "is for the containers after it: tests/e2e",
-    "rollcast doctor ": "needs something that is wrong: tests/unit/tools/doctor/test_doctor_command.py",
+    "rollcast doctor ": "needs something that is wrong: tests/integration/test_doctor_command.py",
     "rollcast certs cluster": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
     "rollcast certs keda": "is for the secrets after it: tests/unit/test_kubernetes_tls.py",
     "docker ": "needs an engine: tests/e2e",

@@ -1,4 +1,4 @@
-"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C makes it cancel_waits."""
+"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C ends its waits."""
 
 import contextlib
 import signal
