@@ -572,7 +572,7 @@ def goal_missed(run: RunRecords) -> Iterator[LearningFinding]:
     known = [mean_return for mean_return in returns if mean_return is not None]
     if known and max(known) >= goal:
         return
-    reached = f"its mean return is {max(known):.3g}" if known else "no episode has ended"
+    reached = f"its mean return is {max(known):g}" if known else "no episode has ended"
     yield LearningFinding(
         "goal-missed",
         f"training has finished without reaching its goal: {reached}, and the goal is {goal:g} (--stop-return)",

@@ -49,6 +49,7 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
         ({}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 475"),
         ({}, {"train/mean_return": 9.2, "eval/mean_return": 88.5}, "its mean return is 88.5, and the goal is 475"),
         ({"stop_return": 300.0}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 300"),
+        ({}, {"train/mean_return": 474.96}, "its mean return is 474.96, and the goal is 475"),
         ({"stop_on": "train"}, {"train/mean_return": 9.2, "eval/mean_return": 500.0}, "its mean return is 9.2, and"),
         ({}, {"train/mean_return": 480.0}, None),
         ({}, {"train/mean_return": 470.0, "eval/mean_return": 475.0}, None),
