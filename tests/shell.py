@@ -243,7 +243,8 @@ class Terminal:
                 process.kill()
         self._bash.kill()
         self._bash.wait()
-        self._reader.join()
+        self._reader.join(_LONGEST_S)
+        assert not self._reader.is_alive(), "a process that was started here holds the terminal"
         os.close(self._fd)
 
     def here(self, text: str) -> str:
