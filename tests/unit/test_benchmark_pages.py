@@ -156,6 +156,7 @@ class TestFigures:
             env=os.environ | {VARIABLE: str(path)},
             check=True,
             capture_output=True,
+            timeout=300,
         )
         found = json.loads(path.read_text(encoding="utf-8"))
         assert {(one["benchmark"], one["row"]) for one in found} == {("acting", "sync"), ("acting", "entry_point")}
