@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ NOT_TYPED = {
     "pip install": "downloads for minutes: tests/integration/test_plain_installation.py installs",
     "scp": "needs a second machine",
 }
+
+# Commands that only look at a learner, which may take a moment to see what the reader has just done.
+LOOKS = ("rollcast status",)
+_LOOK_TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
@@ -55,6 +60,9 @@ def play(steps: list[File | Entry], folder: Path) -> None:
             if step.is_key:
                 terminal.press(step.typed)
                 expect_end(terminal, step)
+                continue
+            if step.typed.startswith(LOOKS):
+                look(terminal, step)
                 continue
             terminal.type(step.typed)
             if goes_on(step, following):
@@ -94,11 +102,33 @@ def expect_beginning(terminal: Terminal, entry: Entry) -> None:
     assert was_shown, f"{what}\nthe terminal shows\n{terminal.text()}"
 
 
+def look(terminal: Terminal, entry: Entry) -> None:
+    """Types a command until it shows what the page shows."""
+    deadline = time.monotonic() + _LOOK_TIMEOUT_S
+    while True:
+        terminal.type(entry.typed)
+        terminal.wait_ready()
+        if re.fullmatch(end_of(terminal, entry), printed(terminal)) or time.monotonic() > deadline:
+            break
+    expect_end(terminal, entry)
+
+
 def expect_end(terminal: Terminal, entry: Entry) -> None:
     """Waits for the end of the command; after a key, the output before it has been compared."""
     terminal.wait_ready()
+    of_page, shown = "\n".join(entry.shown), printed(terminal)
+    assert re.fullmatch(end_of(terminal, entry), shown), (
+        f"{entry.typed}\nthe page shows\n{of_page}\nthe terminal shows\n{shown}"
+    )
+
+
+def end_of(terminal: Terminal, entry: Entry) -> str:
+    """Returns the regular expression of what a command has printed at its end."""
     before = (ANY_LINES,) if entry.is_key else ()
-    pattern = terminal.here(pattern_of((*before, *entry.shown), differs=entry.differs))
-    shown = terminal.text() if terminal.text().strip() else ""
-    of_page = "\n".join(entry.shown)
-    assert re.fullmatch(pattern, shown), f"{entry.typed}\nthe page shows\n{of_page}\nthe terminal shows\n{shown}"
+    return terminal.here(pattern_of((*before, *entry.shown), differs=entry.differs))
+
+
+def printed(terminal: Terminal) -> str:
+    """Returns what the last command has printed; empty if it is nothing."""
+    text = terminal.text()
+    return text if text.strip() else ""
