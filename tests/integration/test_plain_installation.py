@@ -199,6 +199,8 @@ class TestCommands:
             (("train",), "torch, rich, tensorboard, grpc_reflection, cryptography"),
             (("learner", "--address", "localhost:0"), "torch, rich, tensorboard, grpc_reflection, cryptography"),
             (("replay", "serve"), "torch, rich, tensorboard, grpc_reflection, cryptography"),
+            (("relay",), "grpc_reflection"),
+            (("scaler",), "grpc_reflection"),
             (("certs", "somewhere"), "cryptography"),
         ],
     )

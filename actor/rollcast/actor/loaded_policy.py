@@ -74,7 +74,7 @@ def load_policy(
     known = saved.spaces if spaces is None else spaces
     if known is None:
         raise ConfigurationError(
-            f"the policy of {path} does not say in which spaces it acts: it is older than version 0.2, or they are too "
+            f"the policy of {path} does not say in which spaces it acts: it is older than version 0.1, or they are too "
             "large; expected them in the file; call load_policy(..., spaces=probe_spaces(EnvironmentFactory(env_id)))"
         )
     return LoadedPolicy(saved, known, seed=seed)

@@ -158,6 +158,8 @@ COMMANDS: Final[dict[str, Command]] = {
         summary="tell KEDA on Kubernetes how many actors a learner wants",
         settings_from="rollcast.tools.scaling.settings:ScalerSettings",
         runs="rollcast.tools.scaling.command:scaler",
+        extra="learner",
+        modules=("grpc_reflection",),
         logs=True,
     ),
     "slurm": Command(
