@@ -28,7 +28,11 @@ _ANSWER_S: Final = 5.0
 # NCCL's own deadline is so much later than that of `DeviceWatch`, which is to come first.
 _AFTER_WATCH_S: Final = 600.0
 # NCCL's watchdog ends the process when an operation fails, unless this is 0: then `DeviceWatch` finds who is gone.
+# torchrun sets it to 1.
 _WATCHDOG: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+# After such an error torch also has every rank write what it did last. A process that ends would wait for that, for
+# up to 8 minutes; and ranks that torchrun starts again find the request in the store, and are ended by it.
+_DUMPS: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 # Ranks whose settings differ wait so long for the others to see it.
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
@@ -273,7 +277,8 @@ class RankGroup(Group):
             )
         if backend != "gloo":
             with self._operation("the connection of all devices"):
-                os.environ.setdefault(_WATCHDOG, "0")
+                os.environ[_WATCHDOG] = "0"
+                os.environ.setdefault(_DUMPS, "0")
                 self._device_group = _within(
                     self._timeout_s + _ANSWER_S,
                     lambda: distributed.new_group(backend=backend, timeout=timeout + timedelta(seconds=_AFTER_WATCH_S)),
