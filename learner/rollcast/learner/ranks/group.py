@@ -33,6 +33,8 @@ _WATCHDOG: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 # After such an error torch also has every rank write what it did last. A process that ends would wait for that, for
 # up to 8 minutes; and ranks that torchrun starts again find the request in the store, and are ended by it.
 _DUMPS: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+# NCCL connects for each of its algorithms when it first needs it, and the host waits then, unless this is 0.
+_CONNECTS_LATE: Final = "NCCL_RUNTIME_CONNECT"
 # Ranks whose settings differ wait so long for the others to see it.
 _COMPARED_S: Final = 5.0
 # The error of a rank that has ended is told to the others, cut to so many characters.
@@ -279,6 +281,7 @@ class RankGroup(Group):
             with self._operation("the connection of all devices"):
                 os.environ[_WATCHDOG] = "0"
                 os.environ.setdefault(_DUMPS, "0")
+                os.environ.setdefault(_CONNECTS_LATE, "0")
                 self._device_group = _within(
                     self._timeout_s + _ANSWER_S,
                     lambda: distributed.new_group(backend=backend, timeout=timeout + timedelta(seconds=_AFTER_WATCH_S)),
