@@ -20,7 +20,10 @@ class DeviceOperation(Protocol):
     """An operation that a device has been asked for: torch.distributed's `Work`."""
 
     def is_completed(self) -> bool:
-        """Returns whether the device has done it; does not wait."""
+        """Returns whether the device has done it, or it has failed; does not wait."""
+
+    def wait(self) -> bool:
+        """Raises RuntimeError if it has failed. The host does not wait."""
 
 
 class Aborted(NamedTuple):
@@ -46,10 +49,11 @@ class DeviceWatch:
     """Watches the operations of all ranks on a device, in a thread.
 
     NCCL's operations return to the host at once, and the device waits for the other ranks: no call raises when one of
-    them is gone. The host may wait for the device then, for ever. Once an operation has run too long, or another rank
-    has ended, all of them are aborted. The host goes on until its next operation, which raises.
+    them is gone. The host may wait for the device then, for ever. Once an operation has run too long or has failed, or
+    another rank has ended, all of them are aborted. The host goes on until its next operation, which raises.
 
-    Invariant: an operation is aborted no earlier than `timeout_s` after its call, unless a rank has ended.
+    Invariant: an operation is aborted no earlier than `timeout_s` after its call, unless it has failed, or a rank has
+    ended.
 
     Args:
         abort: Ends all operations on the device, so that its stream goes on; what they leave behind means nothing.
@@ -65,6 +69,8 @@ class DeviceWatch:
         self._newest: _Running | None = None
         # One that has not ended at the last look, perhaps an earlier one. They end in their order.
         self._watched: _Running | None = None
+        # The last one that was seen to have ended as it should.
+        self._passed: _Running | None = None
         self._aborted: Aborted | None = None
         self._thread = PeriodicThread(self._look, _LOOK_S, name="ranks-device")
         self._thread.start()
@@ -89,13 +95,25 @@ class DeviceWatch:
 
     def _look(self) -> None:
         if self._watched is None or self._watched.operation.is_completed():
+            # If the one before has failed, all later ones have, too.
             self._watched = self._newest
         running = self._watched
-        if running is None or running.operation.is_completed():
+        if running is None or running is self._passed:
             return
         waited_s = time.monotonic() - running.began
-        if waited_s > self._timeout_s or (waited_s > _LONG_S and self._has_rank_ended()):
+        if running.operation.is_completed():
+            try:
+                running.operation.wait()
+            except RuntimeError as error:
+                logger.warning("%s of all ranks has failed: it is aborted: %s", running.what, error)
+                self._end(running, waited_s)
+            else:
+                self._passed = running
+        elif waited_s > self._timeout_s or (waited_s > _LONG_S and self._has_rank_ended()):
             logger.warning("the device has waited %.1f s for %s of all ranks: it is aborted", waited_s, running.what)
-            self._aborted = Aborted(running.what, waited_s)
-            self._thread.stop()
-            self._abort()
+            self._end(running, waited_s)
+
+    def _end(self, running: _Running, waited_s: float) -> None:
+        self._aborted = Aborted(running.what, waited_s)
+        self._thread.stop()
+        self._abort()
