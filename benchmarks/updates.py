@@ -10,6 +10,7 @@ why and leaves the others. On a CPU there are neither graphs nor kernels, and pr
 """
 
 import argparse
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ def _print_row(row: Row, device: torch.device, n_steps: int, seconds: float) -> 
         return False
     finally:
         if device.type == "cuda":
+            gc.collect()  # what the row has made may refer to itself
             torch.cuda.empty_cache()
     print(f"| {' | '.join((*what, *cells))} |", flush=True)
     return True
