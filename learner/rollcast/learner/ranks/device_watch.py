@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import torch
+
 from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
@@ -58,12 +60,21 @@ class DeviceWatch:
     Args:
         abort: Ends all operations on the device, so that its stream goes on; what they leave behind means nothing.
         has_rank_ended: Returns whether another rank has said that it ends.
+        device: The device.
         timeout_s: The seconds that an operation may take.
     """
 
-    def __init__(self, abort: Callable[[], None], has_rank_ended: Callable[[], bool], *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        abort: Callable[[], None],
+        has_rank_ended: Callable[[], bool],
+        *,
+        device: torch.device,
+        timeout_s: float,
+    ) -> None:
         self._abort = abort
         self._has_rank_ended = has_rank_ended
+        self._device = device
         self._timeout_s = timeout_s
         # The last operation that the host has asked for; the trainer's thread replaces it.
         self._newest: _Running | None = None
@@ -94,6 +105,14 @@ class DeviceWatch:
         self._thread.close()
 
     def _look(self) -> None:
+        if self._device.type != "cuda":
+            self._check()
+            return
+        # A thread begins on the first device: there, asking for an event makes a context, of half a gigabyte.
+        with torch.cuda.device(self._device):
+            self._check()
+
+    def _check(self) -> None:
         if self._watched is None or self._watched.operation.is_completed():
             # If the one before has failed, all later ones have, too.
             self._watched = self._newest

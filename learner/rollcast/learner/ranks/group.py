@@ -289,7 +289,9 @@ class RankGroup(Group):
                 # NCCL connects in its first operation, in which the host waits for all ranks.
                 first = torch.zeros(1, device=device)
                 _within(self._timeout_s + _ANSWER_S, lambda: distributed.all_reduce(first, group=self._device_group))
-            self._watch = DeviceWatch(self._abort_device, self._has_rank_ended, timeout_s=self._timeout_s)
+            self._watch = DeviceWatch(
+                self._abort_device, self._has_rank_ended, device=device, timeout_s=self._timeout_s
+            )
 
     def sum(self, values: Tensor, what: str) -> None:
         """Sums them up over all ranks; see `Group.sum`."""
