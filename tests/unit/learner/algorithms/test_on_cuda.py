@@ -4,6 +4,7 @@
 """
 
 import copy
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
 ]
 DEVICE = "cuda"
+if torch.cuda.is_available():
+    # `deterministic_arithmetic` wants it before CUDA starts, and other tests may have started CUDA.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # The maximum over 3 by 3 pixels of its stages has a gradient that adds in any order.
 NOT_DETERMINISTIC = {"impala: residual network"}
 
