@@ -41,19 +41,19 @@ def load_policy(
     A recurrent policy keeps its state from call to call, and a policy with a frame stack the last frames: call
     `policy.reset()` where an episode begins.
 
-    An MLP acts in numpy and needs no torch; a CNN, or a network of one's own, needs the extra `torch`.
+    An MLP acts in numpy and needs no torch; a CNN, or your own network, needs the extra `torch`.
 
     Args:
         run_or_file: A run directory, or one of its `.safetensors` files, wherever it has been copied to.
         name: The policy of the run directory: `"best"`, or `"last"`.
-        network: The network of one's own that the policy was trained with, as `"package.module:factory"`. It is asked
-            for because a file must not decide what is imported.
+        network: Your own network that the policy was trained with, as `"package.module:factory"`. You name it because a
+            file must not decide what is imported.
         spaces: The spaces of the environment by substep key, for files that do not have them; see `probe_spaces`.
         seed: Seeds the sampling of actions.
 
     Raises:
-        ConfigurationError: There is no such policy, the file holds anything else, it was trained with a network of
-            one's own that is not given, or its spaces are not known.
+        ConfigurationError: There is no such policy, the file holds anything else, it was trained with a network of your
+            own that is not named, or its spaces are not known.
         ProtocolMismatchError: The weights do not fit the spaces.
     """
     path = Path(run_or_file)
@@ -81,7 +81,7 @@ def load_policy(
 
 
 class LoadedPolicy:
-    """A saved policy that acts; it keeps what it remembers, a recurrent state or frames, from call to call.
+    """A saved policy that acts; it keeps its recurrent state, or its last frames, from call to call.
 
     Not thread-safe.
 
@@ -114,13 +114,13 @@ class LoadedPolicy:
         self._policy.seed(seed)
 
     def reset(self, ended: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
-        """Forgets what was seen, because episodes begin. Does nothing if the policy remembers nothing.
+        """Clears the recurrent state and the frames, because episodes begin; without effect if the policy has neither.
 
         Args:
             ended: bool `[N]`: the environments of a batch whose episode begins with the next observation. None: all.
 
         Raises:
-            InvalidInputError: There is another number than of the observations before.
+            InvalidInputError: `ended` has another length than the last batch of observations.
         """
         if ended is None:
             self._states.clear()
@@ -147,8 +147,8 @@ class LoadedPolicy:
         Args:
             observation: One as `env.reset` and `env.step` return it, or a batch as a vector environment returns it,
                 each leaf `[N, ...]`.
-            deterministic: Takes the likeliest action instead of drawing one.
-            substep_key: Who acts, in an environment of several substeps.
+            deterministic: Takes the greedy action instead of a sample.
+            substep_key: The substep to act in; None: the only one.
 
         Returns:
             The action to give to `env.step`: inside the bounds of a Box, a number for a Discrete space. For a batch
@@ -156,8 +156,8 @@ class LoadedPolicy:
 
         Raises:
             InvalidTensorError: The observation does not fit the space, or holds NaN or a value outside of the space.
-            InvalidInputError: There is no such substep, or several and none is named; or a policy that remembers
-                gets another number of observations than before.
+            InvalidInputError: There is no such substep, or several and none is named; or the number of observations
+                changed without `reset`, and the policy is recurrent or stacks frames.
         """
         key = self._substep(substep_key)
         leaves, is_single = _batch(self.spaces[key].observation, observation)

@@ -139,7 +139,7 @@ def _evaluate(
     except EnvironmentFailedError as error:
         if not drops_episodes(env_factory) or error.report.doing != "step":
             raise
-        # Actors go on with such an environment, too.
+        # Actors continue with such an environment, too.
         logger.warning("no episode has ended with version %d: %s", given.version, error)
     finally:
         watchdog.rest()

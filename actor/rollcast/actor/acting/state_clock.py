@@ -38,7 +38,7 @@ class StateClock(Generic[State]):
         return self._now.state
 
     def enter(self, state: State) -> None:
-        """Ends the state of now and begins another; the same one goes on."""
+        """Ends the current state and begins another; the same state continues."""
         before = self._now
         if state is not before.state:
             now = self._clock()

@@ -15,8 +15,8 @@ class JoinAttempts:
 
     In each round the addresses are tried in their order. One that answers, but is not ready, ends the round, so that it
     is tried again after a delay: for a minute at most, or half of the timeout. A relay whose learner starts again
-    answers so. If its actors went on at once, all would be connected to the learner directly when that is back a moment
-    before its relays are.
+    answers so. If its actors continued at once, all would be connected to the learner directly when that is back a
+    moment before its relays are.
 
     All times are monotonic, in seconds.
 

@@ -85,7 +85,7 @@ class Joining:
             on_attempt: Called before each attempt at all addresses.
 
         Returns:
-            A client of the learner, which the caller closes; None if the connection ended meanwhile.
+            A client of the learner, which the caller closes; None if the connection has ended by then.
 
         Raises:
             LearnerUnreachableError: If no learner could be joined within `timeout_s`.

@@ -62,7 +62,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
 
 
 class StructuredActionMaskFromInfo(StructuredEnv):
-    """The same for agents: adds the mask in each agent's `infos` to what it sees, as newer PettingZoo games give it."""
+    """A wrapper that adds the mask in each agent's `infos` to its observation, as newer PettingZoo games give it."""
 
     def __init__(self, env: StructuredEnv) -> None:
         """Wraps an environment.
@@ -136,7 +136,7 @@ def _with_mask(
 
 
 def make(env_id: str, **env_kwargs: Any) -> Environment:  # noqa: ANN401 - the user's --env-kwargs
-    """Makes an environment and moves the masks in its infos into what is seen; a factory for `--env-id`.
+    """Makes an environment and moves the masks in its infos into its observations; a factory for `--env-id`.
 
         rollcast train --env-id rollcast.actor.environments.action_mask:make --env-kwargs '{"env_id": "Taxi-v4"}'
 

@@ -112,7 +112,7 @@ class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
         """
         super().__init__(env)
         self._lives = 0
-        # The game goes on after the episode that has just ended.
+        # The game continues after the episode that has just ended.
         self._goes_on = False
 
     def step(self, action: int) -> tuple[Frame, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -200,15 +200,15 @@ EnvFactory = Callable[[], Environment]
 
 
 def drops_episodes(env_factory: EnvFactory) -> bool:
-    """Returns True if an episode in which the environment raises is dropped, and does not fail who plays it."""
+    """Returns True if an episode in which the environment raises is dropped instead of ending the actor."""
     return isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
 
 
 def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
     """Returns the factory of the environment that evaluation plays in.
 
-    Its episodes are whole games of Atari, not lives; and it raises what the environment raises: an episode that is cut
-    there is no whole one.
+    Its episodes are whole games of Atari, not lives. It does not drop episodes in which an environment raises, because
+    they would not be whole.
     """
     if not isinstance(env_factory, EnvironmentFactory):
         return env_factory

@@ -106,7 +106,7 @@ class StructuredEnv(ABC):
         """
 
     def layers(self) -> Iterator[object]:
-        """Yields itself and its parts, from the outside in; every `FiresEvents` among them is listened to."""
+        """Yields itself and its parts, from the outside in; rollcast records the events of every `FiresEvents`."""
         yield self
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close

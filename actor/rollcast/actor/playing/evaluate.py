@@ -103,7 +103,7 @@ def evaluate_as_planned(
         env_factory: As for `evaluate_policy`.
         policy: As for `evaluate_policy`.
         plan: The episodes.
-        video_dir: As for `evaluate_policy`; of two kinds of actions, each has its own folder in there.
+        video_dir: As for `evaluate_policy`; with two kinds of actions, each has its own subfolder.
         on_step: As for `evaluate_policy`.
 
     Returns:
@@ -139,9 +139,9 @@ def evaluate_against(
 ) -> dict[int, Evaluation]:
     """Plays games against random actions, and against earlier versions of the policy.
 
-    In game i, the policy plays agent i, counted round; all other agents are the opponent's, which draws its actions, or
-    takes that of the highest value if it has learnt values. A return is a margin: that of the policy's agent, less the
-    mean of the others'.
+    In game i, the policy plays agent i, modulo the number of agents; the opponent plays all others. The opponent
+    samples its actions, or takes the action of the highest value if it has learnt values. A return is a margin: that of
+    the policy's agent minus the mean of the others'.
 
     Args:
         env_factory: As for `evaluate_policy`; an environment with several agents.
@@ -191,7 +191,7 @@ def evaluate_against(
 
 
 def better_actions(played: Mapping[EvaluationActions, Evaluation]) -> EvaluationActions:
-    """Returns the kind of actions with the higher mean return, by which a policy counts; of equal ones the first."""
+    """Returns the kind of actions with the higher mean return, which counts; the first if they are equal."""
     return max(played, key=lambda kind: played[kind].mean)
 
 
@@ -211,7 +211,7 @@ def evaluate_policy(
     depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
 
     With `on_step_failure="drop_episode"`, an episode in which the environment raises is left out, and one with a
-    further seed is played instead. If ten times `n_episodes` were begun, those that have ended count.
+    further seed is played instead. After ten times `n_episodes` attempts, the finished episodes count.
 
     Args:
         env_factory: Makes the environment as `make_vector_env` does for an actor, but for whole games of Atari; for a
@@ -219,7 +219,7 @@ def evaluate_policy(
         policy: A policy with loaded weights. This function sets its seed.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of all episodes, at least 0.
-        deterministic: True: take the likeliest action instead of a sample.
+        deterministic: True: take the greedy action instead of a sample.
         video_dir: Folder for a video of every episode; None: no videos.
         on_step: Called before every reset and step; what it raises ends the evaluation.
 

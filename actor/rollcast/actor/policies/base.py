@@ -93,7 +93,7 @@ class Policy(ABC):
 
     @property
     def is_stochastic(self) -> bool:
-        """True if its actions are drawn from a distribution that was learnt; False for those of the highest value."""
+        """True if it samples from a learnt distribution; False if it takes the action of the highest value."""
         return self._head not in Q_HEADS
 
     def initial_state(self, n: int) -> RecurrentState | None:
@@ -129,10 +129,10 @@ class Policy(ABC):
         Args:
             observation: `[B, ...]` for every leaf of the observation space; with a frame stack `[B, K, ...]`, from
                 `FrameStacks.push`.
-            deterministic: Take the likeliest action instead of a sample, without exploration.
+            deterministic: Take the greedy action instead of a sample, without exploration.
             substep_key: The substep to act in.
             state: float32 `[B, S]`, the state of a recurrent policy, changed in place to the one for the next
-                observations; uniform exploration leaves it as it is. None for a policy without.
+                observations; uniform exploration leaves it as it is. None if the policy is not recurrent.
 
         Returns:
             The actions, `[B, ...]` in the space's dtype, a fresh array; and the parameters of their distributions,

@@ -55,7 +55,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self, parameters: Parameters) -> Action:
-        """Returns the greedy (likeliest) action of each distribution.
+        """Returns the greedy (most likely) action of each distribution.
 
         Args:
             parameters: float32 `[B, P]`.

@@ -62,7 +62,7 @@ def make_saved_policy(
 ) -> Policy:
     """Makes a policy with the weights of a saved one.
 
-    Drawn actions explore as little as any actor of its run did: of the rates of exploration it takes the lowest.
+    Sampled actions explore at the lowest rate of any actor of its run.
 
     Args:
         saved: The saved policy.

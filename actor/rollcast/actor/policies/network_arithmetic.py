@@ -21,8 +21,8 @@ class NetworkArithmetic:
     """The arithmetic of networks on one thread.
 
     Attributes:
-        hidden: The format of convolutions and hidden layers: torch.float32 or torch.bfloat16. Networks of one's own
-            compute with torch.autocast in it; memories (LSTM, GRU) are always float32.
+        hidden: The format of convolutions and hidden layers: torch.float32 or torch.bfloat16. Custom networks compute
+            with torch.autocast in it; recurrent layers (LSTM, GRU) are always float32.
         channels_last: The order of images in memory. True: channels last; False: as the environment gives them; None:
             channels last where gradients are computed. The results differ by rounding.
     """
@@ -86,13 +86,13 @@ def scaled_pixels(image: Tensor) -> Tensor:
 
 
 def follow_arithmetic(network: nn.Module) -> nn.Module:
-    """Has a network of one's own compute as the thread's arithmetic says; returns it, with the same parameters."""
+    """Makes a custom network compute in the thread's arithmetic; returns it, with the same parameters."""
     network.register_forward_pre_hook(_enter)
     network.register_forward_hook(_leave, always_call=True)
     return network
 
 
-# The blocks of the forward passes of one's own networks that this thread is in.
+# The blocks of the custom networks' forward passes that this thread is in.
 _entered: ContextVar[tuple[AbstractContextManager[Any], ...]] = ContextVar("entered", default=())
 
 

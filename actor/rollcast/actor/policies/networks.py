@@ -182,7 +182,7 @@ class AutoNetwork(nn.Module):
 
 
 class RecurrentNetwork(AutoNetwork):
-    """The automatic network with a memory, an LSTM or a GRU, between its hidden layers and its output layer.
+    """The automatic network with a recurrent layer, an LSTM or a GRU, between its hidden layers and its output layer.
 
     The names of the memory's parameters, `recurrence.weight_ih_l0` and so on, are a contract with `numpy_acting`.
     """

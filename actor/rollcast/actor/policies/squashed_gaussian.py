@@ -17,7 +17,7 @@ _LARGEST_TANH = 1.0 - 1e-6
 
 
 class SquashedGaussian(Gaussian):
-    """The distribution over a Box with finite bounds; parameters are D means, then D log deviations, all outputs.
+    """The distribution over a Box with finite bounds; parameters are D means, then D log standard deviations.
 
     An action is `a = centre + half_width * tanh(u)`, u Gaussian, and its density (Haarnoja et al. 2018b,
     https://arxiv.org/abs/1812.05905, appendix C):

@@ -35,21 +35,21 @@ _WEIGHTS: Final = ("networks.", "log_std.")
 
 
 class TorchPolicy(nn.Module):
-    """A torch module with a network for each substep; for Box actions and the default head also log deviations, `[D]`.
+    """A torch module with a network for each substep; for Box actions with the default head also `log_std`, `[D]`.
 
     Its parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
     exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
     `exploration.epsilons`. With the default head these exist after they have been set. With `normalize_observations`,
-    the moments of observations are its buffers, too: `normalization.<substep>.mean`, `.variance` and `.count`. All are
-    on the device that the module is moved to, but for those of exploration: they stay in main memory, because the
-    networks do not use them.
+    the running mean and variance of observations are buffers, too: `normalization.<substep>.mean`, `.variance` and
+    `.count`. All are on the module's device, except exploration: its buffers stay on the CPU, because the networks do
+    not use them.
 
     With a frame stack, it computes with observations `[..., K, *shape]`, see `frame_stacks`; `observe` takes single
     frames.
 
     Attributes:
-        rounds_weights: True: the weights that are published, to actors, evaluators, `Act` and files, are rounded to
-            bfloat16, once. Training goes on with float32.
+        rounds_weights: True: published weights (for actors, evaluators, `Act` and files) are rounded to bfloat16, once.
+            Training continues with float32.
     """
 
     rounds_weights: bool = False
@@ -134,7 +134,7 @@ class TorchPolicy(nn.Module):
         self._set_buffer("epsilons", torch.from_numpy(rates))
 
     def features_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """Computes what the hidden layers of a built-in network see of observations, images through their torso.
+        """Computes the inputs of a built-in network's hidden layers; images pass through their torso.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space, normalised.
@@ -160,9 +160,9 @@ class TorchPolicy(nn.Module):
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             substep_key: The substep.
-            is_normalized: True if the observations have passed through `normalized`, as once for all passes over a
-                batch.
-            features: float32 `[N, F]`, those of `features_of`, if they are known; with their graph.
+            is_normalized: True if the observations have passed through `normalized` already, for example once for all
+                passes over a batch.
+            features: float32 `[N, F]`, from `features_of`, with their graph; None: computed here.
 
         Returns:
             float32 `[N, P]`, in the layout of `distributions`. Parameters of forbidden actions are
@@ -219,7 +219,7 @@ class TorchPolicy(nn.Module):
         *,
         is_normalized: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Computes the parameters of a recurrent policy in T rows of B trajectories, over the borders of episodes.
+        """Computes the parameters of a recurrent policy in T rows of B trajectories, across the ends of episodes.
 
         Args:
             observation: `[T * B, ...]` for every leaf of the observation space, row by row.
@@ -245,7 +245,7 @@ class TorchPolicy(nn.Module):
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
 
     def normalized(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Mapping[str, Tensor]:
-        """Normalises observations, if the policy does; critics should see them so, too.
+        """Normalises observations if the policy does; give critics the same values.
 
         Args:
             observation: `[..., *shape]` for every leaf of the observation space.
@@ -260,7 +260,7 @@ class TorchPolicy(nn.Module):
     def observe(
         self, observation: Mapping[str, Tensor], valid: Tensor, n_valid: int, substep_key: str = FLAT_SUBSTEP
     ) -> None:
-        """Merges observations into the moments by which the next version normalises. Only the learner does, each once.
+        """Merges observations into the running mean and variance. Only the learner does, once for each observation.
 
         Args:
             observation: `[..., *shape]` for every leaf of the observation space, on the policy's device.
@@ -299,9 +299,9 @@ class TorchPolicy(nn.Module):
         return {name: self.published(name, tensor.detach().cpu().numpy().copy()) for name, tensor in state.items()}
 
     def published(self, name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Returns an array of the `state_dict` as everybody but training sees it: rounded, if `rounds_weights`.
+        """Returns an array of the `state_dict` as it is published: rounded if `rounds_weights`.
 
-        Only parameters are rounded: moments of observations and rates of exploration are few, and exact.
+        Only parameters are rounded. The running mean and variance, and the rates of exploration, stay exact.
         """
         if self.rounds_weights and array.dtype == np.float32 and name.startswith(_WEIGHTS):
             return rounded_to_bfloat16(array)

@@ -82,7 +82,7 @@ class EpochStatsAggregator:
                 series.append(value.value)
 
     def register(self, *interfaces: type) -> None:
-        """Registers a user's own reductions of epochs, which do not travel with the values. Call it before values come.
+        """Registers custom reductions of epochs, which are not sent with the values. Call it before the first value.
 
         Args:
             interfaces: Classes whose methods are events.

@@ -136,7 +136,7 @@ def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> Environmen
 
     Args:
         env_factory: Makes the environment.
-        travel: Checks also that the spaces can be sent to a learner, as an actor in another process has to.
+        travel: Also checks that the spaces can be sent to a learner; actors in other processes need this.
 
     Returns:
         The spaces by substep key.

@@ -49,9 +49,9 @@ def make_fastest_vector_env(
     """Makes the faster of a `SequentialVectorEnv` and a `SubprocVectorEnv` for these environments.
 
     First it steps one environment with random actions. If that does not decide, it steps both vectors in turns and
-    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. It does not choose processes, and
-    logs a warning, if the environments fail in them only. The environments of the chosen vector have played some
-    episodes. After a `reset` with seeds, both vectors give the same values.
+    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. If the environments fail in
+    processes only, it logs a warning and does not choose processes. The environments of the chosen vector have played
+    some episodes. After a `reset` with seeds, both vectors give the same values.
 
     Args:
         env_factories: Each makes one environment.

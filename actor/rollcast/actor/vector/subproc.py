@@ -56,8 +56,8 @@ class SubprocVectorEnv(LockstepVectorEnv):
     pipe. Each side looks for the other's signal for up to 100 us before it sleeps, unless recent waits were longer.
 
     An exception in an environment reaches the caller with its traceback and the environment's index and seed; so does
-    a process that ended or hangs. The processes end with `close`, with the vector, and with the parent, however that
-    ended; the memory has no name and ends with them.
+    a process that ended or hangs. The processes end with `close`, when the vector is deleted, and when the parent ends
+    for any reason. The shared memory has no name and is freed with them.
     """
 
     def __init__(

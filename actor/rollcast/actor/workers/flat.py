@@ -46,7 +46,7 @@ class RolloutWorker(Worker[VectorEnv]):
         incarnation: Written into every rollout.
         env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each environment.
         first_sequence: Sequence number of the first rollout.
-        deterministic: Take the policy's likeliest actions instead of samples; log-probabilities stay the policy's.
+        deterministic: Take the policy's greedy actions instead of samples; log-probabilities stay the policy's.
 
     Raises:
         ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset by itself.
@@ -80,7 +80,7 @@ class RolloutWorker(Worker[VectorEnv]):
             should_stop: Called before every step; True ends the rollout.
 
         Returns:
-            The rollout; None if `should_stop` returned True, which loses the steps before.
+            The rollout; None if `should_stop` returned True; the steps before are lost.
 
         Raises:
             EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised

@@ -14,7 +14,7 @@ class CarriedState:
     """The memory that a policy has of a vector's environments: recurrent states, and the last frames.
 
     With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition: the old memory
-    goes on in it, so that a learner can value that observation, and is empty in the row after it. With SAME_STEP, the
+    continues in it, so that a learner can value that observation, and is empty in the row after it. With SAME_STEP, the
     row after the end begins an episode.
 
     Attributes:

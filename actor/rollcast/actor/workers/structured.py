@@ -58,7 +58,7 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
         self._finished: deque[Rollout] = deque()
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Returns the next rollout; steps the environments first if none is left of the last steps.
+        """Returns the next rollout; steps the environments first if no rollout of the last steps is left.
 
         Args:
             should_stop: Called before every turn; True ends the steps.
