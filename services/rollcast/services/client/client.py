@@ -124,7 +124,7 @@ class LearnerClient(Client):
         Args:
             actor_id: From the agreement.
             incarnation: From the agreement.
-            activity: Returns how the actor spends its time; called from another thread. None: it does not say.
+            activity: Returns the actor's time by state; called from another thread. None: nothing is reported.
             activity_interval_s: From the agreement: the time between two reports of it, in seconds.
             report_with_rollout: From the agreement: whether a report travels with a rollout, if one comes soon.
             on_policy: Takes policies that come with answers; see `RolloutUplink`.
@@ -225,8 +225,8 @@ class LearnerClient(Client):
             deterministic: Return the most likely action instead of a sample.
             substep_key: The substep whose policy acts.
             state: float32 `[N, S]` of a recurrent policy, changed in place to the one for the next observations. Begin
-                with zeros, `describe().policy.state_size` for each observation, and set those to 0 again whose episode
-                begins. None: the policy is not recurrent, or all episodes begin.
+                with zeros, `describe().policy.state_size` for each observation, and set a row to 0 again when its
+                episode begins. None: the policy is not recurrent, or all episodes begin.
             previous: `[N, K - 1, ...]` for every leaf, the frames before the observations, the oldest first, if the
                 policy sees K at once, `describe().policy.frame_stack`. For an episode that begins, repeat its
                 observation. None: it sees single frames, or all episodes begin.
@@ -293,7 +293,7 @@ class LearnerClient(Client):
             yield status_from_proto(response.status)
 
     def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
-        """Yields what the run has done, all that is remembered first, then what is new, until training ends.
+        """Yields the run's history until training ends: first all that is kept, then what is new.
 
         Closing the iterator ends the call.
 
@@ -367,8 +367,8 @@ class LearnerClient(Client):
     def may_operate(self) -> bool:
         """Returns whether this client may pause, resume, save and stop: its token is an operator's, or none is needed.
 
-        Asks for a method that no learner has. The learner refuses that to everybody but operators before it looks
-        for the method, so nothing else happens.
+        Calls a method that no learner has. The learner checks the role before it looks for the method, so nothing else
+        happens.
 
         Raises:
             UnauthenticatedError: The learner requires a token, or another one.

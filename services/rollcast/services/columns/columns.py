@@ -1,4 +1,4 @@
-"""The columns of one substep as a value, of arrays of any kind, and what is done to all of them alike."""
+"""The columns of one substep as a value, with arrays of any kind, and the operations on all of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Columns(Generic[A]):
         return listed
 
     def filled(self, arrays: Iterable[Any], kind: type[C]) -> C:
-        """Returns columns like these of other arrays, which are in the order of `flat`."""
+        """Returns columns of this layout with other arrays, which are in the order of `flat`."""
         following = iter(arrays)
         return self.map(lambda _: next(following), kind)
 
@@ -117,7 +117,7 @@ class Columns(Generic[A]):
 
 
 class CopyInto:
-    """Copies trajectories into columns of arrays. Where they go is found once, because every rollout is copied.
+    """Copies trajectories into columns of arrays. The targets are found once, because every rollout is copied.
 
     Args:
         room: The columns to copy into; columns that it lacks are not copied.
@@ -153,7 +153,8 @@ class SubstepColumns(Columns[NDArray[Any]]):
         final_observation: `[N, ...]` for every leaf, the true last observation of the episodes that ended at
             `Rollout.final_index`.
         initial_state: float32 `[B, S]`, the state with which a recurrent policy acted in the first valid row of each
-            trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` says how it goes on.
+            trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` defines the states of later
+            rows.
         previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid row of each
             trajectory, the oldest first: that row's own observation where it begins an episode. None if the policy
             sees single frames.

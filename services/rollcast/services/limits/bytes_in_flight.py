@@ -218,7 +218,7 @@ class StreamBytes:
             completes: Whether they complete the rollout; then the stream waits for the learner, not for the actor.
 
         Raises:
-            NotReadyError: The stream ended meanwhile.
+            NotReadyError: The stream ended during the wait.
         """
         idle_since, self.idle_since = self.idle_since, None
         has_waited = self._room._hold(self, n_bytes, completes=completes)

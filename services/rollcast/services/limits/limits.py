@@ -1,4 +1,4 @@
-"""Declares every limit on what a peer may make us hold or do.
+"""Declares every limit on the memory and the work that a peer may cause.
 
 An error caused by a limit names it in lower case, `max_rank`, as `RollcastError.limit`; over the wire the name is
 `limit` in the metadata of its google.rpc.ErrorInfo. docs/reference/limits.md has the table.

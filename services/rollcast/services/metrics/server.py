@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _cut(request: socket.socket) -> None:
-    """Ends a connection: the thread that reads from it, or writes to it, goes on at once."""
+    """Ends a connection: the thread that reads from it, or writes to it, continues at once."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

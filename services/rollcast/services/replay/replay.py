@@ -128,7 +128,7 @@ class ReplayBatch(Sample[NDArray[Any]]):
         substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
         reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
         terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
-        truncated: bool `[T, B]`, the episode was cut off here; the value goes on from the final observation.
+        truncated: bool `[T, B]`, the episode was cut off here; its value continues from the final observation.
         valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
             arbitrary values.
         final_index: int64 `[N, 2]`, the rows (t, b) of the final observations; empty for transitions.

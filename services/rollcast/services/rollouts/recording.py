@@ -1,6 +1,6 @@
 """Writes rollouts to a file and reads them: a header, then rollouts, each message after its length as a varint.
 
-Every message ends with its digest, see `rollcast.services.wire.seal`. In files of versions before that none does.
+Every message ends with its digest, see `rollcast.services.wire.seal`. In files of older versions, none does.
 """
 
 import logging
@@ -101,8 +101,8 @@ class RolloutWriter:
         """Gives the file its name, or removes it if it has no rollout. Does nothing the second time.
 
         Raises:
-            RecordingError: Another process has made a file of that name meanwhile, or the disk fails; the message says
-                where the rollouts are.
+            RecordingError: Another process has made a file of that name since, or the disk fails; the message names the
+                file that has the rollouts.
         """
         if self._file.closed:
             return

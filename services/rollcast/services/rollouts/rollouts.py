@@ -36,8 +36,8 @@ class StreamProgress:
 
     Attributes:
         acknowledged_sequence: Every rollout up to this sequence has been accepted, exactly once.
-        credit_sequence: The actor may start and send rollouts up to this sequence; at most the one acknowledged: it
-            will hear when it may play on, see `RolloutStream.await_credit`.
+        credit_sequence: The actor may start and send rollouts up to this sequence. If it is not above the acknowledged
+            one, the actor waits for a later answer; see `RolloutStream.await_credit`.
         end_of_training: Training has ended: stop stepping, close the stream and exit.
         min_policy_version: Wait for this version or a newer one before starting the next rollout; 0: do not wait.
     """

@@ -57,7 +57,7 @@ class LearningFinding:
 
     @property
     def sentence(self) -> str:
-        """All of it; from a learner, so escape control characters before showing it."""
+        """The finding in one text. It comes from a learner: escape control characters before showing it."""
         return f"{self.what}; {self.advice}"
 
 

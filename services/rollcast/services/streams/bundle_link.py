@@ -56,7 +56,7 @@ class BundleLink:
         relay: This relay.
         waiting: The relays that wait until this one has a learner.
         wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
-            seconds. Others may join it meanwhile: the busier the learner, the larger the bundles.
+            seconds. Others may join it during that wait: the busier the learner, the larger the bundles.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class BundleLink:
             self._hand_on(part)
 
     def close(self) -> None:
-        """Says that no more comes once what is queued is sent; `run` goes on until the learner has ended the stream."""
+        """Ends this side of the stream after what is queued; `run` continues until the learner has ended the stream."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -140,7 +140,7 @@ class ActorStream:
         return self._half_sent is not None
 
     def opened(self, stream: BundledStream) -> None:
-        """Takes the learner's end of the stream, which ends at once if this has been ended meanwhile."""
+        """Takes the learner's end of the stream, which ends at once if this has ended."""
         with self._lock:
             ended = self._ended
             if not ended:
@@ -241,7 +241,7 @@ class ActorStream:
             return memory
 
     def _keep_memory(self, rollout: Rollout | None) -> None:
-        """Keeps the memory of what was read until the rollout goes on, or is answered; not if the stream has ended.
+        """Keeps the memory of what was read until the rollout is passed on or answered; not if the stream has ended.
 
         Args:
             rollout: The rollout, if it has come whole.

@@ -106,7 +106,7 @@ class RolloutStream(Protocol):
             is_active: Returns whether the caller is still there; to be called at least every second while waiting.
 
         Returns:
-            The stream's progress now; if it gives no credit beyond the rollout, and training goes on, `await_credit`
+            The stream's progress now; if it gives no credit beyond the rollout, and training continues, `await_credit`
             must follow.
 
         Raises:
@@ -117,7 +117,7 @@ class RolloutStream(Protocol):
         """
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Waits until the actor may play on, or training has ended. The rollouts before are the learner's own by then.
+        """Waits for the actor's next credit, or the end of training. The learner has the earlier rollouts by then.
 
         Args:
             is_active: See `accept`.
@@ -228,7 +228,7 @@ class RolloutReceiver:
             raise damaged("it has no digest, and the first of its stream had one")
         self._stream.received(serialized)
         if request.HasField("activity"):
-            # The stream goes on waiting for its actor's next message: a report says nothing of a rollout that was lost.
+            # The stream still waits for its actor's next message: a report says nothing of a rollout that was lost.
             self._take_report(request.activity, is_alone=True)
             return None
         self._stream.awaits_message(False)

@@ -140,7 +140,7 @@ class RolloutServicer:
                 cancel=context.cancel,
                 is_active=context.is_active,
             ) as in_flight:
-                # Before the first answer, for which a relay may wait long: the actor reports its time meanwhile.
+                # Before the first answer, for which a relay may wait long: the actor reports its time during the wait.
                 receiver = RolloutReceiver(
                     stream,
                     max_rollout_bytes=self._max_rollout_bytes,
