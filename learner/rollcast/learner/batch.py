@@ -40,10 +40,10 @@ class Batch:
         substeps: The columns of its one substep, by key; `FLAT_SUBSTEP` in a flat environment.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`, the episode ended with this step, and no value follows.
-        truncated: bool `[T, B]`, the episode was cut after this step; the value goes on from the final observation.
+        truncated: bool `[T, B]`, the episode was cut after this step; its value continues from the final observation.
         valid: bool `[T, B]`, false on rows that are no transition: a row after the end of an episode, with that
             episode's final observation, or a row before all transitions of its trajectory.
-        final_index: int64 `[N, 2]`, rows (t, b) where the final observations belong; t = T: nowhere, so that N may be
+        final_index: int64 `[N, 2]`, rows (t, b) of the final observations; t = T marks unused entries, so that N may be
             the same in every batch.
         policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
         n_env_steps: The number of transitions.

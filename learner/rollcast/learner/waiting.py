@@ -23,7 +23,7 @@ class WaitLog:
         self._due_s = FIRST_S
 
     def note(self, reason: str, seconds: float) -> None:
-        """Logs the wait if it is time to. Call it now and then while a wait goes on.
+        """Logs the wait if it is time to. Call it now and then during a wait.
 
         Args:
             reason: The reason of the wait, with its numbers.
@@ -65,7 +65,7 @@ class WaitMonitor:
     def explain(self, reason: str) -> None:
         """Replaces the innermost reason by a more exact one; the clock runs on. Logs the wait if it is long.
 
-        Call it now and then while a wait goes on.
+        Call it now and then during a wait.
         """
         with self._lock:
             if not self._reasons:

@@ -52,7 +52,8 @@ class DistributedActors(ABC):
             kept for the next call. Infinity by default.
         interrupted: True once `interrupt` was called.
         cancels_waits: True once `cancel_waits` was called.
-        progress: The progress of training, in [0, 1], that goes with the next version to environments that ask for it.
+        progress: The progress of training, in [0, 1], sent with the next version to environments that have
+            `set_progress`.
         batch_names: The trajectories in the last batch of `collect_outputs`.
         batch_arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
         resumes_in_step: True for kinds that can begin in the middle of a deterministic run.
@@ -138,7 +139,7 @@ class DistributedActors(ABC):
         self._versions_before = state["policy_version"]
 
     def covered(self, pieces: Iterable[SliceName]) -> None:  # noqa: B027  # only a log needs to know
-        """Notes that training has used these trajectories: a checkpoint that begins now has them."""
+        """Notes that training has used these trajectories: a checkpoint that begins now includes them."""
 
     def saved(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # only a log needs to know
         """Notes that a checkpoint with this `state` is on the disk. Any thread may call."""
@@ -151,7 +152,8 @@ class DistributedActors(ABC):
         """Resets the actors to the state that a resumed run would find. Called after a checkpoint.
 
         Returns:
-            True if the actors have begun again with the newest policy. Actors in other processes play on: False.
+            True if the actors have begun again with the newest policy. False for actors in other processes, which
+            continue to play.
         """
         return False
 
@@ -171,7 +173,7 @@ class DistributedActors(ABC):
         """
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:
-        """Returns the evaluations that have ended since the last call, the first to end first."""
+        """Returns the evaluations that have ended since the last call, in the order in which they ended."""
         return ()
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
@@ -259,7 +261,7 @@ class DistributedActors(ABC):
         return 0
 
     def status(self) -> LearnerStatus:
-        """Returns how the actors stand: the part of the learner's status that is known without a trainer."""
+        """Returns the actors' part of the learner's status: all that is known without a trainer."""
         reason, waited_s = self.waiting.current()
         return LearnerStatus(
             phase=Phase.TRAINING,
@@ -278,7 +280,7 @@ class DistributedActors(ABC):
         )
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
-        """Describes what is learnt, and from what, for an actor that asks before it joins.
+        """Describes the algorithm, the spaces and the work, for an actor that asks before it joins.
 
         Args:
             algorithm: The algorithm's name; empty if unknown.
@@ -304,7 +306,7 @@ class DistributedActors(ABC):
         Raises:
             CollectTimeoutError: No trajectory came by the deadline.
             NotReadyError: No trajectory came by `wait_until`.
-            ActorFailedError: The actors cannot go on.
+            ActorFailedError: The actors cannot continue.
             CollectInterruptedError: `interrupt` was called.
         """
 

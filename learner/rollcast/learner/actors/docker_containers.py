@@ -140,7 +140,7 @@ class DockerContainers(Supervision):
         """Restarts actors that have ended; see `Supervision.look_after`.
 
         Raises:
-            ActorFailedError: An actor cannot go on; the message has the last lines of its log.
+            ActorFailedError: An actor cannot continue; the message has the last lines of its log.
             ContainerEngineError: The engine does not answer, or does not start an actor again.
         """
         now = time.monotonic()
@@ -163,7 +163,7 @@ class DockerContainers(Supervision):
             try:
                 self._run.client.api.kill(container_id, signal.SIGTERM)
             except APIError as error:
-                # 404 and 409 mean that it has ended meanwhile
+                # 404 and 409 mean that it has ended by itself
                 if error.status_code not in (404, 409):
                     logger.warning("%s does not end: %s", container_id[:12], error)
         deadline = time.monotonic() + timeout_s

@@ -24,7 +24,8 @@ class ServingOptions:
     Attributes:
         addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and
             containers have one more of their own; these are for the control API and for actors from elsewhere.
-        local_address: One more, `unix:/path`, for a process that is started here, such as a dashboard; None: none.
+        local_address: A further address, `unix:/path`, for a process that is started here, such as a dashboard; None:
+            none.
         max_actors: The actors that may be alive at once. Actors that are started here count, and always have room.
         max_policy_lag: Trajectories that are more versions old are dropped and counted, and the log warns of them;
             None drops none.
@@ -37,22 +38,24 @@ class ServingOptions:
         deterministic: True: actors play one rollout per update, in step, and a batch has the rollouts in the order of
             the actors' slots. The same seeds then give the same policies, whichever actor is faster. `batch_size` must
             be a multiple of the trajectories of one actor.
-        control: Answers `LearnerService`; None tells the status, and refuses to steer.
+        control: Answers `LearnerService`; None: calls for the status are answered, and calls that steer are refused.
         history: Answers `HistoryService`; None: it is not served.
-        memory: Remembers what the actors do, for `history`; None: nobody does, and actors do not report their time.
-        security: What clients must bring, at `addresses`.
+        memory: Records what the actors do, for `history`; None: nothing is recorded, and actors do not report their
+            time.
+        security: The TLS and the tokens that clients need at `addresses`.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
-        limits: What clients may do; `max_actors` above takes the place of its own.
+        limits: The limits on clients; `max_actors` above replaces theirs.
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
         assemble_ahead: True: a thread assembles the next batch while the trainer learns from the last one. Without
-            effect if nothing comes meanwhile: with `on_policy` and `deterministic`. None: True unless the learner
-            computes on the CPU, where the thread takes from the update what it saves.
+            effect with `on_policy` or `deterministic`, where no rollout arrives during an update. None: True unless the
+            learner computes on the CPU, where it brings no speed-up.
         destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
-        announcement: The file in which the server says other machines where it is; None: none. For one address only.
-        evaluations: Gives evaluators their work and takes their reports; local processes come with one evaluator more
-            then. None: no policy is evaluated, and no evaluator may join.
-        homes: Says which actors another learner of the run takes, if it has several.
+        announcement: The file in which the server writes its address for other machines; None: none. For one address
+            only.
+        evaluations: Gives evaluators their work and takes their reports; local processes then include one more
+            evaluator. None: no policy is evaluated, and no evaluator may join.
+        homes: Assigns actors to the learners of the run, if it has several.
     """
 
     addresses: tuple[str, ...] = ()

@@ -77,7 +77,7 @@ class BaseDistributedWorkersWithBuffer:
         replay_buffer_seed: The seed of the draws.
         make_workers: Makes the workers; decides their kind.
         discount: gamma, for n-step folding.
-        replay: More settings of the buffer; the arguments above win.
+        replay: More settings of the buffer; the arguments above take precedence.
         learner_device: The device of the buffer's columns, if those settings have the device `learner`.
 
     Raises:
@@ -141,7 +141,7 @@ class BaseDistributedWorkersWithBuffer:
 
     @property
     def initial_statistics(self) -> EpochStatsAggregator:
-        """The statistics of demonstrations, and of episodes of which the sampling policy played a part."""
+        """The statistics of demonstrations, and of episodes that the sampling policy played at least in part."""
         return self._fill.statistics
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""Algorithms: `Algorithm`, the interface that a trainer calls, and IMPALA, SAC, DQN and one's own behind it."""
+"""Algorithms: `Algorithm`, the interface that a trainer calls, and IMPALA, SAC, DQN and your own behind it."""

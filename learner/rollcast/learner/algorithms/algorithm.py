@@ -94,7 +94,7 @@ class Algorithm(ABC):
 
         Returns:
             Metrics by name: 0-dim tensors on the device, or floats. A record has their means over the updates since the
-            record before; `writers.metric_names` says what else, by the end of the name.
+            record before; `writers.metric_names` lists the exceptions, by the end of the name.
 
         Raises:
             ConfigurationError: If the batch holds other substeps than the algorithm was made for.
@@ -109,21 +109,21 @@ class Algorithm(ABC):
         return f"{type(self).__name__} is an algorithm of your own, which does not say what of it a graph can repeat"
 
     def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
-        """Hands the device's part of updates over from here on. Called before the first update and before `load`.
+        """Runs the device's part of updates as `DeviceWork` from now on. Called before any update and before `load`.
 
         Args:
-            make_work: Makes what runs it, from the generators from which it draws.
+            make_work: Makes the `DeviceWork` from the random generators that the part uses.
         """
         raise NotImplementedError(self.why_not_captured())
 
     def end_updates_early(self, when: Callable[[], bool]) -> None:  # noqa: B027  # one step of the optimiser is short
-        """Ends updates before their time once somebody waits for the end of training.
+        """Lets updates end early once training is to end.
 
         An algorithm whose updates are many steps of the optimiser overrides it. An update that ends early has made
-        whole steps, as if it had been told to make fewer: what it leaves behind is published and saved as always.
+        whole steps, only fewer of them: its result is published and saved as usual.
 
         Args:
-            when: Returns True once the running update shall end. It is cheap; call it before each step but the first.
+            when: Returns True once the running update should end. It is cheap; call it before each step but the first.
         """
 
     def join_ranks(self, reduction: GradientReduction) -> None:
@@ -137,7 +137,7 @@ class Algorithm(ABC):
             reduction: Averages over the ranks.
 
         Raises:
-            ConfigurationError: The algorithm cannot.
+            ConfigurationError: The algorithm does not support several ranks.
         """
         raise ConfigurationError(
             f"{type(self).__name__} under torchrun with several ranks: it does not average its gradients over them; "
@@ -152,8 +152,8 @@ class Algorithm(ABC):
         """Returns the policy's arrays, which are sent to actors.
 
         Returns:
-            A snapshot on the CPU that later updates do not change, by the names of the policy's `state_dict`. It may be
-            one whose arrays are still on their way from the device: reading the first waits for them.
+            A snapshot on the CPU that later updates do not change, by the names of the policy's `state_dict`. Its
+            arrays may still be on their way from the device: reading the first waits for them.
 
         Raises:
             RollcastError: If training diverged: actors never get a policy that is not finite. Reading the first array

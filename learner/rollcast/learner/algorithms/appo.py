@@ -38,9 +38,9 @@ class Appo(OnePolicy[AppoSettings]):
     """APPO: passes over each batch as PPO does, but actors never wait, so a batch may be some updates old.
 
     `vtrace` computes advantages and targets once a batch, with the values and the policy at the start of the update.
-    `ClippedSurrogate` then goes down `ppo_loss`, which clips the ratio to the policy that acted, as Sample Factory
-    does: the older a step is, the less it may still move the policy. Its advantages leave V-trace's own importance
-    weight out, because the ratio is one.
+    `ClippedSurrogate` then minimises `ppo_loss`, which clips the ratio to the policy that acted, as Sample Factory
+    does: the older a step is, the less it may still move the policy. Its advantages exclude V-trace's own importance
+    weight, because the ratio already is an importance weight.
 
     RLlib's APPO clips the ratio to a target network instead, which is close to the policy that learns. Then nothing
     bounds the distance from the policy that acted: at a lag of 8 updates, CartPole's mean return was 204 after 150k

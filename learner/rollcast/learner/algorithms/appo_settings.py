@@ -1,4 +1,4 @@
-"""APPO's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""APPO's settings, in a module without torch, so that `rollcast --help` need not import it."""
 
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.services.settings.numbers import AtLeastOne, PositiveOrInfinite, ZeroToOne
@@ -7,7 +7,7 @@ from rollcast.services.settings.setting import setting
 
 
 class AppoSettings(ClippedSurrogateSettings):
-    """Everything that APPO can be told."""
+    """The settings of APPO."""
 
     n_epochs: AtLeastOne = setting(4, "Passes over each batch; at least 1.", LEARNING)
     clip_rho: PositiveOrInfinite = setting(

@@ -62,10 +62,10 @@ class ValueCritic(nn.Module):
 
 
 class TorsoValueCritic(nn.Module):
-    """V(x) with the policy's torso: layers of its own, of the features that the policy's network makes of images.
+    """V(x) with the policy's torso: its own layers on the features that the policy's network makes of images.
 
-    The torso takes most of the time of an update; so it is run once for both, and learns from both losses, as in the
-    papers of IMPALA and PPO.
+    The torso takes most of an update's time. So it runs once for both and learns from both losses, as in the papers of
+    IMPALA and PPO.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
@@ -77,7 +77,7 @@ class TorsoValueCritic(nn.Module):
             substep_key: The substep whose observations are valued.
 
         Raises:
-            ConfigurationError: If the policy's network is one's own, has a memory, or sees no image.
+            ConfigurationError: If the policy's network is custom or recurrent, or sees no image.
         """
         super().__init__()
         seen = _seen(spaces[substep_key], spec)
@@ -110,9 +110,9 @@ class TorsoValueCritic(nn.Module):
 class RecurrentValueCritic(nn.Module):
     """V(x, s) for a recurrent policy: a network of the observation and of the policy's state after it.
 
-    The policy's state says what was seen before, and actors send it. So the critic needs no memory of its own, whose
-    state at the start of a rollout nobody would know. No gradient of a value flows into the policy: they share no
-    parameter.
+    The policy's state summarises the observations before, and actors send it. So the critic needs no recurrent state of
+    its own, which would be unknown at the start of a rollout. No gradient of a value flows into the policy: they share
+    no parameter.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
@@ -153,8 +153,8 @@ class CriticEnsemble(nn.Module):
     with the vector part of the observation. Two of them are the twin critics of Fujimoto et al. 2018, "Addressing
     Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
 
-    The linear layers of all networks are computed together, see `ensemble_mlp`; networks of one's own, and the
-    convolutions of images, one network after the other.
+    The linear layers of all networks are computed together, see `ensemble_mlp`. Custom networks, and the convolutions
+    of images, run one network after the other.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from rollcast.services.policies.policies import AUTO_NETWORK, IMAGE_NETWORKS
 # The one that learns most tasks with its defaults: `benchmarks.first_contact`.
 DEFAULT_ALGORITHM: Final = "ppo"
 
-# The default of runs before it: they go on with it.
+# The default of older runs, which continue with it.
 FORMER_DEFAULT: Final = "impala"
 
 # Off-policy algorithms learn from large batches of transitions and want short rollouts, which arrive sooner. SAC makes

@@ -1,4 +1,4 @@
-"""DQN's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""DQN's settings, in a module without torch, so that `rollcast --help` need not import it."""
 
 from typing import Literal
 
@@ -12,9 +12,9 @@ from rollcast.services.settings.setting import setting
 
 
 class DqnSettings(BaseModel):
-    """Everything that DQN can be told; the defaults solve CartPole-v1 and are a place to start elsewhere.
+    """The settings of DQN; the defaults solve CartPole-v1 and are a place to start elsewhere.
 
-    How many steps are folded into a transition, and how transitions are chosen, is the replay buffer's affair.
+    `ReplaySettings` has the number of steps in a transition, and how transitions are drawn.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""IMPALA's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""IMPALA's settings, in a module without torch, so that `rollcast --help` need not import it."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from rollcast.services.settings.setting import setting
 
 
 class ImpalaSettings(ActorCriticSettings):
-    """Everything that IMPALA can be told; the defaults solve CartPole-v1 and are a place to start elsewhere."""
+    """The settings of IMPALA; the defaults solve CartPole-v1 and are a place to start elsewhere."""
 
     discount: ZeroToOne = setting(
         0.997,

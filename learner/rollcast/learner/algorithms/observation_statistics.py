@@ -1,7 +1,7 @@
 """Merges the observations of training into the policy's running mean and variance, each step once.
 
-The moments are those of the transitions only: rows after the end of an episode, and rows before all transitions of a
-trajectory, do not count, nor do the observations after the last step.
+Only transitions count. Rows after the end of an episode, rows before all transitions of a trajectory, and observations
+after the last step do not.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def observe_batch(policy: TorchPolicy, batch: Batch) -> None:
 class RolloutObserver:
     """Merges rollouts that enter a replay buffer; nothing happens if the policy does not normalise.
 
-    They travel through a copier: the host would wait for a copy from other memory. For one thread.
+    A copier moves them to the device, because the host would wait for a copy from other memory. For one thread.
 
     Args:
         policy: The policy that learns.

@@ -50,8 +50,8 @@ class OnePolicy(Algorithm, Generic[Settings]):
     # As messages call them.
     critics: ClassVar[Literal["critic", "critics"]] = "critic"
 
-    # Made by `_build`. The parts are what a checkpoint has, by name: `policy` is the policy, or only its networks, and
-    # then `normalization` has its moments.
+    # Made by `_build`. The parts are what a checkpoint has, by name: `policy` is the policy, or only its networks;
+    # `normalization` then has its running mean and variance.
     _policy: TorchPolicy
     _watch: DivergenceWatch
     _parts: Mapping[str, StatePart]
@@ -161,7 +161,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
                 part.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
 
     def share_observations(self) -> None:
-        """Merges the observations of all ranks into the policy's moments; see `Algorithm.share_observations`."""
+        """Merges the observations of all ranks into the policy's; see `Algorithm.share_observations`."""
         for moments in self._policy.normalization.values():
             assert isinstance(moments, RunningMoments)
             self._reduction.share(moments)

@@ -52,9 +52,9 @@ _KL_MARGIN = 1.5
 class Ppo(OnePolicy[PpoSettings]):
     """PPO with the clipped surrogate, generalised advantages, and minibatches that are drawn anew for each pass.
 
-    `gae` computes advantages and targets once a batch; `ClippedSurrogate` passes over it, down `ppo_loss`.
+    `gae` computes advantages and targets once a batch; `ClippedSurrogate` minimises `ppo_loss` in passes over it.
 
-    The batch must have been played by the policy that learns, as `on_policy` asks of the actors. `Algorithm` says which
+    The batch must have been played by the policy that learns; with `on_policy`, actors do so. `Algorithm` says which
     thread may call which method.
     """
 
@@ -119,7 +119,7 @@ class Passes(NamedTuple):
 
     Attributes:
         terms: The means of the `STEP_METRICS`.
-        approx_kl: How far the policy was from the one that acted, in the last pass: the first begin at 0.
+        approx_kl: The policy's divergence from the one that acted, in the last pass; the first passes begin at 0.
         clip_fraction: The mean share of steps that the clip range left out.
         n_epochs: The number of passes, with the part of one that ended early.
     """
@@ -131,7 +131,7 @@ class Passes(NamedTuple):
 
 
 class ClippedSurrogate:
-    """Passes over the steps of a batch, in minibatches drawn anew for each pass. `ppo_loss` is what it goes down.
+    """Minimises `ppo_loss` in several passes over the steps of a batch, with minibatches drawn anew for each pass.
 
     Attributes:
         parts: What a checkpoint has, by name.
@@ -174,7 +174,7 @@ class ClippedSurrogate:
         return None
 
     def learn(self, steps: Steps, now: Numbers, reduction: GradientReduction) -> Passes:
-        """Passes over the steps until there were enough passes, the policy is too far away, or it is told to end.
+        """Passes over the steps until all passes are done, the policy has moved too far, or `ends_early` returns True.
 
         Args:
             steps: The steps of a batch.

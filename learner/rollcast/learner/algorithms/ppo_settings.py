@@ -1,4 +1,4 @@
-"""The settings of PPO, and those that APPO shares. Apart from it, so that `rollcast --help` need not import torch."""
+"""The settings of PPO, and those that APPO shares, in a module without torch for `rollcast --help`."""
 
 from typing import Literal
 
@@ -54,7 +54,7 @@ class ClippedSurrogateSettings(ActorCriticSettings):
 
 
 class PpoSettings(ClippedSurrogateSettings):
-    """Everything that PPO can be told."""
+    """The settings of PPO."""
 
     gae_lambda: ZeroToOne = setting(
         0.95,

@@ -1,4 +1,4 @@
-"""R2D2: DQN over sequences, for policies with a memory.
+"""R2D2: DQN over sequences, for recurrent policies.
 
 Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
 https://openreview.net/forum?id=r1lyTjAqYX.

@@ -1,4 +1,4 @@
-"""R2D2's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""R2D2's settings, in a module without torch, so that `rollcast --help` need not import it."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ from rollcast.services.settings.setting import setting
 
 
 class R2d2Settings(DqnSettings):
-    """Everything that R2D2 can be told: what DQN can, and more.
+    """The settings of R2D2: those of DQN, and more.
 
-    The defaults learn CartPole-v1 without velocities, and are a place to start. How long sequences are, how many of
-    their steps only warm the memory up, and how they are chosen, is the replay buffer's affair.
+    The defaults learn CartPole-v1 without velocities, and are a place to start. `ReplaySettings` has the length of
+    sequences, their burn-in, and how they are drawn.
     """
 
     learning_rate: PositiveFloat = setting(

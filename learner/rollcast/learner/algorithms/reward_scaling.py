@@ -32,7 +32,7 @@ class RewardScaling:
         Args:
             batch: Trajectories `[T, B, ...]`.
             n_env_steps: The number of their transitions; a 0-dim tensor must be at least 1.
-            reduction: The ranks, whose rewards are divided by the deviation of all.
+            reduction: The ranks, whose rewards are divided by the standard deviation over all.
         """
         reward = clip_rewards(batch.reward, self._clip)
         if self._normalizer is not None:
@@ -53,14 +53,14 @@ class RewardNormalizer(nn.Module):
     Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2: the mean is not
     subtracted, because that would change which policy is best.
 
-    Those count on beside each environment. A learner gets pieces from actors that come and go, and drops some: here the
-    return begins with 0 at the beginning of each trajectory, as at the beginning of an episode:
+    Those keep a return for each environment. A learner gets slices from actors that come and go, and drops some. So
+    here the return begins with 0 at the beginning of each trajectory, as at the beginning of an episode:
 
         R_t = r_t + discount continues_{t-1} R_{t-1},  R_{-1} = 0
 
-    So the deviation is that of at most T steps: too small by at most the factor 1 - discount^T.
+    So the standard deviation is that of at most T steps: too small by at most the factor 1 - discount^T.
 
-    The moments of the returns are its state. Not thread-safe: it belongs to the algorithm's thread.
+    The running mean and variance of the returns are its state. Not thread-safe: it belongs to the algorithm's thread.
     """
 
     def __init__(self, discount: float) -> None:
@@ -75,7 +75,7 @@ class RewardNormalizer(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Tensor, batch: Batch, n_valid: Tensor | float) -> None:
-        """Merges the returns of a batch into the moments. Nothing waits for the device.
+        """Merges the returns of a batch into the running mean and variance. Nothing waits for the device.
 
         Args:
             reward: float32 `[T, B]`, the rewards to scale.

@@ -46,8 +46,8 @@ class Sac(OnePolicy[SacSettings]):
     drawn anew in each update: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a
     Model", https://arxiv.org/abs/2101.05982, algorithm 1; Q is the mean of all critics then, as in Ball et al. 2023,
     "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. With
-    M = all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With
-    `policy_update_interval`, J_pi and J_alpha are for one in so many updates only, the first among them.
+    M = all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With a
+    `policy_update_interval` of n, J_pi and J_alpha are for every n-th update only, beginning with the first.
 
     w are importance weights, 1 if the batch has none. Actions are Discrete or a bounded Box. Critics, targets and
     temperature are never sent to actors. The algorithm chooses the spec's head: give `policy.spec` to actors.
@@ -119,7 +119,7 @@ class Sac(OnePolicy[SacSettings]):
         return self._run(work, batch, {}, variant)
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates cannot be captured: critics that are drawn anew are other memory in each update."""
+        """Returns why updates cannot be captured: critics that are drawn anew have other addresses in each update."""
         if self._settings.n_target_critics < self._settings.n_critics:
             return "--sac.target-critics draws other critics in each update"
         return super().why_not_captured()

@@ -1,4 +1,4 @@
-"""SAC's settings. Apart from the algorithm, so that `rollcast --help` need not import torch."""
+"""SAC's settings, in a module without torch, so that `rollcast --help` need not import it."""
 
 from typing import Annotated, Self
 
@@ -11,7 +11,7 @@ from rollcast.services.settings.setting import setting
 
 
 class SacSettings(BaseModel):
-    """Everything that soft actor-critic can be told; the defaults solve Pendulum-v1 and are a place to start elsewhere.
+    """The settings of soft actor-critic; the defaults solve Pendulum-v1 and are a place to start elsewhere.
 
     The papers have hidden layers of 256 and 256 with ReLU, batches of 256 transitions, and an update for every step
     of the environment.

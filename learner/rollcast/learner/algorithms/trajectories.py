@@ -99,7 +99,7 @@ def sequence_starts(batch: Batch) -> SequenceStarts:
     """Finds the rows in which the state of a recurrent policy does not follow from the row before.
 
     A row begins an episode if the row before is no transition, or if it is a transition and an episode ended in the row
-    before. The row between two episodes that some vector environments have goes on with the state of the first one.
+    before. The row between two episodes that some vector environments have continues with the state of the first one.
 
     Args:
         batch: Trajectories `[T, B, ...]`.

@@ -1,4 +1,4 @@
-"""Targets and advantages as pure tensor functions: V-trace, and generalised advantage estimation as a case of it.
+"""Targets and advantages as pure tensor functions: V-trace, and generalised advantage estimation as a special case.
 
 V-trace: Espeholt et al. 2018, "IMPALA", https://arxiv.org/abs/1802.01561.
 

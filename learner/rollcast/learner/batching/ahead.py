@@ -25,7 +25,7 @@ class AheadAssembler:
 
     Invariant: it changes nothing but the time at which rollouts are copied. They keep their room in the queue until the
     trainer comes, so actors get credits as if they still lay there; only then do they count as taken, and those that
-    have become too old meanwhile are dropped. Thread and trainer take turns: the trainer waits for the copy of one
+    have become too old by then are dropped. Thread and trainer take turns: the trainer waits for the copy of one
     rollout at most. While the trainer waits for rollouts, it takes them itself.
 
     Args:

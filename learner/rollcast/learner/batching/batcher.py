@@ -204,7 +204,7 @@ class Batcher:
         return n_given - n_trajectories
 
     def finish(self) -> FinishedBatch:
-        """Begins to copy the current slot, which must be full, to the device, and goes on to the next slot."""
+        """Begins to copy the current slot, which must be full, to the device, and moves to the next slot."""
         assert self._filled == self._batch_size, f"{self._filled} of {self._batch_size} trajectories"
         if self._keeps_idle:
             _fill_idle(self._slots[self._current])

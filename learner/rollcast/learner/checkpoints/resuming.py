@@ -35,7 +35,8 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
         Values for the settings' class: `resume` and `run_dir` are the folder; `resume` is None for a new run.
 
     Raises:
-        ConfigurationError: There is no such run, another command made it, or it cannot go on with the given settings.
+        ConfigurationError: There is no such run, another command made it, or it cannot continue with the given
+            settings.
     """
     values = settings.model_dump(mode="json")
     path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, runs)

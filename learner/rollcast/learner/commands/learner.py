@@ -30,7 +30,7 @@ def learner(settings: ServingSettings, console: Console, place: RankInfo | None 
         place: The place of this process among several ranks; None: it is alone.
 
     Raises:
-        RollcastError: If training cannot start or go on.
+        RollcastError: If training cannot start or continue.
     """
     # Refuses wrong certificates and tokens before anything is made.
     settings.server_security()

@@ -38,7 +38,7 @@ def number_or_dash(value: float | None) -> str:
 
 
 def lossy(output: IO[str]) -> IO[str]:
-    """Returns an output for a command that goes on without one.
+    """Returns an output for a command that continues without one.
 
     When the terminal is closed, the reader has ended or the disk is full, it warns once and drops what comes after.
     """

@@ -60,7 +60,7 @@ def run_and_report(
         run.control.wait_for_stop()
 
     def stop() -> None:
-        # after `docker-compose restart learner`, the actors go on with the next learner
+        # after `docker-compose restart learner`, the actors continue with the next learner
         run.actors.leave_waiting()
         run.control.request_stop()
 

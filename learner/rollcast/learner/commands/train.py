@@ -36,7 +36,7 @@ def train(
         link: Waits until that page is served, and returns its link; None: there is no page.
 
     Raises:
-        RollcastError: If training cannot start or go on.
+        RollcastError: If training cannot start or continue.
     """
     # Refuses wrong certificates and tokens, and places that are taken, before the environment is made.
     settings.server_security()

@@ -24,7 +24,7 @@ class Fence(Protocol):
         """
 
     def before_use(self) -> None:
-        """Makes the current stream of the copies' device wait for them; the calling thread goes on.
+        """Makes the current stream of the copies' device wait for them; the calling thread continues.
 
         Call it before the targets are used on a device, in the thread that uses them, and once for each fence. Work
         queued later on that stream may also write the copies' sources, if these are on the device.

@@ -20,7 +20,7 @@ _GLOBAL: Final = 0x6C0BA1
 
 
 def restore_generator(generator: torch.Generator, state: NDArray[np.generic]) -> None:
-    """Lets a generator go on from a state.
+    """Lets a generator continue from a state.
 
     One whose state comes from another kind of device gets a seed that follows from that state: it draws other numbers
     than the one that was saved, and the same ones after each load.
@@ -55,7 +55,7 @@ def global_generators_state(device: torch.device) -> dict[str, str]:
 
 
 def restore_global_generators(device: torch.device, states: Mapping[str, str]) -> None:
-    """Lets the global generators go on from what `global_generators_state` returned, those that it has.
+    """Lets the global generators continue from what `global_generators_state` returned, those that it has.
 
     Args:
         device: The learner's device.

@@ -71,7 +71,7 @@ class CudaGraph:
 
     Args:
         device: The device.
-        generators: The generators from which the work draws: each replay goes on where the last one ended.
+        generators: The generators from which the work draws: each replay continues where the last one ended.
     """
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
@@ -104,7 +104,7 @@ class CudaGraph:
             with (
                 torch.cuda.device(self._device),
                 torch.cuda.stream(torch.cuda.current_stream(self._device)),
-                # Other threads copy batches and policies meanwhile, which must not break the capture.
+                # Other threads copy batches and policies at the same time, which must not break the capture.
                 torch.cuda.graph(self._graph, pool=memory.pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 run()
@@ -182,7 +182,7 @@ class GraphedWork(DeviceWork):
         if not plan.is_captured:
             try:
                 plan.capture(work)
-            except Exception as error:  # noqa: BLE001 - whatever it is: nothing was run, and the update goes on without
+            except Exception as error:  # noqa: BLE001 - whatever it is: nothing was run; the update continues without
                 self._give_up(f"the capture failed: {type(error).__name__}: {error}")
                 return work(batch, numbers)
         plan.graph.replay()

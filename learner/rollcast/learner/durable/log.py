@@ -48,9 +48,9 @@ class RolloutLog:
     """A log of rollouts in segments; removes the segments that checkpoints cover.
 
     Invariants: `append` returns True only when the rollout is on the disk. One thread writes at a time: one of those
-    that wait writes the rollouts of all, and waits for the disk once (group commit); rollouts that come meanwhile are
-    written next. A segment that could not be written is closed, and its uncommitted part is cut off. All files together
-    take at most `max_bytes` and one segment.
+    that wait writes the rollouts of all, and waits for the disk once (group commit); rollouts that come during that
+    wait are written next. A segment that could not be written is closed, and its uncommitted part is cut off. All files
+    together take at most `max_bytes` and one segment.
 
     Args:
         folder: The folder of the log; it exists.

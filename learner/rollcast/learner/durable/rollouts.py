@@ -161,7 +161,7 @@ class DurableRollouts:
 
 
 def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, Any] | None) -> None:
-    """Removes the log of a run that goes on without --durable.
+    """Removes the log of a run that continues without --durable.
 
     Args:
         folder: The folder of the log; it need not exist.

@@ -28,10 +28,10 @@ class Experience:
         batch: The batch to learn from.
         env_steps: The environment steps that have come, those of every agent.
         n_episodes: The episodes that have ended in these steps.
-        returns: Their returns, in the order in which they came; of many only the last ones.
+        returns: Their returns, in the order in which they came; if there are many, only the last ones.
         policy_lag: int64 `[trajectories that have come]`, the newest policy version minus the version that acted.
         waited_s: The seconds spent waiting for the batch.
-        data_age_s: The time that each rollout lay here before training took it; empty if rollouts are not sent.
+        data_age_s: Seconds from each rollout's arrival to its use in training; empty if rollouts are not sent.
     """
 
     batch: Batch
@@ -69,8 +69,8 @@ class ExperienceSource(ABC):
 
     Attributes:
         actors: See Args.
-        moving: A lock. It is held while trajectories move from the actors' account into what `begin_save` saves, and
-            by code that saves both, so that no trajectory is missing or saved twice.
+        moving: A lock, held while trajectories move from the actors' state into that of `begin_save`, and while both
+            are saved. So no trajectory is missing or saved twice.
 
     Args:
         actors: The actors whose trajectories make the batches.
@@ -102,7 +102,7 @@ class ExperienceSource(ABC):
         """Reads what `begin_save` wrote. Call it before `start`."""
 
     def renew(self) -> None:
-        """Brings source and actors into the state in which a resumed run would find them, as far as they can be."""
+        """Brings source and actors into the state that a resumed run would find, as far as possible."""
         self.actors.renew()
 
     @abstractmethod
@@ -116,7 +116,7 @@ class ExperienceSource(ABC):
         Raises:
             CollectTimeoutError: No batch came by the deadline; the message names the actors that were waited for.
             CollectInterruptedError: Training has to end.
-            ActorFailedError: The actors cannot go on.
+            ActorFailedError: The actors cannot continue.
         """
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
@@ -129,7 +129,7 @@ class ExperienceSource(ABC):
         del batch, priorities
 
     def empty_batch(self, device: str) -> Batch:
-        """Returns a batch with the shapes of those of `next`, and without any transition: what a rank without data has.
+        """Returns a batch with the shapes of those of `next` and without any transition, for a rank without data.
 
         Args:
             device: The device for the batch.
@@ -144,7 +144,7 @@ class ExperienceSource(ABC):
         )
 
     def replay_status(self) -> ReplayStatus | None:
-        """Returns how the replay buffer stands, and who waits for it; None if there is none. Any thread may call."""
+        """Returns the status of the replay buffer, and the waits for it; None without one. Any thread may call."""
         return None
 
     def metrics(self) -> dict[str, float]:
@@ -169,9 +169,10 @@ class FreshExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Tells the actors that training has used the batch, and merges its observations into the policy's moments.
+        """Tells the actors that training has used the batch, and merges its observations into the policy's.
 
-        After the update, which saw observations as the actors did; the next version has the new moments.
+        Called after the update, which normalises as the actors did. The next version has the new running mean and
+        variance.
         """
         observe_batch(self.actors.policy, batch)
         self.actors.covered(self.actors.batch_names)

@@ -71,11 +71,12 @@ class ReplayedExperience(ExperienceSource):
     """A source that inserts rollouts into replay buffers, one per substep, and draws batches from them.
 
     Each buffer's rate limiter decides whether it takes a rollout or gives a batch. While it gives no batch, the trainer
-    waits for rollouts; while it takes no rollout, rollouts stay in the queue and the actors wait. `replay_status` says
-    who waits for what, and since when; so does the actors' `waiting` for the trainer, and the log if a wait lasts.
+    waits for rollouts; while it takes no rollout, rollouts stay in the queue and the actors wait. `replay_status` lists
+    the waits, with reasons and times. The actors' `waiting` names the trainer's, and the log names those that last.
     Until every buffer holds its minimum, actors act uniformly at random.
 
-    No batch is drawn ahead of its update: a draw has the priorities of the batch before, and all that was inserted.
+    No batch is drawn ahead of its update: a draw uses the priorities of the batch before, and all entries inserted so
+    far.
 
     Batches are drawn from the buffers in turn; a buffer whose limiter gives none is passed over. No wait is endless: a
     buffer that refuses the next rollout gives batches, so the trainer waits only if every rollout is taken.
@@ -92,7 +93,7 @@ class ReplayedExperience(ExperienceSource):
             buffers' own.
 
     Raises:
-        ConfigurationError: The policy's rollouts hold what a buffer does not keep, see `check_replayable`.
+        ConfigurationError: The policy's rollouts have columns that a buffer does not keep; see `check_replayable`.
     """
 
     def __init__(
@@ -238,7 +239,7 @@ class ReplayedExperience(ExperienceSource):
         )
 
     def replay_status(self) -> ReplayStatus:
-        """Returns how the buffers stand together, and who waits for them."""
+        """Returns the joint status of the buffers, with the waits for them."""
         return joint_replay_status({key: replay_status(buffer) for key, buffer in self.buffers.items()})
 
     def metrics(self) -> dict[str, float]:

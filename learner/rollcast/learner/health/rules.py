@@ -418,7 +418,7 @@ def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     """Rewards, as they are learnt from, are far from a size of about 1: above 100 a step, or no return above 0.1.
 
     Source: Henderson et al. 2018, section 4 ("reward scaling has a large effect"); Engstrom et al. 2020 (PPO's code
-    divides by the deviation of returns); SB3's tips.
+    divides by the standard deviation of returns); SB3's tips.
     """
     if run.episodes < MIN_EPISODES / 10:
         return

@@ -68,7 +68,7 @@ class LaneTable:
         return sum(array.nbytes for array in self._arrays)
 
     def open(self, name: str, held_since: Callable[[], float | None] = _not_held) -> None:
-        """Begins a lane, or goes on with that of an earlier connection.
+        """Begins a lane, or continues that of an earlier connection.
 
         Args:
             name: The lane's name.

@@ -137,7 +137,7 @@ class RunHistory:
             )
 
     def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> Callable[[], None]:
-        """Begins the lane of an actor that has opened a stream, or goes on with it.
+        """Begins or continues the lane of an actor that has opened a stream.
 
         Args:
             actor_id: The actor.

@@ -267,8 +267,8 @@ class RolloutQueue:
         Args:
             max_trajectories: The most trajectories to take.
             timeout_s: The seconds to wait.
-            enough: The wait goes on until so many trajectories are queued, or a producer waits for room: one wake-up
-                for a whole batch.
+            enough: The wait lasts until so many trajectories are queued, or a producer waits for room: one wake-up for
+                a whole batch.
             keep_room: True: the trajectories count as queued until `give_room`, so that no others come in their place.
                 Only without a wait.
 
@@ -286,7 +286,7 @@ class RolloutQueue:
         return None if taken is None else RolloutSlice(*taken)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
-        """Waits, with the lock held, until there is enough. A method, so that a test can let others act meanwhile."""
+        """Waits, with the lock held, until there is enough. A method, so that a test can let others act in between."""
         self._arrived.wait_for(is_enough, timeout_s)
 
     def close(self) -> None:

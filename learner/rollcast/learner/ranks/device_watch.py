@@ -58,7 +58,7 @@ class DeviceWatch:
     ended.
 
     Args:
-        abort: Ends all operations on the device, so that its stream goes on; what they leave behind means nothing.
+        abort: Ends all operations on the device, so that its stream continues; their results are meaningless.
         has_rank_ended: Returns whether another rank has said that it ends.
         device: The device.
         timeout_s: The seconds that an operation may take.

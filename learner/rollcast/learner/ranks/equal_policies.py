@@ -13,7 +13,7 @@ _DIGEST_BYTES: Final = 6
 
 
 def policy_digest(state: PolicyState) -> int:
-    """Returns a digest of a policy's weights and moments, which a float64 holds exactly; never 0.
+    """Returns a digest of a policy's weights, mean and variance, which a float64 holds exactly; never 0.
 
     The exploration of actors is left out: it depends on how full the buffer of each rank is.
     """

@@ -351,7 +351,7 @@ class RankGroup(Group):
         return None if values.device.type == "cpu" else self._device_group
 
     def _end(self, work: Work, group: ProcessGroup | None, what: str) -> None:
-        """Waits for an operation: on a device, its stream waits, and the host goes on."""
+        """Waits for an operation: on a device, its stream waits, and the host continues."""
         work.wait()
         if group is not None and self._watch is not None:
             self._watch.note(work, what)

@@ -52,7 +52,7 @@ class Ranks:
         n_local_ranks: The ranks on this machine, which share its cores.
         data_timeout_s: The seconds that a rank waits for a batch while others have theirs.
         check_updates: The updates between two comparisons of the policies of all ranks.
-        end: The number of the reason for which training ends; what rank 0 says counts. 0: it goes on.
+        end: The number of the reason for which training ends; what rank 0 says counts. 0: it continues.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Ranks:
         return text
 
     def tell_run(self, run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> None:
-        """Tells the other ranks the folder of the run, and the checkpoint from which it goes on. For rank 0."""
+        """Tells the other ranks the folder of the run, and the checkpoint from which it continues. For rank 0."""
         path = None if checkpoint is None else str(checkpoint[0].resolve())
         self.group.tell(_RUN, json.dumps({"run": str(run.path.resolve()), "checkpoint": path}))
 
@@ -181,7 +181,7 @@ class Ranks:
         self._wants_checkpoint = True
 
     def goes_on(self, *, is_done: bool, end: int) -> bool:
-        """Returns whether training goes on. Of several ranks each goes on until all have agreed to end, in `agree`.
+        """Returns whether training continues. Each of several ranks continues until all have agreed to end, in `agree`.
 
         Args:
             is_done: True if this rank has a reason to stop.

@@ -51,10 +51,10 @@ class GradientReduction:
         return mean, torch.dot(weight, (values - mean).square_())
 
     def keep_apart(self, moments: RunningMoments) -> None:
-        """Prepares moments for `share`: what they observe from here on enters them only there."""
+        """Prepares running statistics for `share`, which alone merges what they observe from now on."""
 
     def share(self, moments: RunningMoments) -> None:
-        """Merges what every rank has observed since the last call into the moments of all."""
+        """Merges what every rank has observed since the last call into the running statistics of all."""
 
     def equal(self, tensors: Iterable[Tensor]) -> None:
         """Replaces tensors, in place, by those of rank 0."""

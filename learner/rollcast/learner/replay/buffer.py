@@ -52,7 +52,7 @@ class ReplayBuffer:
 
     Any number of threads may call any method at any time: each call is one step under one lock, which a caller that
     waits for the limiter does not hold. Only the samples are for one thread: those drawn without a ring share the
-    buffer's own, and stay valid until two more were drawn. Threads that sample beside each other need a ring each, from
+    buffer's own, and stay valid until two more were drawn. Threads that sample concurrently need a ring each, from
     `make_ring`.
 
     Attributes:
@@ -205,9 +205,9 @@ class ReplayBuffer:
     def load(self, rollouts: Iterable[Rollout]) -> int:
         """Fills an empty buffer with recorded rollouts, without the limiter; nothing else uses the buffer yet.
 
-        The limiter counts `min_size` of the entries at most, so that sampling and inserting go on as if actors had
-        filled the buffer up to there: entries beyond pay for no samples, and delay no insertion. As always, the oldest
-        entries, or those lowest in priority, make room.
+        The limiter counts at most `min_size` of the entries, as if actors had filled the buffer up to there. Entries
+        beyond that allow no samples and delay no insertion. As always, the oldest entries, or those lowest in priority,
+        make room.
 
         Args:
             rollouts: Rollouts of the buffer's spaces and T, of any number of environments. They are copied.
@@ -349,7 +349,7 @@ class ReplayBuffer:
             self._sampler.set_beta(beta)
 
     def reset(self) -> None:
-        """Removes every entry and sets all counts to 0; keys and random numbers go on."""
+        """Removes every entry and sets all counts to 0; keys and random numbers continue."""
         with self._changed:
             self._store.clear()
             self._sampler.clear()
@@ -372,7 +372,7 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> ReplayWaiting | None:
-        """Returns what `who`, as for `insert`, waits for; None if it does not wait, or may go on."""
+        """Returns the wait of `who`, as for `insert`; None if it does not wait, or may continue."""
         return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:

@@ -61,7 +61,7 @@ class BufferCheckpoint:
         return BufferSnapshot(self._lock, self._store, state)
 
     def load(self, directory: Path) -> None:
-        """Replaces the content of the buffer by what an equal buffer wrote; its keys go on from there.
+        """Replaces the content of the buffer by what an equal buffer wrote; its keys continue from there.
 
         Raises:
             ConfigurationError: Rows are missing, a file is damaged, or the buffer that wrote them had other settings.
@@ -166,12 +166,12 @@ class BufferSnapshot:
         return digests
 
     def _read_chunks(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
-        """Copies rows, a few at a time; for rows overwritten meanwhile, yields the copies that were kept."""
+        """Copies rows, a few at a time; for rows overwritten since, yields the copies that were kept."""
         n_rows = max(1, CHUNK_BYTES // self._store.row_bytes)
         for start in range(0, len(slots), n_rows):
             with self._lock:
                 pieces = self._store.guard.take(slots[start : start + n_rows], self._store.read_rows)
-            # Training goes on meanwhile: a device may have much to do before it copies.
+            # Training continues: a device may have much to do before it copies.
             for its_slots, pending in pieces:
                 yield its_slots, pending()
 

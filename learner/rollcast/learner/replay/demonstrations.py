@@ -52,7 +52,7 @@ def load_demonstrations(
     announce: Callable[[str], None] = logger.info,
     observe: Callable[[Rollout], None] | None = None,
 ) -> tuple[EpisodeStatistics, ...]:
-    """Fills an empty buffer; its rate limiter goes on as if actors had filled it up to its `min_size`.
+    """Fills an empty buffer; its rate limiter continues as if actors had filled it up to its `min_size`.
 
     A `Recutter` joins and cuts rollouts of another T than the buffer's. A buffer of whole rollouts drops the steps
     left over at the end of a trajectory, with a warning that counts them; a buffer of transitions drops none. With a

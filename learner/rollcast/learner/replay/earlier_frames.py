@@ -14,8 +14,8 @@ class EarlierFrames:
     """Gives every rollout the K - 1 frames before it.
 
     A rollout that brings so many or more keeps the newest of them. Else they are those of the rollout before, if the
-    trajectories go on from there. The first rollout of an actor begins episodes. Where nothing tells the frames, they
-    are those of an episode that begins, which `n_unknown` counts.
+    trajectories continue from there. The first rollout of an actor begins episodes. Where nothing tells the frames,
+    they are those of an episode that begins, which `n_unknown` counts.
 
     Args:
         frame_stack: K, at least 2.
@@ -80,7 +80,7 @@ class EarlierFrames:
 
 
 def goes_on(rollout: Rollout, before: Rollout) -> bool:
-    """Returns True if the trajectories of `before` go on in `rollout`: its first observations are their last ones."""
+    """Returns True if `rollout` continues the trajectories of `before`: its first observations are their last."""
     if rollout.sequence != before.sequence + 1 or rollout.n_envs != before.n_envs:
         return False
     return all(

@@ -24,7 +24,7 @@ _MAX_COUNT: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wait:
-    """A caller that waits: tells whether it may go on, why not, and since when it waits."""
+    """A caller that waits: tells whether it may continue, why not, and since when it waits."""
 
     may: Callable[[], bool]
     why: Callable[[], str]
@@ -49,7 +49,7 @@ class RateLimiter:
     min_size at any d.
 
     The two sides never block each other for ever: below min_size any insertion passes, and from min_size on, at every
-    possible d, one side may go on with insertions of up to `max_insert` entries and samples of up to `max_sample`.
+    possible d, one side may continue with insertions of up to `max_insert` entries and samples of up to `max_sample`.
     Settings are refused if they do not allow that:
 
         error_buffer >= max(samples_per_insert * max_insert, max_sample).
@@ -222,7 +222,7 @@ class RateLimiter:
             )
 
     def info(self) -> LimiterInfo:
-        """Returns the state now. A caller that may go on but has not yet woken up is not listed as waiting."""
+        """Returns the state now. A caller that may continue but has not yet woken up is not listed as waiting."""
         with self._changed:
             now = time.monotonic()
             return LimiterInfo(
@@ -255,7 +255,7 @@ class RateLimiter:
             self._changed.notify_all()
 
     def _held_up(self) -> list[_Wait]:
-        """Returns those that wait, without the first ones of each side that may go on."""
+        """Returns those that wait, without the first ones of each side that may continue."""
         return [
             wait
             for side in (self._inserters, self._samplers)

@@ -28,10 +28,10 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 class Recutter:
     """Makes rollouts of T steps from rollouts of any length.
 
-    Consecutive rollouts of one actor are joined before they are cut, so that trajectories go on over their borders.
-    Two rollouts are consecutive if their sequence numbers are, and the second begins with the observation the first
-    ended with. Steps left over at the end of consecutive rollouts are filled up to T with rows that are no transitions,
-    or dropped.
+    Consecutive rollouts of one actor are joined before they are cut, so that trajectories continue across them. Two
+    rollouts are consecutive if their sequence numbers are, and the second begins with the observation the first ended
+    with. Steps left over at the end of consecutive rollouts are filled up to T with rows that are no transitions, or
+    dropped.
 
     Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
     input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that nothing has
@@ -99,7 +99,7 @@ class Recutter:
 
 
 def _follows(rollout: Rollout, before: Rollout) -> bool:
-    """Returns True if the trajectories of `before` go on in `rollout`, and can be joined without losing an end."""
+    """Returns True if the trajectories of `before` continue in `rollout`, and can be joined without losing an end."""
     if not goes_on(rollout, before):
         return False
     # An end at the last step may have its final observation only after the rollout, which joining would lose.

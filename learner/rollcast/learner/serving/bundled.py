@@ -35,7 +35,7 @@ class _BundledIntakeStream:
         self._answer = answer
         self.joined = stream.joined
         self._lock = threading.Lock()  # guards the two below, and what else may change in a subclass
-        # A thread passes a rollout on. It goes on with the next, or closes the stream, when it has done so.
+        # A thread passes a rollout on. After that it takes the next, or closes the stream.
         self._is_busy = False
         # how the stream was closed; None: it is open
         self._closed: bool | None = None
@@ -53,7 +53,7 @@ class _BundledIntakeStream:
         return self._stream.accept(rollout, is_active=is_active)
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Waits until the actor may play on; see `IntakeStream.await_credit`."""
+        """Waits for the actor's next credit; see `IntakeStream.await_credit`."""
         return self._stream.await_credit(is_active=is_active)
 
     def awaits_message(self, awaits: bool) -> None:
@@ -83,7 +83,7 @@ class _BundledIntakeStream:
             answer = make()
         except RollcastError as error:
             answer = error
-        except Exception as error:  # the relay's other actors go on
+        except Exception as error:  # the relay's other actors continue
             logger.exception("a rollout of actor %s could not be passed on", self.joined.actor_id)
             answer = RollcastError(f"the learner failed on a rollout: {error!r}; expected no error; see its log")
         # Before the stream may be closed: a stream that has ended takes no answer.
@@ -93,10 +93,10 @@ class _BundledIntakeStream:
 
 
 class QueuedIntakeStream(_BundledIntakeStream):
-    """A stream whose rollouts wait for nothing but room in a queue, and hold no thread meanwhile.
+    """A stream whose rollouts wait only for room in a queue, and hold no thread while they wait.
 
-    Each has a turn of its own, as the rollout of an actor that is connected directly has. The thread that answers the
-    relay goes on with those whose turn has come, many at a time. The actor's next rollout waits for the one before.
+    Each waits for its turn, like the rollout of an actor that is connected directly. The thread that answers the relay
+    continues with those whose turn has come, many at a time. The actor's next rollout waits for the one before.
 
     Args:
         stream: The actor's stream.

@@ -74,7 +74,7 @@ class ActorRegistry:
             actors get the slots after these, in the order in which they join.
         note: Notes what happens to the actors.
         assignment: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
-        in_step: True: actors play in step, so a process that replaces another goes on with its sequence numbers.
+        in_step: True: actors play in step, so a process that replaces another continues its sequence numbers.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ActorRegistry:
                     "their first rollout on, because of --deterministic; expected a new process: start the actor again"
                 )
             self._check_room(known)
-            # A process that has played for another learner of this run goes on with its own counts.
+            # A process that has played for another learner of this run continues its own counts.
             incarnation, acknowledged = max(offer.incarnation, 1), offer.acknowledged_sequence
             replaced_nonces = () if before is None else before.replaced_nonces
             if before is not None and not came_back:

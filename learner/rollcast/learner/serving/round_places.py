@@ -161,7 +161,7 @@ class RoundPlaces:
         return [*self._hand_out(now), *self._call_back()]
 
     def give_up(self, place: Place) -> None:
-        """Ends a wait; a stream that has got places meanwhile keeps them."""
+        """Ends a wait; a stream that has got places by then keeps them."""
         if place in self._waiting:
             self._waiting.remove(place)
 

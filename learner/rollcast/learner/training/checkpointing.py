@@ -138,7 +138,7 @@ class TrainingCheckpoints:
         has_ended: bool,
         then: Callable[[], None] = lambda: None,
     ) -> "Future[Path] | None":
-        """Takes a snapshot of everything, and starts a thread that writes it. No update may run meanwhile.
+        """Takes a snapshot of everything, and starts a thread that writes it. No update may run during the snapshot.
 
         Args:
             best_return: The highest mean return so far; -inf if there was none.
@@ -168,7 +168,7 @@ class TrainingCheckpoints:
             )
             staged = self._store.stage(info.n_updates)
             try:
-                # The algorithm, too: what moves changes the moments of its policy.
+                # The algorithm, too: moving trajectories changes the running mean and variance of its policy.
                 with self._experience.moving:
                     if self._ranks.is_first:
                         self._algorithm.save(staged)
@@ -213,7 +213,7 @@ class TrainingCheckpoints:
             return written
 
     def finish(self, timeout_s: float, waiting: WaitMonitor | None = None) -> bool:
-        """Waits until no checkpoint is being written; meanwhile the writing thread does not pause.
+        """Waits until no checkpoint is being written; the writing thread does not pause during the wait.
 
         Args:
             timeout_s: The seconds to wait at most.
@@ -237,7 +237,7 @@ class TrainingCheckpoints:
         return written.done()
 
     def wait(self, written: "Future[Path]", timeout_s: float) -> Path:
-        """Waits until a checkpoint is written, and returns its folder; meanwhile its thread does not pause.
+        """Waits until a checkpoint is written, and returns its folder; its thread does not pause during the wait.
 
         Args:
             written: The future that `begin` returned.

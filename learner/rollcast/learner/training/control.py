@@ -51,7 +51,8 @@ class TrainingControl:
         batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
         facts: More properties of the run, for those who watch it; the control adds its own.
         max_policy_lag: The largest lag that the run allows; None: it has no limit.
-        pauses_by_rounds: True: `update_turn` lets the trainer go on during a pause, because several ranks agree on it.
+        pauses_by_rounds: True: `update_turn` lets the trainer continue during a pause, because several ranks agree on
+            it.
         pauses_at: Says, in words, where training can be paused; empty: here.
         learning: Returns what is not healthy about training, for the status; any thread may call it.
 
@@ -190,7 +191,7 @@ class TrainingControl:
             )
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Writes a checkpoint of a moment between two updates, while training goes on.
+        """Writes a checkpoint of a moment between two updates, while training continues.
 
         Returns:
             Its folder, and its policy version.

@@ -223,7 +223,7 @@ class TrainingEvaluation:
         memory.note(EventSeverity.INFO, f"version {policy.version} was evaluated: {found}, {outcome}")
 
     def _compare_with_training(self, result: EvaluationResult) -> None:
-        """Warns of an evaluation by the likeliest actions that falls short of training by more than both deviations.
+        """Warns of greedy actions that fall short of training by more than both standard deviations.
 
         Once, until an evaluation is as good as training again. A learnt value has no other actions than these.
         """

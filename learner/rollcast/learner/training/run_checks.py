@@ -222,7 +222,7 @@ def check_rank_settings(settings: ServingSettings, place: RankInfo) -> None:
 
 
 def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) -> None:
-    """Checks that the actors of a resumed run can go on from its checkpoint.
+    """Checks that the actors of a resumed run can continue from its checkpoint.
 
     Raises:
         ConfigurationError: The run is deterministic, and its actors cannot begin in step in the middle of it.

@@ -48,7 +48,7 @@ def find_checkpoint(
     Args:
         settings: Those of the run.
         stack: Holds the lock.
-        announce: Called with a line that says where the run goes on.
+        announce: Called with a line that says where the run continues.
 
     Returns:
         The folder, and the checkpoint with its manifest; None if the run has no checkpoint yet.
@@ -64,7 +64,7 @@ def find_checkpoint(
 
 
 def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
-    """Returns a line for people that says where a run goes on."""
+    """Returns a line for people that says where a run continues."""
     if checkpoint is None:
         return f"resuming {run.path}: it has no checkpoint yet, and begins again"
     info = checkpoint[1]
@@ -80,7 +80,7 @@ def write_settings(
     Args:
         settings: The settings.
         run: The run's folder.
-        env_steps: The environment steps of the checkpoint from which the run goes on; 0 if it begins.
+        env_steps: The environment steps of the checkpoint from which the run continues; 0 if it begins.
         announce: Called with a line for people.
 
     Raises:

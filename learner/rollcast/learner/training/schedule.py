@@ -10,7 +10,7 @@ class EvaluationSchedule:
     Attributes:
         interval_s: Seconds between two evaluations; None: `interval_steps` counts.
         interval_steps: Environment steps between two evaluations; None: `interval_s` counts.
-        patience: Evaluations in a row without a better mean return after which training ends; None: it goes on.
+        patience: Evaluations in a row without a better mean return after which training ends; None: it continues.
         n_opponents: Earlier policies, besides the first, against which policies play; None: they play by themselves.
         decides: True if training ends when the newest evaluation reaches the return that ends it.
     """

@@ -27,7 +27,7 @@ class StallWatchdog:
     unless it is meant to last.
 
     Args:
-        progress: Returns a number that grows while training goes on; called from the watchdog's thread.
+        progress: Returns a number that grows while training continues; called from the watchdog's thread.
         waiting: Returns what the trainer waits for, and for how many seconds; empty if it names no reason.
         meant_to_last: Returns True if the present wait may last forever: training is paused, or has ended.
         notice_s: The seconds after which it logs a stall.

@@ -160,7 +160,7 @@ class Trainer:
 
         Raises:
             CollectTimeoutError: No rollouts came.
-            ActorFailedError: The actors cannot go on.
+            ActorFailedError: The actors cannot continue.
             RollcastError: Training diverged.
         """
         control = self._control

@@ -135,7 +135,7 @@ class _Learner:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """The folder of a run, and the checkpoint from which it goes on; None: it begins."""
+    """The folder of a run, and the checkpoint from which it continues; None: it begins."""
 
     directory: RunDirectory
     checkpoint: tuple[Path, CheckpointInfo] | None
@@ -235,7 +235,7 @@ def _go_on(
     announce: Callable[[str], None],
     ranks: Ranks,
 ) -> None:
-    """Writes the settings of a run whose checkpoint was read, and lets all ranks go on together."""
+    """Writes the settings of a run whose checkpoint was read, and lets all ranks continue together."""
     if ranks.is_first:
         # Written now: a checkpoint that does not fit them has been refused, and the run has kept those that it had.
         write_settings(settings, directory, checkpoint.env_steps, announce)
@@ -410,7 +410,7 @@ def _make_run(
 
 
 def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder, rank: int) -> None:
-    """Removes the log of a run that goes on without one; refuses if it has rollouts that no checkpoint has."""
+    """Removes the log of a run that continues without one; refuses if it has rollouts that no checkpoint has."""
     header = RecordingHeader(
         spaces=learner.algorithm.policy.spaces,
         n_rollout_steps=settings.n_rollout_steps,

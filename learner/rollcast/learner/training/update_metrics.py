@@ -50,7 +50,7 @@ class UpdateMetrics:
             if not isinstance(value, Tensor):
                 numbers[name] = float(value)
             elif value.is_cpu:
-                # read at once: nothing computes meanwhile
+                # read at once: nothing is computing
                 numbers[name] = value.item()
             else:
                 tensors[name] = value

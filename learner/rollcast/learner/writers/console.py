@@ -38,8 +38,8 @@ class ConsoleView:
 
     In a terminal the view is redrawn in place. It stays after the `with`, with the cursor below it, also after an
     exception. Without a terminal it is one line every `plain_interval_s`, with the time of day; while nothing moves,
-    each line comes after twice the time of the one before. Text that is printed through the same console meanwhile
-    appears above the view.
+    each line comes after twice the time of the one before. Text that others print through the same console appears
+    above the view.
 
     A thread of its own, `rollcast-console`, calls `status` and draws. Leaving the `with` joins the thread, calls
     `status` and draws once more.
@@ -89,7 +89,7 @@ class ConsoleView:
     def __enter__(self) -> "ConsoleView":
         if self._console.is_terminal:
             # Only `show` draws, whole screens at a time, so that nothing flickers.
-            # What is logged meanwhile appears above the view, unless `2>` sends it elsewhere.
+            # Log lines appear above the view, unless `2>` sends them elsewhere.
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=False, redirect_stderr=sys.stderr.isatty()
             )

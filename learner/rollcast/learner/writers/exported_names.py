@@ -20,7 +20,7 @@ class ExportedName:
     Attributes:
         name: The name without `rollcast_`, and without the `_total` of a counter.
         meaning: A line for people.
-        labels: The substep, where there are several; the tag, for events and algorithms of one's own.
+        labels: The substep, where there are several; the tag, for custom events and algorithms.
         factor: What a value is multiplied with, so that it is in the unit that the name says.
         counts: True for a counter.
     """

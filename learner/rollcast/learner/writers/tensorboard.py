@@ -19,8 +19,8 @@ class TensorBoardWriter:
     """An event file of scalars and histograms. For one thread.
 
     It does not use `torch.utils.tensorboard`, which takes a second more to import for the same file. tensorboard itself
-    takes 0.3 s, so it is imported with the first record, when training is under way. Nor does it use tensorboard's
-    writer of files, whose thread ends with a traceback and all that it holds when the disk is full.
+    takes 0.3 s, so it is imported with the first record, when training is under way. Nor does it use tensorboard's file
+    writer: on a full disk its thread ends with a traceback, and its records are lost.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time, first_step: int = 0) -> None:

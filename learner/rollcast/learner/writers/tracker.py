@@ -25,7 +25,7 @@ _START_EVERY_S: Final = 60.0
 class TrackerWriter:
     """A tracker's run. Records are handed to a thread; a tracker that hangs or fails costs training nothing.
 
-    What makes a resumed run go on in the same run of the tracker is in a file of the run's folder.
+    A file of the run's folder has the identity with which a resumed run continues the same run of the tracker.
 
     Args:
         name: The tracker's name, for the log and the file.
@@ -78,7 +78,7 @@ class TrackerWriter:
                 continue
             try:
                 self._tracker.log(record[0], finite(record[1]))
-            except Exception as error:  # noqa: BLE001 - a tracker may raise anything, and training goes on
+            except Exception as error:  # noqa: BLE001 - a tracker may raise anything, and training continues
                 self._lost(f"{type(error).__name__}: {error}")
         if not started:
             return
@@ -88,7 +88,7 @@ class TrackerWriter:
             self._lost(f"{type(error).__name__}: {error}")
 
     def _start(self) -> bool:
-        """Starts the tracker's run, or goes on with the one of an earlier process; returns whether that worked."""
+        """Starts the tracker's run, or continues that of an earlier process; returns whether that worked."""
         try:
             identity = self._identity_path.read_text(encoding="utf-8") if self._identity_path.is_file() else None
             if identity is None and (identity := self._tracker.new_identity()) is not None:

@@ -23,13 +23,13 @@ class Tracker(Protocol):
         """
 
     def start(self, identity: str | None) -> str:
-        """Begins a run, or goes on with one.
+        """Begins a run, or continues one.
 
         Args:
             identity: What `new_identity` or an earlier `start` returned; None: a new run.
 
         Returns:
-            What makes a later process go on with the run.
+            The identity with which a later process continues the run.
         """
 
     def log(self, env_steps: int, metrics: Mapping[str, float]) -> None:

@@ -26,7 +26,7 @@ class MetricsWriter(Protocol):
         """Flushes and closes the file; idempotent. Nothing is written after it.
 
         Raises:
-            OSError: If what was flushed cannot be written, because the disk is full. It is closed all the same.
+            OSError: If what was flushed cannot be written, because the disk is full. The file is closed nevertheless.
         """
 
 
@@ -52,7 +52,7 @@ def write_all(
     metrics: Mapping[str, float],
     histograms: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Writes one record to every writer. Logs an error for a writer that cannot write it, and goes on.
+    """Writes one record to every writer. Logs an error for a writer that cannot write it, and continues.
 
     Args:
         writers: The writers, called in this order.
@@ -71,7 +71,7 @@ def write_all(
 
 
 def close_all(writers: Iterable[MetricsWriter]) -> None:
-    """Closes every writer. Logs an error for a writer that cannot write its rest: the end has another outcome.
+    """Closes every writer. Logs an error for a writer that cannot write its rest, instead of raising it.
 
     Args:
         writers: The writers, closed in this order.

@@ -24,7 +24,7 @@ class RowGuard:
     """Copies rows that are about to be overwritten before a snapshot has read them. The buffer's lock guards it.
 
     Invariant: between `begin` and `end`, a slot that had a row at `begin` is either pending, and still has it, or its
-    row was copied. So a snapshot shows the moment of `begin`, whatever is inserted meanwhile, in any order.
+    row was copied. So a snapshot shows the state at `begin`, whatever is inserted later, in any order.
     """
 
     def __init__(self) -> None:
