@@ -1,6 +1,6 @@
 """`rollcast train` and `rollcast learner`: what stands around training in their process.
 
-Imports little before torch, so that the forkserver starts meanwhile.
+Imports little before torch, so that the forkserver starts during that import.
 """
 
 import os

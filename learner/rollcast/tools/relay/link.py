@@ -90,7 +90,7 @@ class LearnerLink:
         self._reason = "it has not answered yet"
         self._n_bundles_before = 0
         self._thread: threading.Thread | None = None
-        # The error that has ended the relay; None: it goes on.
+        # The error that has ended the relay; None: it continues.
         self.error: RollcastError | None = None
 
     @property
@@ -179,7 +179,7 @@ class LearnerLink:
         if self._thread is None:
             return
         self._thread.join(timeout_s)
-        # It may have begun to connect meanwhile.
+        # It may have begun to connect by now.
         if (bundles := self._current_bundles()) is not None:
             bundles.cancel()
             self._thread.join(timeout_s)

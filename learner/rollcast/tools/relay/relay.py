@@ -114,7 +114,7 @@ class RollcastRelay:
         """Relays until training has ended, or `stop` is called.
 
         Args:
-            wait_for_next_run: After training, go on with the learner's next run.
+            wait_for_next_run: After training, continue with the learner's next run.
 
         Raises:
             RollcastError: The learner refused the relay, or was lost for good.

@@ -43,7 +43,7 @@ class PolicyRequests(Protocol):
         """
 
     def want(self, actor_id: str, version: int) -> None:
-        """Notes that an actor was told to play on.
+        """Notes that an actor was given a credit.
 
         Args:
             actor_id: The actor.
@@ -114,7 +114,7 @@ class RelayedStream:
             activity_interval_s=agreement.activity_interval_s,
         )
         self._messages: list[bytes] = []
-        # when the next report of the actor's time may go on
+        # when the next report of the actor's time may be passed on
         self._report_at = 0.0
         self._refusal: RollcastError | None = None
         # of the answer that the actor is told: the oldest policy that it can use, and the one that it should use; None
@@ -161,13 +161,13 @@ class RelayedStream:
             NotReadyError: The connection to the learner, or to the actor, has ended.
             RollcastError: The learner has refused the rollout.
         """
-        del rollout  # what was sent goes on, not what was read
+        del rollout  # the relay passes on what was sent, not what was read
         self._policies.pause(self.joined.actor_id)
         self._pass_on()
         return self._await_answer(is_active)
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Waits until the learner has said that the actor may play on.
+        """Waits for the learner's next credit for the actor.
 
         Raises:
             NotReadyError: The connection to the learner, or to the actor, has ended.
@@ -201,7 +201,7 @@ class RelayedStream:
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
         """Passes a report of the actor's time on, also from the middle of a rollout; leaves out those that pile up.
 
-        One that came with a rollout goes on with it.
+        A report that came with a rollout is passed on with it.
         """
         del activity
         if not is_alone:

@@ -22,7 +22,7 @@ class ScalingRules:
     """The rules of a controller.
 
     Attributes:
-        min_actors: The fewest actors while training goes on.
+        min_actors: The fewest actors during training.
         max_actors: The most.
         up_above: Actors are added if the trainer waits for more than this share of its time.
         down_below: Actors are removed only if the trainer waits for less than this share of its time.

@@ -1,4 +1,4 @@
-"""The template of batch scripts, and the rules for one's own."""
+"""The template of batch scripts, and the rules for your own."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LINE: Final = re.compile(r"^[ \t]*(@[A-Z]+@)[ \t]*$", re.MULTILINE)
 
 
 def read_template(path: Path | None) -> str:
-    """Returns a template of one's own, or rollcast's.
+    """Returns the user's own template, or rollcast's.
 
     Args:
         path: The file; None: rollcast's template.

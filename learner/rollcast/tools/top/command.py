@@ -98,7 +98,7 @@ def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, sto
 
 
 def _suspend(live: Live, keys: "_Keys") -> None:
-    """Gives the terminal back and stops this process, as Ctrl-Z does; goes on when the shell says so."""
+    """Gives the terminal back and stops this process, as Ctrl-Z does; continues when the shell says so."""
     live.stop()
     keys.release()
     os.kill(os.getpid(), signal.SIGSTOP)
