@@ -65,16 +65,16 @@ class RelayServiceServicer:
     """
 
     def StreamBundles(self, request_iterator, context):
-        """Carries the rollout streams of a relay's actors, each with a number that the relay chooses: what would be a stream
-        of RolloutService.StreamRollouts of its own, with the same order, answers and errors. It has no deadline, and lives
-        as long as the relay. The first request is `open`; the learner answers it at once, without parts.
+        """Carries the rollout streams of a relay's actors, each with a number that the relay chooses. Each is like a stream
+        of RolloutService.StreamRollouts, with the same order, answers and errors. It has no deadline, and lives as long as
+        the relay. The first request is `open`; the learner answers it at once, without parts.
 
         An error of one actor's stream ends that stream alone, and comes as its `status`. When this stream ends, all of its
         actors' streams have ended: their actors join again, here or elsewhere, and send what was not acknowledged again.
 
-        FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message has too many parts, or there are too many
-        relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the learner is stopping, or a message was
-        damaged; reconnect with backoff.
+        FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message
+        has too many parts, or there are too many relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the
+        learner is stopping, or a message was damaged; reconnect with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,8 +31,8 @@ class ReplayServiceStub:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the
-    disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
+    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
@@ -76,8 +76,8 @@ class ReplayServiceServicer:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the
-    disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
+    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
@@ -166,8 +166,8 @@ class ReplayService:
 
     There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
     StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the
-    disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
+    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
