@@ -1,4 +1,4 @@
-"""The file in which a server says where it is, for clusters: neither its machine nor its port is known before.
+"""The file in which a server writes its address, for clusters: neither its machine nor its port is known before.
 
 Clients take it as the address `file:/path`. It is read at every connection, so that a server that moved is found.
 """

@@ -18,8 +18,7 @@ class Rpc:
         is_counted: False: calls are never refused, however often they come.
         is_probe: True: it is answered at once from memory, so it needs no place among the calls that take long.
         has_large_request: True: its request has tensors or spaces, which take long on a slow network.
-        is_unhurried: True: who reads its answers may pause, since that is how they prefetch: each costs one batch,
-            however long it takes.
+        is_unhurried: True: readers of its answers may pause, because they prefetch. Each costs one batch, for any time.
     """
 
     role: Role | None

@@ -32,7 +32,7 @@ class HistorySource(Protocol):
 
 
 class HistoryServicer(history_pb2_grpc.HistoryServiceServicer):
-    """Serves those who watch a run.
+    """Serves clients that watch a run.
 
     Args:
         source: The learner's memory.

@@ -21,7 +21,7 @@ def failure_to_proto(failure: ActorFailure) -> rollout_pb2.ActorFailure:
 
 
 def failure_from_proto(proto: rollout_pb2.ActorFailure) -> ActorFailure:
-    """Decodes a failure, and cuts what is longer than is kept of it.
+    """Decodes a failure, and cuts texts that are longer than their limits.
 
     Args:
         proto: The message.

@@ -24,7 +24,7 @@ class Relay:
 
     Attributes:
         relay_id: Its name, for people.
-        nonce: The number of its process, not 0. Only who knows it may speak for the relay's actors.
+        nonce: The number of its process, not 0. Only a peer that knows it may send for the relay's actors.
     """
 
     relay_id: str

@@ -1,1 +1,1 @@
-"""Limits what a peer may make us hold or do, and counts the calls, streams and bytes that the limits are about."""
+"""Limits the memory and the work that a peer may cause, and counts its calls, streams and bytes."""

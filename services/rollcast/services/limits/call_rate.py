@@ -22,7 +22,7 @@ class CallRate:
     Args:
         limits: `calls_per_second` and `calls_per_second_per_host`.
         clock: Returns the time in seconds; replaced in tests.
-        is_fixed: Nobody can raise the limits.
+        is_fixed: True: no option raises the limits.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, *, is_fixed: bool = False) -> None:

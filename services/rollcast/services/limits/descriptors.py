@@ -16,7 +16,7 @@ _ENOUGH: Final = 65_536
 def room_for_connections(wanted: int) -> int:
     """Returns how many connections a server may take, and raises the process's soft limit of descriptors for them.
 
-    A process that has no descriptor left accepts nobody, and writes neither a checkpoint nor its log.
+    A process without a free descriptor accepts no client, and writes neither a checkpoint nor its log.
 
     Args:
         wanted: Connections that the server would take.

@@ -70,7 +70,7 @@ class StreamGate:
         limits: `max_streams`, `max_calls` and `stalled_stream_s`.
         refusals: Notes the streams that were ended.
         look_after: Called whenever the gate looks for stuck streams; they end other things that are stuck.
-        is_fixed: Nobody can raise the limits.
+        is_fixed: True: no option raises the limits.
     """
 
     def __init__(

@@ -38,10 +38,10 @@ _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class MetricsServer:
-    """An HTTP server for Prometheus: `GET /metrics` has what is collected then, and the process's own metrics.
+    """An HTTP server for Prometheus: `GET /metrics` collects and returns the metrics, with those of the process.
 
     It answers in threads of its own. It has neither TLS nor tokens: it gives numbers and the names of actors, and takes
-    nothing. Whoever asks, however often, costs the process one rendering a second, and 16 threads.
+    nothing. Any number of requests costs the process at most one rendering a second, and 16 threads.
 
     Attributes:
         address: Where it listens, `host:port`.

@@ -63,11 +63,11 @@ class PolicyAssembler:
         return xxhash.xxh3_128_digest(self._base[1])
 
     def begin(self) -> None:
-        """Forgets what has come of an unfinished version: a new stream begins, with the first chunk of another."""
+        """Drops the chunks of an unfinished version: a new stream begins with the first chunk of another."""
         self._reset()
 
     def forget_base(self) -> None:
-        """Forgets the last file, and what has come of another, so that the next version must come without a base."""
+        """Drops the last file and the chunks of another, so that the next version must come without a base."""
         self._base = None
         self._reset()
 

@@ -31,12 +31,12 @@ class PolicyBase(NamedTuple):
 
 
 class EncodedPolicy:
-    """One version of a policy, and each encoding of it that somebody has asked for. Any thread may read it.
+    """One version of a policy, with each encoding that a subscriber has asked for. Any thread may read it.
 
     The messages of an encoding are sent by the RPCs as they are. Each is a `GetPolicyResponse` and, byte for byte, a
     `SubscribePolicyResponse`: both have a PolicyChunk in field 1.
 
-    Invariant: each encoding is made at most once, by whoever asks for it first; the others wait for it.
+    Invariant: each encoding is made at most once, by the first thread that asks for it; the others wait.
 
     Attributes:
         version: The policy's version, from 1.

@@ -25,7 +25,7 @@ def encode_delta(file: bytes, base: bytes | None) -> bytes:
 
     Args:
         file: The file.
-        base: A file of the same size; None: a file of zeros, which everybody has.
+        base: A file of the same size; None: a file of zeros.
     """
     changed = np.frombuffer(file, np.uint8)
     if base is not None:

@@ -12,8 +12,8 @@ from rollcast.services.policies.encodings import PolicyEncoding
 class KeptPolicies:
     """The versions that were sent last to subscribers which take deltas. Any thread may call.
 
-    Invariant: at most `max_policies`, and beyond the newest one at most `max_bytes`. What no open subscription holds
-    goes first, then what is oldest; a subscriber whose version is gone is sent one that needs none.
+    Invariant: at most `max_policies`, and beyond the newest one at most `max_bytes`. Versions that no open subscription
+    holds are dropped first, then the oldest. A subscriber whose version is gone gets an encoding without a base.
 
     Args:
         max_policies: The number of versions.

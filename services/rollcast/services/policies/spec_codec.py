@@ -47,8 +47,8 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         proto: The message.
 
     Raises:
-        InvalidInputError: It has too many layers or one of size 0, a memory of size 0, an unknown activation, head or
-            recurrence, a bound of normalised observations that is none, or too many frames.
+        InvalidInputError: It has too many layers or one of size 0, a recurrent layer of size 0, an unknown activation,
+            head or recurrence, an invalid bound of normalised observations, or too many frames.
     """
     _check_network(proto)
     recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")

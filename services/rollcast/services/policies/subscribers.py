@@ -24,15 +24,14 @@ class Subscribers:
     """The open subscriptions to a policy. Any thread may call.
 
     A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a
-    version only when it is given a credit, see `want`; then it gets the newest at once. Between two credits it plays,
-    and most versions would be replaced before it has ended its rollout; such versions it gets so seldom that they take
-    a tenth of a core, however many actors there are and however large a version is: every 1 ms for each actor, and 7 ms
-    for each actor and MB. Once its rollout has come, see `pause`, it gets none before its next credit: where hundreds
-    of actors wait for room, each gets one a rollout. A small version travels with the credit, see `take`: no thread of
-    the subscription need be woken for it.
+    version only when it is given a credit, see `want`; then it gets the newest at once. While an actor plays, versions
+    are throttled so that sending them takes at most a tenth of a core: an interval of 1 ms for each actor, and 7 ms for
+    each actor and MB. Most would be replaced before its rollout ends. Once its rollout has come, see `pause`, it gets
+    none before its next credit: where hundreds of actors wait for room, each gets one a rollout. A small version
+    travels with the credit, see `take`: no thread of the subscription need be woken for it.
 
-    An actor may have several subscriptions open for a while, of which its client has left all but one. Which one that
-    is, nobody knows: the one that was opened first may be served last. So each gets what the actor wants.
+    An actor may have several subscriptions open for a while, of which its client has left all but one. The order of
+    opening does not tell which one that is: the first one may be served last. So each gets what the actor wants.
 
     Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
     the end the last.
@@ -65,7 +64,7 @@ class Subscribers:
         return self._ended
 
     def offer(self, encoded: EncodedPolicy) -> None:
-        """Wakes those who can use a new version."""
+        """Wakes the subscribers that can use a new version."""
         with self._lock:
             self._newest = encoded
             now = time.monotonic()
@@ -132,7 +131,7 @@ class Subscribers:
             return least or 0
 
     def pause(self, actor_id: str) -> None:
-        """Notes that an actor's rollout has come: what it plays next needs a credit, and so a `want`."""
+        """Notes that an actor's rollout has come: the next one needs a credit, and so a `want`."""
         with self._lock:
             for one in self._actors.get(actor_id, ()):
                 one.is_paused = True

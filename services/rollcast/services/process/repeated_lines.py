@@ -1,4 +1,4 @@
-"""Bounds how often one place in the code writes to the log: who may cause a line may cause a million."""
+"""Bounds how often one place in the code writes to the log: a peer that can cause one line can cause a million."""
 
 import logging
 import threading
@@ -14,8 +14,8 @@ _PER_S: Final = 1.0
 class RepeatedLines(logging.Filter):
     """Leaves out lines of a place that has written too many; the next one that it lets through says how many.
 
-    It is for a handler that writes to a file, a terminal or a collector. Lines of the level DEBUG, which somebody has
-    asked for, are all let through. Of bounded size: there are only so many places. Safe from any thread.
+    It is for a handler that writes to a file, a terminal or a collector. All lines of the level DEBUG are let through,
+    because the user has asked for them. Of bounded size: there are only so many places. Safe from any thread.
 
     Args:
         clock: Returns the time in seconds; replaced in tests.

@@ -23,7 +23,7 @@ def _unknown(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
 
 
 class CheckedTensor(NamedTuple):
-    """One tensor of a rollout whose header has been checked; `proto` is None for a column left out, without rows."""
+    """One tensor of a rollout whose header has been checked; `proto` is None for a column without rows."""
 
     schema: ColumnSchema
     proto: tensor_pb2.Tensor | None

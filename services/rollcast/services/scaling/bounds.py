@@ -17,7 +17,7 @@ _KEDAS_OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorBounds:
-    """The fewest and the most actors that somebody takes; None: any number."""
+    """The fewest and the most actors of one ScaledObject; None: any number."""
 
     fewest: int | None = None
     most: int | None = None

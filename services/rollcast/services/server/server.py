@@ -243,8 +243,8 @@ def assemble_server(
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
         refusals: The clients that met a limit lately.
         opens: See `GrpcServer`.
-        look_after: Called again and again, to end what is late.
-        has_fixed_limits: Nobody can raise its limits: who meets one is not told to.
+        look_after: Called again and again, to end calls that are late.
+        has_fixed_limits: True: no option raises its limits, so messages suggest none.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit

@@ -1,4 +1,4 @@
-"""Encodes spaces as protobuf, and back, with limits on what a stranger may make us build."""
+"""Encodes spaces as protobuf, and back, with limits on the spaces that a peer may send."""
 
 import math
 from collections.abc import Iterable

@@ -277,7 +277,7 @@ class RelayCall:
                 self._changed.notify_all()
 
     def later(self, do: Callable[[], None]) -> None:
-        """Has the thread that answers do something. Any thread may call, whatever locks it holds."""
+        """Has the thread that answers do something. Any thread may call, also with locks held."""
         with self._changed:
             self._to_do.append(do)
             self._changed.notify_all()
@@ -299,7 +299,7 @@ class RelayCall:
         )
 
     def is_active(self) -> bool:
-        """Returns whether the call is open; whoever asks is about to wait, so answers go out before."""
+        """Returns whether the call is open. Call it before a wait: it sends the answers first."""
         self._wake()
         return not self._ended and self._context.is_active()
 

@@ -68,7 +68,7 @@ class BundleSink(Protocol):
             answer: Called with the stream's progress: as soon as it is open, then after each rollout; or with the error
                 that ends it. From any thread, in the order of the stream.
             later: Has the thread that answers the relay do something that does not wait, soon, unless the relay has
-                gone. From any thread, whatever locks it holds.
+                gone. From any thread, also with locks held.
             cancel: Ends the stream from any thread, with an error that asks the actor to join again.
 
         Raises:
@@ -95,7 +95,7 @@ class Bundles(Protocol):
         """Returns an account for the memory of one rollout."""
 
     def is_active(self) -> bool:
-        """Returns whether the call is open; for who is about to wait."""
+        """Returns whether the call is open. Call it before a wait."""
 
 
 class _Memory(NamedTuple):

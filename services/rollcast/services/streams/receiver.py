@@ -92,7 +92,7 @@ class RolloutStream(Protocol):
         Called only for actors that take policies there.
 
         Args:
-            holds_version: The version that the actor has, when its stream is opened; None: what it was sent last.
+            holds_version: The version that the actor has, when its stream is opened; None: the one it was sent last.
 
         Returns:
             The newest version; None if the actor has it, or gets it by its subscription.

@@ -138,7 +138,7 @@ class RolloutUplink:
             UnreadableMessageError: The bytes that came do not parse: reconnect a few times.
             InvalidInputError: The learner refused a rollout; sending it again will not help.
             DuplicateSequenceError: A sequence was sent twice on this stream.
-            InvalidTensorError: What came as a policy is none; another attempt will not help.
+            InvalidTensorError: The bytes of a policy are not a policy; another attempt will not help.
             LimitExceededError: A rollout, or the number of streams, was above a limit of the learner; or a policy that
                 came is above one of ours.
         """
