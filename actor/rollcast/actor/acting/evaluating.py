@@ -56,7 +56,7 @@ def evaluate_until_stopped(
         on_hang: As for `act_until_stopped`.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
-        metrics: Notes what is done; None: nobody asks.
+        metrics: Counts the work for Prometheus; None: no metrics.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.

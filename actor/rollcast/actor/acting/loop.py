@@ -58,9 +58,9 @@ def act_until_stopped(
         on_hang: Called from another thread when a step takes too long, after the learner has been told. It must end
             the process, because the acting thread cannot be ended.
         step_timeout_s: How long a step, or a reset, may take, in seconds.
-        max_rollout_bytes: The largest rollout to make, whatever the learner asks for, in bytes.
+        max_rollout_bytes: The largest rollout to make, in bytes; work with larger ones is refused.
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
-        metrics: Notes what is done; None: nobody asks.
+        metrics: Counts the work for Prometheus; None: no metrics.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.

@@ -74,14 +74,14 @@ class EvaluatorConnection(Connection):
         return None
 
     def report(self, policy: GivenPolicy, played: PlayedEpisodes) -> bool:
-        """Reports what was played, again and again until the learner has it.
+        """Sends the report again and again until the learner has it.
 
         Args:
             policy: The policy that `wait_for_policy` returned.
             played: The episodes.
 
         Returns:
-            True if the learner has it; False if it has gone or training has ended, so that nobody has any use for it.
+            True if the learner has it; False if it has gone or training has ended, so that the report has no use.
 
         Raises:
             RollcastError: If the learner refused, or the connection is lost for good.

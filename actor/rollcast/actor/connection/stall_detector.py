@@ -52,7 +52,7 @@ class StallDetector:
         return True
 
     def is_in_vain(self) -> bool:
-        """Notes that the learner has not answered in time; returns True the third time: nobody can say what is lost."""
+        """Notes that the learner has not answered in time; returns True the third time: it is unknown what is lost."""
         self._n_in_vain += 1
         return self._n_in_vain % _MAX_IN_VAIN == 0
 

@@ -100,7 +100,7 @@ def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: boo
 class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
     """A game in which a lost life ends the episode; the next episode continues with the next life.
 
-    gymnasium's `terminal_on_life_loss` begins a new game after each lost life, so that nobody ever plays the second.
+    gymnasium's `terminal_on_life_loss` begins a new game after each lost life, so that no actor ever plays the second.
     A reset with a seed always begins a new game, and so does one before an episode has ended.
     """
 

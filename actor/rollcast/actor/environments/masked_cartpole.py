@@ -1,4 +1,4 @@
-"""CartPole-v1 without velocities: the smallest task that a policy without memory cannot solve.
+"""CartPole-v1 without velocities: the smallest task that needs a recurrent policy or a frame stack.
 
 rollcast train --env-id rollcast.actor.environments.masked_cartpole:make --algorithm ppo --recurrence lstm
 """

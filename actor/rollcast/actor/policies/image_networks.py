@@ -72,7 +72,7 @@ class NatureCnn(_Cnn):
 class ImpalaShallow(_Cnn):
     """The shallow network of IMPALA, and of A3C before it, F = 256: a third of the Nature CNN's multiplications.
 
-    Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, figure 3, left; the memory is `RecurrentNetwork`'s.
+    Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, figure 3, left; `RecurrentNetwork` adds the recurrent layer.
     """
 
     shape = IMPALA_SHALLOW
@@ -82,7 +82,7 @@ class ImpalaResnet(nn.Module):
     """The residual network of IMPALA: three stages of a convolution, a maximum over 3 by 3, and two residual blocks.
 
     Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
-    https://arxiv.org/abs/1802.01561, figure 3, right; the memory is `RecurrentNetwork`'s.
+    https://arxiv.org/abs/1802.01561, figure 3, right; `RecurrentNetwork` adds the recurrent layer.
     """
 
     def __init__(self, size: tuple[int, int, int], layout: ImageLayout) -> None:

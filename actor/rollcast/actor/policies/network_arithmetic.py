@@ -52,7 +52,7 @@ def hidden_dtype() -> torch.dtype:
 
 
 def hidden_layers(device: torch.device) -> AbstractContextManager[Any]:
-    """Returns the block in which modules of hidden layers compute; make what comes out float32.
+    """Returns the block in which modules of hidden layers compute; convert their outputs to float32.
 
     Args:
         device: The device of the layers.

@@ -184,7 +184,8 @@ class AutoNetwork(nn.Module):
 class RecurrentNetwork(AutoNetwork):
     """The automatic network with a recurrent layer, an LSTM or a GRU, between its hidden layers and its output layer.
 
-    The names of the memory's parameters, `recurrence.weight_ih_l0` and so on, are a contract with `numpy_acting`.
+    The names of the recurrent layer's parameters, `recurrence.weight_ih_l0` and so on, are a contract with
+    `numpy_acting`.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class RecurrentNetwork(AutoNetwork):
         return self.layers[-1](self.recurrence.output_of(states).flatten(0, 1)), states
 
     def _encoded(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Returns the inputs of the memory: the features, through the hidden layers."""
+        """Returns the inputs of the recurrent layer: the features, through the hidden layers."""
         x, hidden = self.features(observation), self.layers[:-1]
         return hidden_mlp(x, self._parameters_of(hidden), self._activation)
 

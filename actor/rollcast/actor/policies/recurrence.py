@@ -1,4 +1,4 @@
-"""The memory of a recurrent policy, in numpy: an LSTM or a GRU of one layer, as torch.nn.LSTM and torch.nn.GRU are.
+"""The recurrent layer of a policy, in numpy: an LSTM or a GRU of one layer, as torch.nn.LSTM and torch.nn.GRU are.
 
 `torch_recurrence` is its differentiable twin.
 """

@@ -70,14 +70,14 @@ class RunningMoments(nn.Module):
         self.count += n_valid.to(self.count.dtype) if isinstance(n_valid, Tensor) else int(n_valid)
 
     def keep_apart(self) -> None:
-        """Keeps observations apart from here on: they enter the moments by `take_apart` and `merge_part` only.
+        """Keeps observations apart from now on: only `take_apart` and `merge_part` merge them.
 
         Learners that train together do this, so that the moments of all of them are the same numbers.
         """
         self._apart = torch.zeros(1 + 2 * self.mean.numel(), dtype=torch.float64, device=self.mean.device)
 
     def take_apart(self) -> Tensor:
-        """Returns what was observed since the last call, and forgets it: float64 `[1 + 2 * F]`, for `merge_part`.
+        """Returns and resets the statistics since the last call: float64 `[1 + 2 * F]`, for `merge_part`.
 
         These are the number of observations, their mean, and the sums of squared deviations from it.
         """

@@ -1,4 +1,4 @@
-"""The memory of a recurrent policy, in torch: an LSTM or a GRU of one layer, unrolled over episodes that end.
+"""The recurrent layer of a policy, in torch: an LSTM or a GRU of one layer, unrolled over episodes that end.
 
 The whole unrolling is one node of the autograd graph. `recurrence` is its twin in numpy.
 """

@@ -230,7 +230,7 @@ class EnvironmentGroup:
 
     @contextmanager
     def naming(self, index: int, doing: str) -> Iterator[None]:
-        """Makes an error that names an environment and its seed from whatever is raised in the body.
+        """Turns an exception of the body into an error that names an environment and its seed.
 
         Args:
             index: The environment's index in the vector.

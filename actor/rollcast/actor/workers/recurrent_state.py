@@ -1,4 +1,4 @@
-"""Carries what a policy remembers from step to step, and forgets it where episodes begin."""
+"""Carries recurrent states and frames from step to step, and clears them where episodes begin."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from rollcast.services.spaces.spaces import Observation
 
 
 class CarriedState:
-    """The memory that a policy has of a vector's environments: recurrent states, and the last frames.
+    """The recurrent states and the last frames of a vector's environments.
 
-    With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition: the old memory
+    With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition: the old state
     continues in it, so that a learner can value that observation, and is empty in the row after it. With SAME_STEP, the
     row after the end begins an episode.
 
@@ -23,7 +23,7 @@ class CarriedState:
     """
 
     def __init__(self, policy: Policy, n_envs: int, *, has_reset_rows: bool) -> None:
-        """Begins without memory.
+        """Begins with empty states.
 
         Args:
             policy: The policy that acts.
