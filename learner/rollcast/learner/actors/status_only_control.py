@@ -22,7 +22,7 @@ class ReportedActors(Protocol):
         """Returns how the actors stand."""
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
-        """Describes what is learnt, and from what.
+        """Describes the algorithm, the spaces and the work.
 
         Raises:
             NotReadyError: The actors are not served now.
@@ -51,7 +51,7 @@ class StatusOnlyControl:
         return self._actors.describe(algorithm="", batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
-        """Returns what is known without a trainer."""
+        """Returns the part of the status that is known without a trainer."""
         return dataclasses.replace(self._actors.status(), replay=self._replay_status())
 
     def actors(self) -> Sequence[ActorInfo]:

@@ -42,7 +42,7 @@ class SupervisedActor(Protocol):
         """Starts the actor."""
 
     def take_end(self) -> ActorEnd | None:
-        """Returns None while the actor runs. Once it has ended, frees what is left of it and returns its end."""
+        """Returns None while the actor runs. Once it has ended, frees its resources and returns its end."""
 
 
 @dataclass(slots=True)

@@ -152,7 +152,7 @@ def readers_of(group: str) -> str:
 
 
 def if_default(settings: BaseModel) -> str:
-    """Returns `" (the default)"`, which follows the algorithm's name in messages, if nobody chose it; else `""`."""
+    """Returns `" (the default)"`, which follows the algorithm's name in messages, if no setting chose it; else `""`."""
     return "" if "algorithm" in settings.model_fields_set else " (the default)"
 
 

@@ -1,4 +1,4 @@
-"""Goes down a loss with all parameters of an algorithm's networks at once: gradient, ranks, clipping, optimiser."""
+"""Minimises a loss over all parameters of an algorithm's networks at once: gradient, ranks, clipping, optimiser."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias

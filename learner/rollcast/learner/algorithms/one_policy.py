@@ -137,7 +137,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         return None
 
     def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
-        """Hands the device's part of updates over from here on; see `Algorithm.capture_updates`."""
+        """Runs the device's part of updates as `DeviceWork`; see `Algorithm.capture_updates`."""
         parts = self._checkpoint_parts().values()
         optimizers = (part.optimizer if isinstance(part, Descent) else part for part in parts)
         for optimizer in optimizers:
@@ -169,7 +169,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`.
 
-        It does not wait for the device: whoever reads the arrays does, and learns there that training has diverged.
+        It does not wait for the device. Reading the arrays waits, and raises if training has diverged.
         """
         if self._device.type == "cpu":
             self._watch.check()

@@ -1,4 +1,4 @@
-"""Copies a policy's arrays out of training in one go, and lets whoever needs them wait for the copies."""
+"""Copies a policy's arrays out of training in one go, and lets readers wait for the copies."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
     Args:
         module: The module; later training does not change the snapshot.
         copier: Copies from the module's device. Parts of the module that are in main memory are copied at once.
-        published: Makes of each array what is published.
+        published: Converts each array to its published form.
         check: Called with the copy of `watched` before the first read; raises if training has diverged.
         watched: A tensor on the module's device that says so; None: there is nothing to check.
     """

@@ -135,7 +135,7 @@ class ClippedSurrogate:
 
     Attributes:
         parts: What a checkpoint has, by name.
-        ends_early: Returns True once the running update shall end.
+        ends_early: Returns True once the running update should end.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class AheadAssembler:
             The batch, if it is full.
 
         Raises:
-            BaseException: Whatever ended the thread.
+            BaseException: The exception that ended the thread.
         """
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Measures how long the trainer assembles its batches itself, and how often one is ready when it comes."""
+"""Measures how long the trainer assembles its batches itself, and how often one is ready for it."""
 
 import time
 from collections.abc import Iterator

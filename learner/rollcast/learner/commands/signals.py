@@ -18,7 +18,7 @@ def stop_on_signals(
 
     Args:
         stop: Called by the first signal. It may raise if there is nothing to stop yet.
-        cancel_waits: Called by the second Ctrl-C, so that cleaning up waits for nobody.
+        cancel_waits: Called by the second Ctrl-C, so that cleaning up does not wait.
 
     Yields:
         The signals received so far.

@@ -34,7 +34,7 @@ class Fence(Protocol):
 class Copier(Protocol):
     """Copies tensors between main memory and one device. Used by one thread at a time; its fences by any thread.
 
-    Rule: between `send` and the end of the wait for a later fence, nobody writes or frees the source, and the host
+    Rule: between `send` and the end of the wait for a later fence, no thread writes or frees the source, and the host
     does not read the target. On the CPU nothing is copied where it need not be: what `send` returns may then share the
     memory of the source, and is valid as long as the source is not written.
 

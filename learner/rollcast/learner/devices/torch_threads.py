@@ -12,7 +12,7 @@ _LARGE_WEIGHTS: Final = 500_000
 def choose_torch_threads(
     n_threads: int, n_weights: int, *, n_cores: int, n_local_actors: int, n_local_ranks: int, of_openmp: str | None
 ) -> tuple[int, str]:
-    """Chooses the threads of torch in a learner: one, unless somebody asks for more, or the network is large.
+    """Chooses the threads of torch in a learner: one, unless a setting asks for more, or the network is large.
 
     Args:
         n_threads: What --torch-threads says; 0: nothing.

@@ -26,7 +26,7 @@ class DeviceWork:
             work: The device's part of the update.
             batch: The batch.
             numbers: The host's numbers for this update.
-            variant: Whatever decides which kernels `work` launches, besides the shapes of the batch.
+            variant: All that decides which kernels `work` launches, besides the shapes of the batch.
 
         Returns:
             What the work returns; the next update does not change it.

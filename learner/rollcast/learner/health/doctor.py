@@ -19,7 +19,7 @@ _GROWTH: Final = 0.05
 
 
 class LearningDoctor:
-    """A writer of metrics that says what is not healthy. One thread writes, any may ask; it is of bounded size.
+    """A writer of metrics that finds problems of training. One thread writes, any may ask; it is of bounded size.
 
     Writing only keeps the record. The rules are applied where the findings are asked for.
 
@@ -53,7 +53,7 @@ class LearningDoctor:
         """Does nothing: the findings are told until the process ends."""
 
     def findings(self) -> tuple[LearningFinding, ...]:
-        """Returns what is not healthy, the worst first; nothing while there is too little to judge by."""
+        """Returns the problems of training, the worst first; none while there are too few records to judge."""
         with self._lock:
             if self._n_written <= (1.0 + _GROWTH) * self._n_judged:
                 return self._findings

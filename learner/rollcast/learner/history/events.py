@@ -24,5 +24,5 @@ class NoteEvent(Protocol):
 
 
 def forget_event(severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
-    """Does nothing: a `NoteEvent` for learners whose history nobody keeps."""
+    """Does nothing: a `NoteEvent` for learners without a history."""
     del severity, text, who, detail

@@ -226,7 +226,7 @@ class RunHistory:
                 ring.add(now, sample, waited_s=seconds[LearnerActivity.WAITING.value - 1])
 
     def news(self, after_s: float | None) -> News:
-        """Returns what has become known after a time.
+        """Returns the history after a time.
 
         Args:
             after_s: The `now_s` of the caller's last answer; None: all that is remembered.

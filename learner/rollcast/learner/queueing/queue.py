@@ -133,8 +133,8 @@ class RolloutQueue:
 
     Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
     and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
-    which they came, so that no actor overtakes another of the same speed twice. Whoever makes room lets the next
-    rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
+    which they came, so that no actor overtakes another of the same speed twice. The thread that makes room lets the
+    next rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
 
     Args:
         capacity: The capacity in trajectories, at least 1.

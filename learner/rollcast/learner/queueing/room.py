@@ -55,7 +55,8 @@ class Room:
     capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
     reservation for which the consumer waits, or that is larger than the queue, may exceed it by its own size at most.
     Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
-    room to promises; what it still waits for is promised to nobody, because other rollouts may fill it first.
+    room to promises. The trajectories that it still lacks are never promised, because other rollouts may fill them
+    first.
 
     Attributes:
         capacity: The capacity in trajectories.

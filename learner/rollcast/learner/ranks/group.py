@@ -85,7 +85,7 @@ class _Word(NamedTuple):
 
 
 class Group:
-    """The ranks of a run, and what they do together; these here are one rank, which is alone and waits for nobody.
+    """The ranks of a run, and what they do together; this base class is a single rank, which waits for no other.
 
     Attributes:
         rank: The number of this rank.
@@ -149,7 +149,7 @@ class Group:
         raise RankLostError(f"there is no rank {rank}: this learner is alone; expected no wait for {what} ({name})")
 
     def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
-        """Has the other ranks told what this one does, from here on.
+        """Tells the other ranks what this one does, from now on.
 
         Args:
             describe: Returns, in words, what this rank does now, and when: two parts, of which the other ranks leave

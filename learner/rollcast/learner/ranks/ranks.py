@@ -192,7 +192,7 @@ class Ranks:
         return True
 
     def agree(self, state: RankState) -> Round:
-        """Agrees with the other ranks on what comes next; see `RankRounds.agree`.
+        """Agrees with the other ranks on the next step; see `RankRounds.agree`.
 
         Args:
             state: The state of this rank, but for `ends` and `checkpoint`.

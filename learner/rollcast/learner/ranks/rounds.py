@@ -48,7 +48,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The agreement of all ranks on what comes next; the same at every rank.
+    """The agreement of all ranks on the next step; the same at every rank.
 
     Attributes:
         has_batch: True if a rank has a batch: there is an update, in which the others have no weight.

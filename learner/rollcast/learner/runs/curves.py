@@ -27,7 +27,7 @@ class Curve:
     Attributes:
         x: float64 `[N]`, environment steps or seconds since the first record; they rise.
         y: float64 `[N]`, finite.
-        has_ended: True if the run has reached its end, solved or out of steps: its last value is what came of it.
+        has_ended: True if the run has reached its end, solved or out of steps: its last value is its result.
     """
 
     x: NDArray[np.float64]

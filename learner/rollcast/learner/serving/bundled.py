@@ -124,7 +124,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
 
         Args:
             rollout: The rollout.
-            is_active: Not needed: nobody waits.
+            is_active: Not used, because nothing waits.
         """
         del is_active
         with self._lock:

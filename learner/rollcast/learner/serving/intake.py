@@ -50,7 +50,7 @@ class RolloutIntake:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
-        memory: Remembers what the actors do; None: nobody does.
+        memory: Records what the actors do; None: nothing is recorded.
         assignment: Says which actors another learner of the run takes.
     """
 
@@ -218,7 +218,7 @@ class RolloutIntake:
         )
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
-        """Describes what is learnt, and from what. The server adds its limits.
+        """Describes the algorithm, the spaces and the work. The server adds its limits.
 
         Args:
             algorithm: The algorithm's name; empty if unknown.

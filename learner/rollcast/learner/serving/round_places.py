@@ -51,15 +51,16 @@ class RoundPlaces:
     An update takes `batch_size` trajectories and publishes the next version, so a round has as many places. An actor
     takes places before it plays; if the round is full, it waits for the next one. A place that is given back, because
     its actor has gone or what it played fills no batch, goes to an actor that waits. Those that wait get places in the
-    order in which they came. If nobody waits, actors that were told to play a later round are called back, or nobody
-    would play the newest one.
+    order in which they came. If no actor waits, actors that play a later round are called back, or the newest round
+    would stay unplayed.
 
-    Nobody waits for an actor that is much slower than the others. Once half of a round has come, a rollout that is late
-    loses its places to one that waits. If it comes before the round is full, it counts; else it is too old for any.
+    The round does not wait for an actor that is much slower than the others. Once half of a round has come, a rollout
+    that is late loses its places to one that waits. If it comes before the round is full, it counts; else it is too old
+    for any.
 
     Invariant: the places of a round that are held, or whose rollouts have come in time, never exceed `batch_size` by as
     much as one rollout, but for those that `replace` has opened again. Late rollouts may come in addition, whether they
-    fill a batch or not; what comes beyond the batch is dropped as stale.
+    fill a batch or not; rollouts beyond the batch are dropped as stale.
 
     Args:
         batch_size: B, in trajectories.

@@ -94,7 +94,7 @@ class SharedParts:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         rule: Says how credits are given.
         rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
-        memory: Remembers what the actors do; None: nobody does.
+        memory: Records what the actors do; None: nothing is recorded.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -115,7 +115,7 @@ class SharedParts:
         return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
 
     def activity_interval_s(self, record: ActorRecord) -> float:
-        """Returns the seconds between two reports of an actor's time; 0: nobody wants them.
+        """Returns the seconds between two reports of an actor's time; 0: none are wanted.
 
         Args:
             record: The actor. The first report most often; where there are hundreds, and behind relays, half as often.

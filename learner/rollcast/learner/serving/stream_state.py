@@ -10,7 +10,7 @@ class StreamState:
 
     Every actor may always have one rollout under way: that is the `n_actors / batch_size` of the bound on staleness.
     If the destination has room that was promised to no other actor, it gets a second credit and keeps stepping while
-    the first rollout travels; that room is reserved. Whoever uses this reserves it.
+    the first rollout travels; that room is reserved. The caller reserves it.
 
     Invariant: `acknowledged + 1 <= credit <= acknowledged + 2`. There is at most one reservation.
 

@@ -217,7 +217,7 @@ class TrainingCheckpoints:
 
         Args:
             timeout_s: The seconds to wait at most.
-            waiting: The monitor of the waiting thread, which then says what it waits for; None for no monitor.
+            waiting: The monitor of the waiting thread, which then shows the wait; None for no monitor.
 
         Returns:
             True if none is being written now, whether or not the last one succeeded.

@@ -49,12 +49,12 @@ class TrainingControl:
         algorithm: The algorithm's name, for the status.
         run_dir: The folder of the run; None if it keeps none.
         batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
-        facts: More properties of the run, for those who watch it; the control adds its own.
+        facts: More properties of the run, for clients that watch it; the control adds its own.
         max_policy_lag: The largest lag that the run allows; None: it has no limit.
         pauses_by_rounds: True: `update_turn` lets the trainer continue during a pause, because several ranks agree on
             it.
         pauses_at: Says, in words, where training can be paused; empty: here.
-        learning: Returns what is not healthy about training, for the status; any thread may call it.
+        learning: Returns the problems of training, for the status; any thread may call it.
 
     Attributes:
         algorithm: See Args.
@@ -224,7 +224,7 @@ class TrainingControl:
         return () if self._steered is None else self._steered.experience.actors.actor_infos
 
     def describe(self) -> LearnerDescription:
-        """Describes what is learnt, and from what.
+        """Describes the algorithm, the spaces and the work.
 
         Raises:
             NotReadyError: The learner is starting or stopping.
@@ -234,7 +234,7 @@ class TrainingControl:
         return self._steered.experience.actors.describe(algorithm=self.algorithm, batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
-        """Returns how training stands, and what it waits for."""
+        """Returns the state of training, and what it waits for."""
         with self._changed:
             phase = Phase.PAUSED if self._paused and self._phase is Phase.TRAINING else self._phase
         if self._steered is None:

@@ -53,7 +53,7 @@ class TrainingEvaluation:
         progress: The progress of training.
         schedule: Says which policies are due.
         policy: The policy that is learnt, for its architecture and spaces.
-        memory: Remembers the evaluations; None: nobody does.
+        memory: Records the evaluations; None: nothing is recorded.
         run_dir: The run's folder, where opponents are kept; None: nowhere.
 
     Attributes:

@@ -42,7 +42,7 @@ class Rating(NamedTuple):
 def rate(games: Mapping[float, Sequence[float]]) -> Rating:
     """Rates a player by games against others whose ratings are known: the maximum of the likelihood.
 
-    Each opponent counts as if one more game had been drawn, so that nobody who won every game is infinitely good.
+    Each opponent counts as if one more game had been drawn, so that no rating is infinite after only wins.
 
     Args:
         games: By the opponent's rating, the score of each game: 1 won, 0.5 drawn, 0 lost.

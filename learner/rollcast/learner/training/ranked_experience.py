@@ -54,7 +54,7 @@ class RankedExperience(ExperienceSource):
     Args:
         source: Makes this rank's own batches.
         ranks: Connects it with the other ranks.
-        algorithm: Shares what it has observed; its policy is compared.
+        algorithm: Shares its observations; its policy is compared.
         control: Pauses and stops this rank, and is stopped with the others.
         checkpoints: Takes those that the ranks agree on.
     """

@@ -101,7 +101,7 @@ def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
     """Checks that the policy has a distribution, if its evaluation is to draw actions, and opponents, if it is to have.
 
     Raises:
-        ConfigurationError: It takes the action of the highest value, or there is nobody to play against.
+        ConfigurationError: It takes the action of the highest value, or there is no opponent.
     """
     if settings.eval_opponents is not None:
         if sum(substep.n_agents for substep in algorithm.policy.spaces.values()) < 2:

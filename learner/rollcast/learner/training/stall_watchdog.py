@@ -32,7 +32,7 @@ class StallWatchdog:
         meant_to_last: Returns True if the present wait may last forever: training is paused, or has ended.
         notice_s: The seconds after which it logs a stall.
         stacks_s: The seconds after which it logs the stacks.
-        note: Notes a stall for those who watch the run.
+        note: Notes a stall for clients that watch the run.
     """
 
     def __init__(

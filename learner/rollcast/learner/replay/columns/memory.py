@@ -98,7 +98,7 @@ class ColumnMemory(Protocol):
         """Begins to copy the rows int64 `[N]` of each column, as they are now, into a new array in main memory."""
 
     def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
-        """Begins to copy arrays that nobody will write into main memory; those that are there already are shared."""
+        """Begins to copy arrays, which must not change, into main memory; arrays that are there already are shared."""
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
         """Makes the function that fills a room from columns and their targets, `[B, ...]` and `[T * B, ...]`."""

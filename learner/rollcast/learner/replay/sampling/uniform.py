@@ -16,7 +16,7 @@ _MAX_ROUNDS: Final = 16
 class Uniform(Sampler):
     """Draws every entry with the same probability, none twice in a batch, at a cost independent of the size.
 
-    The slots lie densely in a list, at 16 bytes a slot; the last one takes the place of one that is removed.
+    The slots lie densely in a list, at 16 bytes a slot; the last one takes the place of a removed one.
     """
 
     bytes_per_slot = 16

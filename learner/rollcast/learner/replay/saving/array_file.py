@@ -1,4 +1,4 @@
-"""Writes and reads files of named arrays, piece by piece, and computes their digest while writing.
+"""Writes and reads files of named arrays, chunk by chunk, and computes their digest while writing.
 
 A piece is the length of its header (uint32, little-endian), the header (JSON: name to dtype and shape), and the bytes
 of the arrays in the header's order, little-endian and C-contiguous. The bytes of large arrays are written from their

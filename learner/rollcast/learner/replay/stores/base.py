@@ -109,7 +109,7 @@ class EntryStore(Protocol):
         """
 
     def read_rows(self, slots: Slots) -> PendingRows:
-        """Begins to copy the rows of slots, int64 `[N]`, whatever they hold now. Does not wait for a device."""
+        """Begins to copy the rows of slots, int64 `[N]`, with their content now. Does not wait for a device."""
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """Writes back rows that `read_rows` copied.
