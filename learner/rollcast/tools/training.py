@@ -1,4 +1,4 @@
-"""`rollcast train` and `rollcast learner`: what stands around training in their process.
+"""`rollcast train` and `rollcast learner`: the process around training.
 
 Imports little before torch, so that the forkserver starts during that import.
 """

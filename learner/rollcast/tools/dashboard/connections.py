@@ -1,4 +1,4 @@
-"""Bounds the connections to the page, in number and in time: a stranger who asks for nothing keeps nobody out."""
+"""Bounds the connections to the page, in number and in time, so that idle clients do not keep others out."""
 
 import asyncio
 from typing import Final

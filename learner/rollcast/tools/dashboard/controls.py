@@ -1,4 +1,4 @@
-"""The buttons of an operator: each says what it will do before it does it, and what came of it."""
+"""The buttons of an operator: each describes its effect before a click, and shows the result after it."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,9 +21,9 @@ class Action:
 
     Attributes:
         name: The button's text.
-        says: What it will do.
-        running: What is shown until the learner answers.
-        call: Makes the call; returns what came of it.
+        says: Its effect, in words.
+        running: The text until the learner answers.
+        call: Makes the call; returns the result in words.
         confirm: True: the button asks before it does it.
         phases: The phases in which the button can be used.
     """
@@ -94,7 +94,7 @@ class Controls:
 
     Args:
         watched: The learner that they operate.
-        outcome: Shows what came of the last one.
+        outcome: Shows the result of the last call.
     """
 
     def __init__(self, watched: Watched, outcome: Text) -> None:

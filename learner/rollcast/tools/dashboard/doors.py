@@ -1,4 +1,4 @@
-"""Decides which requests of browsers reach the page: none that another website has sent its visitor for."""
+"""Decides which requests of browsers reach the page: none that another website makes its visitor send."""
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping

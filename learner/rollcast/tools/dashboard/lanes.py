@@ -27,7 +27,7 @@ class Lanes(Element, component="lanes.js"):
     """The lanes of one page. Only what has changed is sent.
 
     Args:
-        on_choice: Called with the name of an actor that somebody has chosen; empty: the learner.
+        on_choice: Called with the name of the chosen actor; empty: the learner.
     """
 
     def __init__(self, on_choice: Callable[[str], None]) -> None:

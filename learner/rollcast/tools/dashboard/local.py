@@ -38,7 +38,7 @@ class LocalDashboardPlan:
     Attributes:
         learner_address: The learner's unix socket.
         listen_address: "host:port" of the page; port 0: any free one.
-        read_only: True: nobody gets buttons.
+        read_only: True: the page has no buttons.
         timeout_s: Seconds to wait for the learner's answer.
         log_level: The lowest level that it logs to stderr.
     """

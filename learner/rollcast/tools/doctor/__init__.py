@@ -1,1 +1,1 @@
-"""`rollcast doctor`: says what is wrong with a run, and what to do."""
+"""`rollcast doctor`: finds the problems of a run, and says what to do."""

@@ -101,7 +101,7 @@ class RelayedPolicies:
         return newest
 
     def want(self, actor_id: str, version: int) -> None:
-        """Notes that an actor was told to play on with a version, or any newer one."""
+        """Notes that an actor was given a credit with a version, or any newer one."""
         self._subscribers.want(actor_id, version)
 
     def take(self, actor_id: str, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
@@ -133,7 +133,7 @@ class RelayedPolicies:
             subscription.cancel()
 
     def pause(self, actor_id: str) -> None:
-        """Notes that an actor's rollout has come: until it is told to play on, it can use no version."""
+        """Notes that an actor's rollout has come: until its next credit, it can use no version."""
         self._subscribers.pause(actor_id)
 
     @contextmanager

@@ -40,7 +40,7 @@ class RollcastRelay:
         relay_id: The relay's name, for people.
         limits: Limits on its clients.
         server_security: What its clients must bring.
-        client_security: What it brings to the learner.
+        client_security: The TLS and the token for the learner.
         announcement: Says other machines where it is; None: they know.
         encodings: The encodings of policies to ask the learner for, besides whole files.
         wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.

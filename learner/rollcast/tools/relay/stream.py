@@ -255,7 +255,7 @@ class RelayedStream:
             return self._progress
 
     def _lacks_credit(self) -> bool:
-        """Returns whether the learner has yet to say when the actor may play on. Called with the lock held."""
+        """Returns whether the learner still owes the actor a credit. Called with the lock held."""
         progress = self._progress
         if progress is None or progress.end_of_training:
             return False

@@ -55,7 +55,7 @@ class WaitWindow:
         self._samples: deque[_Sample] = deque()
 
     def clear(self) -> None:
-        """Forgets all statuses: what they say no longer holds."""
+        """Forgets all statuses, which no longer hold."""
         self._samples.clear()
 
     def add(self, status: LearnerStatus, now: float) -> None:

@@ -35,7 +35,7 @@ _SUSPEND: Final = b"\x1a"
 
 
 def top(settings: TopSettings, output: IO[str]) -> int:
-    """Shows the run until somebody quits, and returns the exit code.
+    """Shows the run until the user quits, and returns the exit code.
 
     Raises:
         ConfigurationError: If the certificates or tokens cannot be used.

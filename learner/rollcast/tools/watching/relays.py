@@ -31,7 +31,7 @@ class RelayActors:
 
     @property
     def is_gone(self) -> bool:
-        """True if every actor is gone: the relay, or what is behind it, is."""
+        """True if every actor is gone: the relay or its network is lost."""
         return self.n_gone == self.n_actors
 
     @property

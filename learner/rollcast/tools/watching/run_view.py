@@ -1,4 +1,4 @@
-"""Keeps what a learner has told of its run, ready for drawing."""
+"""Keeps the history that a learner has sent, ready for drawing."""
 
 import dataclasses
 from collections import deque
