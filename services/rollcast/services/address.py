@@ -118,7 +118,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
     """Splits several addresses with commas between them.
 
     Raises:
-        ConfigurationError: There is none, or one is given twice, or one is malformed.
+        ConfigurationError: No address is given, one is given twice, or one is malformed.
     """
     addresses = tuple(part.strip() for part in text.split(",") if part.strip())
     if not addresses or len(set(addresses)) < len(addresses):

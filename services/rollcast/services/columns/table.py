@@ -1,7 +1,7 @@
 """The table of columns: what a rollout consists of, and how each column is treated wherever rollouts go.
 
-A new column is a row here and a field of `columns.Columns`, besides the field of its message, the place where it is
-recorded, and the place where it is learnt from.
+A new column needs a row here, a field of `columns.Columns`, and a field of its message. Then come the code that records
+it and the code that learns from it.
 """
 
 from collections.abc import Callable, Mapping

@@ -82,8 +82,8 @@ class PolicyAssembler:
             them; do not write to them.
 
         Raises:
-            InvalidTensorError: A chunk out of order, an encoding that is not accepted, a digest that is wrong, a delta
-                that is damaged or to another version than the last, or bytes that are no safetensors file.
+            InvalidTensorError: A chunk out of order, an encoding that is not accepted, a wrong digest, a delta that is
+                damaged or has another base than the last version, or bytes that are not a safetensors file.
             LimitExceededError: The policy is above `max_policy_bytes`, a payload above 1 MiB, or a delta without a base
                 expands too much.
         """

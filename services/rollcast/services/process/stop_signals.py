@@ -6,8 +6,8 @@ import signal
 def stop_signals() -> tuple[signal.Signals, ...]:
     """Returns the signals that need a handler: SIGTERM, and SIGINT and SIGHUP unless they are ignored.
 
-    A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground, and
-    `nohup` makes a process ignore SIGHUP, which a terminal sends when it is closed. Such a process keeps ignoring it.
+    A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground. `nohup`
+    makes a process ignore SIGHUP, which a terminal sends when it is closed. Such a process keeps ignoring it.
     """
     may_be_ignored = (signal.SIGINT, signal.SIGHUP)
     heeded = [number for number in may_be_ignored if signal.getsignal(number) is not signal.SIG_IGN]

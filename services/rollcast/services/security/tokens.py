@@ -36,8 +36,8 @@ class Tokens(Protocol):
 class TokenTable:
     """A fixed set of tokens. Safe from any thread.
 
-    It keeps only their SHA-256 digests and compares all of them in constant time at every call, so neither the duration
-    nor a dump of this object tells anything about a token.
+    It keeps only their SHA-256 digests, and compares all of them in constant time at every call. So neither the
+    duration nor a dump of this object tells anything about a token.
 
     Args:
         roles: The role of each token.
