@@ -2,7 +2,7 @@
 
 A stack is what gymnasium's FrameStackObservation makes, `[K, *shape]` of every leaf, the oldest frame first; only the
 action mask stays that of the newest. At the start of an episode the first frame stands K times, `padding_type="reset"`:
-zeros would be normalised to other numbers than black is, and a learner would have to be told which frames are none.
+zeros would be normalised to other numbers than black is, and a learner would have to know which frames are padding.
 """
 
 from collections.abc import Mapping

@@ -42,9 +42,9 @@ class ServedDistributedActors(DistributedActors):
     """Actors that are served `RolloutService`, `PolicyService` and `LearnerService`.
 
     Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, besides
-    what the learner lacks of its batch while it waits, and each actor has at most one rollout under way beyond that.
-    With `bounded_staleness`, no actor starts a rollout with a policy older than the newest when its credit was given.
-    Between actors of equal speed no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors *
+    those that the learner lacks for its batch while it waits. Beyond that, each actor has at most one rollout under
+    way. With `bounded_staleness`, no actor starts a rollout with a policy older than the newest when its credit was
+    given. Between actors of equal speed no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors *
     envs_per_actor / batch_size)` updates old. Faster actors overtake a slow one while it plays: `max_policy_lag` drops
     rollouts that become too old by that.
 

@@ -15,9 +15,9 @@ _UPDATES_BETWEEN_LOOKS = 64
 class DivergenceWatch:
     """A watch over quantities of every update: once one was not finite, `check` raises until `clear`.
 
-    Invariant: the value it keeps on the device is 0 for a quantity that was always finite, and NaN for one that once
-    was not, so nothing is missed between two looks. Call `end_update` after the last `observe` of each update. Not
-    thread-safe: it belongs to the algorithm's thread.
+    Invariant: the value on the device is 0 for a quantity that was always finite, and NaN for one that once was not. So
+    nothing is missed between two looks. Call `end_update` after the last `observe` of each update. Not thread-safe: it
+    belongs to the algorithm's thread.
     """
 
     def __init__(

@@ -54,8 +54,8 @@ def ppo_loss(
                          + value_cost (V(x_t) - target_t)^2 / 2
                          - entropy_cost H(pi(. | x_t)) ]
 
-    With `clip_range_value`, the critic's term is the larger of this error and of that of a value that moves at most so
-    far from the one that the critic gave before the first pass, as in the paper's published code.
+    With `clip_range_value`, the critic's term is the larger of two errors: this one, and that of a value clipped to
+    `clip_range_value` around the critic's value before the first pass, as in the paper's published code.
 
     With `max_ratio`, importance weights above it are constants: they move nothing where an advantage is negative, which
     the clip alone leaves without a bound (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep

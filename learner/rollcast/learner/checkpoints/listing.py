@@ -102,7 +102,7 @@ def _written(run: RunDirectory) -> float:
 
 
 def _newest_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records at the end of a file, the newest last; skips lines that are none."""
+    """Yields the records at the end of a file, the newest last; skips invalid lines."""
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -1,8 +1,7 @@
 """Replays the device's part of updates as CUDA graphs, in which the host launches one graph instead of each kernel.
 
 Never run on a GPU so far: `unit/learner/devices/test_graphs.py` shows on the CPU that an update repeats the same
-operations on the same memory whatever its batch and its numbers are, which is what a graph needs, and has tests marked
-`gpu` for the rest.
+operations on the same memory for any batch and numbers, as a graph needs. Tests marked `gpu` cover the rest.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""The rules by which training is not healthy: the records of a run in, findings out.
+"""The rules that find problems of training: the records of a run in, findings out.
 
-Each rule is a function of a `RunRecords`, and names its source. It says nothing before there is enough to judge by, and
-nothing of a run whose returns are far above those of its first episodes, unless what it finds would stop that, too.
-Tags count by their last part, so that the rules hold for every algorithm and every substep: `impala/entropy`,
-`ppo/scout/entropy`. Thresholds are wide: what is found is far outside of what healthy runs show.
+Each rule is a function of a `RunRecords`, and names its source. It finds nothing in runs with too few records. It also
+finds nothing if returns are far above those of the first episodes, unless the problem would stop that rise. Tags count
+by their last part, so that the rules hold for every algorithm and every substep: `impala/entropy`, `ppo/scout/entropy`.
+Thresholds are wide: findings are far outside of the range of healthy runs.
 
 Sources that several rules share:
 

@@ -41,8 +41,8 @@ class LaneTable:
 
     Seconds close together for all lanes, `CLOSES_AFTER_S` after their end: what is added to a closed one is dropped.
 
-    Invariant: a lane's row of a second never changes once `close` has closed the second, and each row is returned by
-    `after` once for each reader who passes the time of his last answer.
+    Invariant: a lane's row of a second never changes once `close` has closed the second. `after` returns each row once
+    to each reader that passes the time of its last answer.
 
     Args:
         n_states: The number of states.

@@ -58,10 +58,10 @@ class News:
 
 
 class RunHistory:
-    """The memory of one learner process, of bounded size. Any thread may call, but only the trainer's uses `activity`.
+    """The history of one learner process, of bounded size. Any thread may call, but only the trainer's uses `activity`.
 
-    Its times are seconds since it was made. What it returns is stamped while its lock is held, later than every answer
-    before: a reader who passes the time of his last answer gets each thing once.
+    Its times are seconds since it was made. Answers are stamped while its lock is held, each later than all before. So
+    a reader that passes the time of its last answer gets each item once.
 
     Attributes:
         activity: Adds up the time of the training thread.

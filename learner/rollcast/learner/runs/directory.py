@@ -231,7 +231,7 @@ class RunDirectory:
 
 
 def _env_steps_of(record: bytes) -> float:
-    """Returns the environment steps of a record; -1 if it is none, since a crash may leave anything in the file."""
+    """Returns the environment steps of a record; -1 if it is invalid, since a crash may leave anything in the file."""
     try:
         return float(json.loads(record)["env_steps"])
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):

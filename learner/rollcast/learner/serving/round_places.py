@@ -59,8 +59,8 @@ class RoundPlaces:
     for any.
 
     Invariant: the places of a round that are held, or whose rollouts have come in time, never exceed `batch_size` by as
-    much as one rollout, but for those that `replace` has opened again. Late rollouts may come in addition, whether they
-    fill a batch or not; rollouts beyond the batch are dropped as stale.
+    much as one rollout. Places that `replace` has opened again do not count. Late rollouts may come in addition,
+    whether they fill a batch or not; rollouts beyond the batch are dropped as stale.
 
     Args:
         batch_size: B, in trajectories.

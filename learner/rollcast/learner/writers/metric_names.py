@@ -40,8 +40,8 @@ def algorithm_tag(algorithm: str, name: str) -> str:
     return f"{algorithm}/{name}"
 
 
-# A record has the mean of every value over the updates since the record before, but for those whose names end like
-# these, which follow a schedule: of them it has the last.
+# A record has the mean of every value over the updates since the record before. Names that end like these follow a
+# schedule: a record has their last value.
 _SCHEDULED: Final = ("learning_rate", "clip_range", "entropy_cost", "epsilon")
 # Of values whose names end like these, norms and divergences, a record also has the largest.
 _PEAKING: Final = ("grad_norm", "kl")

@@ -85,7 +85,7 @@ class StepRows(Protocol):
         """The slot of the oldest row, and the number of rows from it on."""
 
     def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
-        """Returns bool `[N]`, True for slots that are entries; slots outside the span are none."""
+        """Returns bool `[N]`, True for slots that are entries; False for slots outside the span."""
 
     def entries(self) -> Slots:
         """Returns int64 `[size]`, the slots of all entries, the oldest first, in time linear in the rows."""

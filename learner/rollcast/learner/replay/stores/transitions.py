@@ -20,8 +20,8 @@ from rollcast.services.rollouts.rollouts import Rollout
 class TransitionStore(SlotStore):
     """A store of transitions that are removed in any order, so that the step after a transition may be gone.
 
-    Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`, and is folded over n steps
-    when it is inserted, while the steps after it are at hand. With a frame stack it keeps both stacks, 2 K frames: the
+    Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`. It is folded over n steps when
+    it is inserted, while the steps after it are at hand. With a frame stack it keeps both stacks, 2 K frames: the
     frames of the steps before it may be gone, too. See `SlotStore` for keys and threads.
     """
 
