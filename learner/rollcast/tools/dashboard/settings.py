@@ -48,7 +48,7 @@ class DashboardSettings(ClientSecuritySettings):
         """Returns the learners' addresses.
 
         Raises:
-            ConfigurationError: There is none, or one is given twice, or one is malformed.
+            ConfigurationError: No address is given, one is given twice, or one is malformed.
         """
         return split_addresses(self.learner_address)
 

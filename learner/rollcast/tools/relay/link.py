@@ -114,7 +114,7 @@ class LearnerLink:
         """Returns the open connection.
 
         Raises:
-            NotReadyError: There is none at this moment.
+            NotReadyError: The relay has no learner at this moment.
         """
         with self._lock:
             if self._open is None:

@@ -93,7 +93,7 @@ class RelayedPolicies:
         """Returns the newest version.
 
         Raises:
-            NotReadyError: There is none yet.
+            NotReadyError: The relay has no policy yet.
         """
         newest = self._subscribers.newest
         if newest is None:

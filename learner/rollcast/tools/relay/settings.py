@@ -88,6 +88,6 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
         """Returns the learner's addresses, in the order in which they are tried.
 
         Raises:
-            ConfigurationError: There is none, or one is given twice, or one is malformed.
+            ConfigurationError: No address is given, one is given twice, or one is malformed.
         """
         return split_addresses(self.learner_address)

@@ -115,7 +115,7 @@ def draw(
 
 
 def _interval(runs: Sequence[RunDirectory], metric: str, *, over_seconds: bool) -> _Band | None:
-    """Returns the confidence interval of the evaluations of a single run; None if there is none."""
+    """Returns the confidence interval of the evaluations of a single run; None without one."""
     if len(runs) > 1 or metric != EVAL_MEAN_RETURN.tag:
         return None
     try:

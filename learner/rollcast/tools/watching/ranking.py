@@ -27,9 +27,9 @@ def silences(
 ) -> dict[str, float]:
     """Returns for how many seconds connected actors have been silent, the longest silent first, by their names.
 
-    An actor is silent if it has not reported what it does for 10 s: its process or the network hangs. It also is if it
-    has sent no rollout for 10 s, and for five times as long as the quickest quarter of the others, though it does not
-    wait for the learner: its environment is slow or hangs. If all rollouts take long, no actor is silent for that; if
+    An actor is silent if it has not reported what it does for 10 s: its process or the network hangs. It is also silent
+    if it does not wait for the learner, but has sent no rollout for 10 s and for five times as long as the quickest
+    quarter of the others: its environment is slow or hangs. If all rollouts take long, no actor is silent for that; if
     all have sent none for 10 s, all of them are.
 
     Args:
