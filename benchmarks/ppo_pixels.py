@@ -82,20 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             *("--device", options.device, "--run-dir", str(run), "--log-interval-s", "0.5"),
             *("--total-steps", str(_ENDLESS)),
         ]
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as process:
+        log = Path(folder) / "log"
+        with (
+            log.open("w") as file,
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file) as process,
+        ):
             try:
-                rate = _measured(
-                    run / "metrics.jsonl", process, options.seconds, _WARM_UPDATES * _N_GAMES * options.n_steps
-                )
+                warm_steps = _WARM_UPDATES * _N_GAMES * options.n_steps
+                rate = _measured(run / "metrics.jsonl", process, options.seconds, warm_steps)
             finally:
                 process.terminate()
                 try:
-                    _, said = process.communicate(timeout=_END_TIMEOUT_S)
+                    process.wait(timeout=_END_TIMEOUT_S)
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    _, said = process.communicate()
+        said = log.read_text(encoding="utf-8")
     if rate is None:
         print(f"{said}\nnothing was learnt in {_START_TIMEOUT_S:.0f} s", file=sys.stderr)
         return 1
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measured(metrics: Path, process: "subprocess.Popen[str]", seconds: float, warm_steps: int) -> float | None:
+def _measured(metrics: Path, process: "subprocess.Popen[bytes]", seconds: float, warm_steps: int) -> float | None:
     """Returns the steps/s after the first updates; None if the run ended, or made none in time."""
     began, first = time.monotonic(), None
     while process.poll() is None:
