@@ -119,7 +119,7 @@ class _Rendered:
 class _Server(ThreadingHTTPServer):
     """A server with a place for 16 requests; if all are taken, the one that has been there longest makes room.
 
-    So those that say nothing, or take no answer, keep nobody out who asks and goes.
+    So idle connections, or those that take no answer, do not keep short requests out.
     """
 
     # Connections beyond those that wait here are tried again only after a second.

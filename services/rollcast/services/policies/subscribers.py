@@ -16,7 +16,7 @@ from rollcast.services.policies.evaluated import WaitForVersion
 # an actor is sent less of it.
 _SEND_S: Final = 100e-6
 _BYTE_S: Final = 0.7e-9
-# Sending versions that nobody waits for may take this share of a core.
+# Sending versions that no subscriber waits for may take this share of a core.
 _SHARE: Final = 0.1
 
 
@@ -38,7 +38,7 @@ class Subscribers:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what is below; nobody waits while holding it
+        self._lock = threading.Lock()  # guards the fields below; no thread waits while holding it
         self._newest: EncodedPolicy | None = None
         self._ended = False
         self._waiting: dict[_Subscriber, None] = {}  # in the order of their coming, in which they are woken

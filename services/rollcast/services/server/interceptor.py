@@ -132,7 +132,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
                         yield from responses if rpc.is_unhurried else _taken_in_time(responses, place)
                     finally:
                         responses.close()
-            except grpc.RpcError as error:  # the caller is gone: nobody reads a status
+            except grpc.RpcError as error:  # the caller is gone and reads no status
                 let_go(error)
             except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)

@@ -277,7 +277,7 @@ class RelayCall:
                 self._changed.notify_all()
 
     def later(self, do: Callable[[], None]) -> None:
-        """Has the thread that answers do something. Any thread may call, also with locks held."""
+        """Runs a function on the answering thread. Any thread may call, also with locks held."""
         with self._changed:
             self._to_do.append(do)
             self._changed.notify_all()

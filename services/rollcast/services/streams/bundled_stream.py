@@ -67,8 +67,8 @@ class BundleSink(Protocol):
             peer: The relay's address, as gRPC names it.
             answer: Called with the stream's progress: as soon as it is open, then after each rollout; or with the error
                 that ends it. From any thread, in the order of the stream.
-            later: Has the thread that answers the relay do something that does not wait, soon, unless the relay has
-                gone. From any thread, also with locks held.
+            later: Runs a function that does not wait on the relay's answering thread, soon, unless the relay has gone.
+                From any thread, also with locks held.
             cancel: Ends the stream from any thread, with an error that asks the actor to join again.
 
         Raises:
