@@ -30,7 +30,7 @@ _WAIT_S = 1.0
 
 
 class _StoppedError(Exception):
-    """Ends the episodes that are played: the evaluator is to stop, or nobody has any use for them."""
+    """Ends the episodes that are played: the evaluator is to stop, or they have no use any more."""
 
 
 def evaluate_until_stopped(

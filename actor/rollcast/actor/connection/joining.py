@@ -155,7 +155,7 @@ class Joining:
         except ConfigurationError as error:
             if self._agreement is None:
                 raise
-            # The files were right at the first join: somebody is replacing them now.
+            # The files were right at the first join: they are being replaced now.
             raise NotReadyError(str(error)) from error
 
     def _take(self, agreement: JoinAgreement) -> None:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 # The thread is woken when the queue has this share of a batch: for few large copies, and not long before the last one.
 _SHARE: Final = 4
-# A wait for rollouts looks so often whether it is to end, in case nobody wakes it.
+# A wait for rollouts looks so often whether it is to end, in case no thread wakes it.
 _LOOK_S: Final = 1.0
 # The copy of one rollout takes milliseconds.
 _END_S: Final = 10.0

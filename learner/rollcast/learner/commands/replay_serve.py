@@ -123,7 +123,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
     actors = RemoteDistributedActors(
         policy,
         settings.n_rollout_steps,
-        1,  # nobody collects a batch
+        1,  # no batch is collected
         envs_per_actor=settings.envs_per_actor,
         seed=settings.seed,
         serving=ServingOptions(

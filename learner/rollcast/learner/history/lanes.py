@@ -171,7 +171,7 @@ class LaneTable:
                 known.last_second = second
 
     def _skip(self, end: int) -> None:
-        """Leaves out the seconds for which this process was stopped: nobody knows anything of them."""
+        """Leaves out the seconds for which this process was stopped, because their states are unknown."""
         self._open[...] = self._sums[...] = 0
         self._fine[...] = 0
         self._fine_closed[...] = -1.0

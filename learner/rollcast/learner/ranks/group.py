@@ -407,7 +407,7 @@ class RankGroup(Group):
         try:
             yield
         except (RuntimeError, TimeoutError) as error:
-            # Whoever waits for the device, such as the thread that publishes, must come to its end, too.
+            # A thread that waits for the device, such as the one that publishes, must come to its end, too.
             self._abort_device()
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
         finally:

@@ -206,7 +206,7 @@ class Ranks:
 
 
 class _OneRank(Ranks):
-    """A learner that is alone: it waits for nobody, and agrees with itself."""
+    """A learner that is alone: it waits for no other rank, and agrees with itself."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -227,7 +227,7 @@ class _OneRank(Ranks):
         """Leaves the algorithm as it is: not every own algorithm can learn with others."""
 
     def begins_checkpoint(self, *, is_writing: bool) -> bool:
-        """Returns True: nobody else writes a part."""
+        """Returns True: no other rank writes a part."""
         del is_writing
         return True
 

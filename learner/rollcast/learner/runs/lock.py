@@ -22,7 +22,7 @@ _BEAT_S: Final = 10.0
 _ABANDONED_S: Final = 60.0
 # The content of an owner's file after its end.
 _ENDED: Final = {"has_ended": True}
-# Somebody who waits for a lock looks so often.
+# A process that waits for a lock looks so often.
 _LOOK_S: Final = 0.05
 
 
@@ -66,7 +66,7 @@ def is_locked(folder: Path) -> bool:
     """Returns True while a process has locked a folder."""
     try:
         descriptor = os.open(folder / _FILE, os.O_RDONLY)
-    except OSError:  # nobody has locked it yet, or it is another user's
+    except OSError:  # no process has locked it yet, or it is another user's
         return False
     try:
         is_free = _flock(descriptor, fcntl.LOCK_SH)

@@ -101,7 +101,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
     Args:
         stream: The actor's stream.
         answer: Takes what the learner has for it.
-        later: Has the thread that answers the relay do something.
+        later: Runs a function on the relay's answering thread.
         destination: The queue.
     """
 
@@ -204,7 +204,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
     def _end_turn(self, turn: Turn) -> None:
         """Ends a wait because the stream is closed."""
         self._destination.withdraw(turn)
-        with contextlib.suppress(RollcastError):  # there is nobody to tell
+        with contextlib.suppress(RollcastError):  # no actor is left to tell
             self._stream.finish(turn.rollout, is_in=bool(turn.is_in))
 
 

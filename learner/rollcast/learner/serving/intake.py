@@ -270,7 +270,7 @@ class RolloutIntake:
             relay: The relay that speaks for it.
             peer: The relay's address; known since the join.
             answer: Takes what the learner has for the stream.
-            later: Has the relay's other thread do something.
+            later: Runs a function on the relay's answering thread.
             cancel: Ends the stream; called when a newer stream replaces it.
 
         Raises:

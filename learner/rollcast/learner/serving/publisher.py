@@ -66,7 +66,7 @@ class PolicyPublisher:
         self._seed = seed
         self._every_version = every_version
         self._next_version = first_version
-        # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder and nobody else.
+        # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder only.
         self._changed = threading.Condition()
         self._handed: tuple[int, PolicyState, float] | None = None  # not yet taken by the encoder
         self._version = 0

@@ -111,7 +111,7 @@ class ActorRecord:
         return self.state in (ActorState.JOINED, ActorState.STREAMING)
 
     def drop_stream(self) -> None:
-        """Forgets the stream, which has ended: whoever holds anything of it holds its call, too."""
+        """Forgets the stream, which has ended: a reference to it would also hold its call."""
         self.cancel_stream, self.awaiting_s = None, _awaits_no_message
 
     def info(self) -> ActorInfo:

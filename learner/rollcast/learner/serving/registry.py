@@ -47,7 +47,8 @@ _WITHOUT_STREAM: Final = (ActorState.LOST, ActorState.JOINED)
 # time, and checkpoints and the log of a durable learner keep all of them.
 _MAX_REPLACED: Final = 64
 
-# An actor that lives comes back within the first, unless its machine is cut off; after the second nobody waits for it.
+# An actor that lives comes back within the first, unless its machine is cut off; after the second the run does not wait
+# for it.
 _COMES_BACK_S: Final = 60.0
 _GONE_FOR_GOOD_S: Final = 3600.0
 

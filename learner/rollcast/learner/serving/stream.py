@@ -168,7 +168,7 @@ class IntakeStream:
         # since when it passes a rollout on, and reads nothing; None: it reads
         self.held_since: float | None = None
         record.awaiting_s = self._awaiting_s
-        # ends the actor's lane; None: nobody remembers what it does
+        # ends the actor's lane; None: no history is kept
         self._disconnect: Callable[[], None] | None = None
         if parts.memory is not None:
             self._disconnect = parts.memory.connected(self.joined.actor_id, lambda: self.held_since)

@@ -398,7 +398,7 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     if isinstance(settings, TrainSettings):
         n_actors = settings.n_actors
     else:
-        # A deterministic learner waits for all of them. Else nobody knows how many will come.
+        # A deterministic learner waits for all of them. Else their number is unknown.
         n_actors = settings.max_actors if settings.deterministic else 2
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
     # Actors that play in step bring a rollout each for every batch.
