@@ -23,7 +23,7 @@ class Command:
         extra: The extra of pyproject.toml that it needs; empty: none.
         modules: The modules of this extra that it needs; none: all of them.
         logs: True: it logs to stderr, from the `log_level` of its settings.
-        outlives_output: True: it continues when its terminal is closed or nobody reads its output any more.
+        outlives_output: True: it continues when its terminal is closed or its output has no reader any more.
         has_large_buffers: True: it carries rollouts, so memory of freed buffers is used again.
     """
 

@@ -90,7 +90,7 @@ ACTIONS: Final = (
 
 
 class Controls:
-    """The buttons of one page; hidden from everybody but operators.
+    """The buttons of one page; only operators see them.
 
     Args:
         watched: The learner that they operate.

@@ -1,4 +1,4 @@
-"""An element of the page that shows text as text: nothing in it is HTML, whoever has written it."""
+"""An element of the page that shows text as text: nothing in it is HTML, from any source."""
 
 from nicegui.elements.mixins.text_element import TextElement
 

@@ -40,7 +40,7 @@ def doctor(settings: DoctorSettings, output: IO[str]) -> int:
 
 
 def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
-    """Asks the learner; returns the episodes, None where nobody learns; the findings; and a summary."""
+    """Asks the learner; returns the episodes, None without a trainer; the findings; and a summary."""
     try:
         with LearnerClient(
             settings.address, timeout_s=settings.timeout_s, security=settings.client_security()

@@ -232,7 +232,7 @@ class LearnerLink:
         except ConfigurationError as error:
             if not self._was_open:
                 raise
-            # The files were right at the first connection: somebody is replacing them now.
+            # The files were right at the first connection: they are being replaced now.
             raise NotReadyError(str(error)) from error
         with client:
             with self._lock:

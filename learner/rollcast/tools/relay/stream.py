@@ -276,5 +276,5 @@ class RelayedStream:
             is_idle = not self._is_waited_for
             self._changed.notify_all()
         if is_idle and isinstance(answer, RollcastError):
-            # Nobody asks: the actor is silent, and must hear that its stream has ended.
+            # No message asks for it: the actor is silent, and must hear that its stream has ended.
             self._cancel()

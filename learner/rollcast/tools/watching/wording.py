@@ -14,7 +14,7 @@ from rollcast.tools.watching.ranking import SILENT_S, gone
 from rollcast.tools.watching.relays import RelayActors
 from rollcast.tools.watching.run_view import RunView
 
-# Fractions of the last minute: from the first on, somebody waits; from the second on, a state of the actors is a cause.
+# Fractions of the last minute: from the first on, a side waits; from the second on, a state of the actors is a cause.
 _WAITS: Final = 0.25
 _CAUSE: Final = 0.3
 # The times over which the rate is taken, in seconds: the first in which there was an update.
@@ -24,7 +24,7 @@ _MANY: Final = 3
 _TIMES_SLOWER: Final = 2.0
 # The trainer waits if the wait of now is so long, whatever the last minute was.
 _LONG_WAIT_S: Final = 5.0
-# A name and a text of somebody else in the sentence are cut to so many characters.
+# A name and a text from another machine are cut to so many characters in the sentence.
 _NAME_LENGTH: Final = 40
 _TEXT_LENGTH: Final = 160
 _SENTENCE_LENGTH: Final = 500
