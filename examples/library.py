@@ -1,4 +1,4 @@
-"""The same training as `rollcast train`, with the loop in one's own hands: `python examples/library.py [SECONDS]`."""
+"""The same training as `rollcast train`, with your own training loop: `python examples/library.py [SECONDS]`."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""An algorithm of one's own: advantage actor-critic, on fresh rollouts.
+"""An algorithm of your own: advantage actor-critic, on fresh rollouts.
 
     rollcast train --algorithm examples.own_algorithm:ActorCritic --algorithm-kwargs '{"learning_rate": 0.002}'
 

@@ -1,4 +1,4 @@
-"""An environment of one's own, and how to train on it.
+"""An environment of your own, and how to train on it.
 
     rollcast train --env-id examples.own_environment:make --stop-return 0.95
     rollcast train --env-id examples.own_environment:make --env-kwargs '{"columns": 7}' --stop-return 0.95

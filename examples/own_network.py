@@ -1,4 +1,4 @@
-"""A policy network of one's own, and how to train it.
+"""A policy network of your own, and how to train it.
 
     rollcast train --network examples.own_network:make
 

@@ -1,4 +1,4 @@
-"""A learner of one's own for actors from elsewhere: `python examples/remote_actors.py [HOST:PORT] [UPDATES]`.
+"""A learner of your own for actors from elsewhere: `python examples/remote_actors.py [HOST:PORT] [UPDATES]`.
 
 On each machine that acts: `rollcast actor --learner-address LEARNER_HOST:PORT --env-id CartPole-v1`.
 """

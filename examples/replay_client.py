@@ -1,4 +1,4 @@
-"""A learner of one's own, fed by a replay buffer elsewhere.
+"""A learner of your own, fed by a replay buffer elsewhere.
 
 rollcast replay serve --env-id CartPole-v1 --replay.sampler prioritized
 rollcast actor --env-id CartPole-v1

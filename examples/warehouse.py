@@ -1,4 +1,4 @@
-"""A figure of one's own beside the return: how long parcels take, by zone. More on events: docs/howto/own_metrics.md.
+"""A figure of your own beside the return: how long parcels take, by zone. More on events: docs/howto/own_metrics.md.
 
     rollcast train --env-id examples.warehouse:make
 
@@ -61,7 +61,7 @@ class Warehouse(FiresEvents, gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Drives to a zone; parcels are ordered meanwhile, everywhere."""
+        """Drives to a zone; during the drive, parcels are ordered everywhere."""
         self._take_orders(MINUTES[action])
         self._minute += MINUTES[action]
         reward = -sum(map(len, self._orders)) * MINUTES[action] / 100
