@@ -354,7 +354,7 @@ def test_a_rank_that_cannot_serve_ends_the_other_with_its_error_and_leaves_no_ru
             code, output = two.ended(0)
             assert code == 1
             assert f"rank 1 has ended: AddressInUseError: the address '127.0.0.1:{port + 1}' is in use" in output
-            assert "after 0 updates" in output
+            assert "for the parameters of rank 0" in output
             assert two.ended(1)[0] == 1
     assert not (tmp_path / "run").exists(), "the same command works once the address is free"
 
