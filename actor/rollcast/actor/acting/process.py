@@ -76,14 +76,7 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
     """
     del output
     stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        logger.info("%s: stopping after this step", signal.Signals(number).name)
-        stop.set()
-
-    for number in stop_signals():
-        signal.signal(number, on_signal)
+    stop_on_signals(stop)
     try:
         run_actor(settings, stop)
     except ConfigurationError:
@@ -93,6 +86,20 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
             sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
     return 0
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Sets an event at SIGTERM, Ctrl-C or SIGHUP, and logs that."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        stop.set()
+        # A signal may come while this thread writes to stderr, which refuses a second write within the first.
+        said = ("%s: stopping after this step", signal.Signals(number).name)
+        threading.Thread(target=logger.info, args=said, name="rollcast-signal").start()
+
+    for number in stop_signals():
+        signal.signal(number, on_signal)
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:

@@ -1,0 +1,56 @@
+"""A signal stops an actor at whatever time it comes."""
+
+import io
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rollcast.actor.acting.process import stop_on_signals
+from rollcast.services.process.stop_signals import stop_signals
+
+
+class InterruptedFile(io.RawIOBase):
+    """A file whose first write is interrupted by SIGTERM."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: bytes) -> int:
+        is_first, self.written = not self.written, self.written + bytes(part)
+        if is_first:
+            signal.raise_signal(signal.SIGTERM)
+        return len(part)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_while_the_log_is_written_stops_the_actor_and_is_told():
+    file, stop = InterruptedFile(), threading.Event()
+    handler = logging.StreamHandler(io.TextIOWrapper(io.BufferedWriter(file), write_through=True))
+    logger = logging.getLogger("actor")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        stop_on_signals(stop)
+        logger.warning("waiting for the learner")
+        assert stop.is_set()
+        for thread in threading.enumerate():
+            if thread.name == "rollcast-signal":
+                thread.join(60)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert file.written.decode().splitlines() == ["waiting for the learner", "SIGTERM: stopping after this step"]
