@@ -7,27 +7,24 @@ import pytest
 
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.encodings import PolicyEncoding
-from rollcast.services.status.status import Phase
+from rollcast.services.status.status import ActorState, Phase
 from tests.processes import ended, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
 
-def via_of(client: LearnerClient, actor_id: str) -> tuple[str, ...]:
-    try:
-        return next((info.via for info in client.actors() if info.actor_id == actor_id), ())
-    except RollcastError:
-        return ()
+def streaming(client: LearnerClient) -> dict[str, tuple[str, ...]]:
+    """Returns the relays between the learner and each actor that streams, by the actor's name."""
+    return {info.actor_id: info.via for info in client.actors() if info.state is ActorState.STREAMING}
 
 
 def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_path: Path):
     port, relay_port = free_port(), free_port()
     address, through = f"127.0.0.1:{port}", f"127.0.0.1:{relay_port}"
     relay = ("learner", "relay", "--learner-address", address, "--address", through, "--policy-encoding", "delta")
-    training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 8_000)
+    training = ("--n-rollout-steps", 16, "--batch-size", 8, "--envs-per-actor", 2, "--total-steps", 20_000)
     training += ("--algorithm", "impala")
     learner = (
         *("learner", "learner", "--address", address, "--run-dir", tmp_path, "--when-finished", "serve"),
@@ -39,8 +36,13 @@ def test_actors_in_every_encoding_play_the_policy_that_is_served_and_saved(tmp_p
             ("actor", "--learner-address", way, "--actor-id", encoding, "--policy-encoding", encoding)
             for encoding, way in ways.items()
         ]
+        wait_until(lambda: status_of(client).phase is Phase.TRAINING, "the learner")
+        client.pause()
         with running(*actors[0]), running(*actors[1]), running(*actors[2]) as last:
-            wait_until(lambda: via_of(client, "delta") != (), "the actor behind the relay")
+            # Else two of them may have played all steps before the third has begun.
+            wait_until(lambda: streaming(client).keys() == ways.keys(), "all actors")
+            assert streaming(client)["delta"], "it is behind the relay"
+            client.resume()
             wait_until(lambda: status_of(client).updates > 20, "training")
             states = {}
             for takes in ((), (PolicyEncoding.BFLOAT16,), (PolicyEncoding.DELTA,)):
