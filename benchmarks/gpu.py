@@ -89,7 +89,7 @@ MEASUREMENTS: Final = (
     ),
     Measurement("learning", "learning", ("--seconds", "0.5"), ("--seconds", "0.05"), 0.04),
 )
-# What people look for and does not run.
+# A row that people look for, and that cannot run.
 LEFT_OUT: Final = "Several ranks on one GPU are left out: NCCL refuses two ranks on one device."
 
 # Runs a command in the project's folder, for so many seconds at most; returns its exit code and what it printed.

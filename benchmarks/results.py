@@ -68,9 +68,9 @@ class Headline:
     chart: str
     """The name of its bar."""
     compared: str | None = None
-    """Which of several it is compared with; None: the first."""
+    """The name of the side that it is compared with; None: the first."""
     readme: bool = False
-    """Whether it is one of the four figures of the README."""
+    """True for the four figures of the README."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Figure:
     """Factor from what was measured to the unit that is shown."""
     has_range: bool = False
     is_quartiles: bool = False
-    """Whether the range printed is that of the middle half of the rounds."""
+    """True: the printed range is that of the middle half of the rounds."""
 
     @property
     def value(self) -> float:

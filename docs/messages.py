@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-# What stands in a message for a value that only the running program knows.
+# A mark in a message for a value that only the running program knows.
 VALUE: Final = "..."
 
 _LEVELS: Final = {"warning": "WARNING", "error": "ERROR", "exception": "ERROR", "critical": "CRITICAL"}

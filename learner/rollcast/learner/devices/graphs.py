@@ -30,7 +30,7 @@ WARM_UP_UPDATES: Final = 3
 MAX_GRAPHS: Final = 8
 # Final observations for which a graph has room at least.
 _LEAST_FINALS: Final = 8
-# Where more come than one for each trajectory, there is room for so many times as many.
+# The factor of the room if more come than one for each trajectory.
 _MORE_FINALS: Final = 4
 
 

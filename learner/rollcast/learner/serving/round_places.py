@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 _LATE: Final = 3.0
 _LEAST_S: Final = 0.25
 
-# What is to be done after a decision, without a lock: wake a stream, or end one whose actor then comes back.
+# Things to do after a decision, without a lock: wake a stream, or end one whose actor then comes back.
 Actions: TypeAlias = Sequence[Callable[[], None]]
 
 

@@ -128,7 +128,7 @@ class ActorStream:
         self._held: deque[tuple[int, _Memory]] = deque()
         # The memory of a rollout that has come in part, between two of its messages.
         self._half_sent: _Memory | None = None
-        # Which rollout may come; the thread that reads asks it without the lock.
+        # The order of rollouts; the thread that reads asks it without the lock.
         self._order = StreamOrder(who)
         # Used by the thread that reads only: that memory while a message is read.
         self._receiver: RolloutReceiver | None = None
