@@ -1,8 +1,9 @@
 """Makes environments by gymnasium id or by the name of a factory, one at a time."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
@@ -25,6 +26,8 @@ Vectorization = Literal["auto", "sync", "entry_point", "subprocess", "measure"]
 DEFAULT_STEP_TIMEOUT_S = 300.0
 
 Environment = gymnasium.Env[Any, Any] | StructuredEnv
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +89,16 @@ class EnvironmentFactory:
             ConfigurationError: If `env_id` names nothing, or cannot be made with `env_kwargs`.
         """
         if self.atari:
-            return self._recovering(self._make_atari())
+            spec = self.atari_spec()
+            return self._recovering(
+                self.made_with(lambda: make_atari(spec, self.env_kwargs, whole_games=self.whole_games))
+            )
         factory = self._own_factory()
         if factory is None:
             self.registered_spec()
-        try:
-            if factory is None:
-                # gymnasium's checker costs time in every step, and rollouts are checked anyway.
-                env: object = gymnasium.make(self.env_id, disable_env_checker=True, **self.env_kwargs)
-            else:
-                env = factory(**self.env_kwargs)
-        except (Exception, SystemExit) as error:
-            raise self._cannot_be_made(error) from error
+        # gymnasium's checker costs time in every step, and rollouts are checked anyway.
+        make = factory or functools.partial(gymnasium.make, self.env_id, disable_env_checker=True)
+        env: object = self.made_with(functools.partial(make, **self.env_kwargs))
         if isinstance(env, gymnasium.Env):
             return self._recovering(env)
         if isinstance(env, StructuredEnv):
@@ -131,12 +132,10 @@ class EnvironmentFactory:
         Raises:
             ConfigurationError: If it cannot be made with `env_kwargs`.
         """
-        try:
-            return gymnasium.make_vec(
-                self.env_id, n_envs, vectorization_mode=VectorizeMode.VECTOR_ENTRY_POINT, **self.env_kwargs
-            )
-        except (Exception, SystemExit) as error:
-            raise self._cannot_be_made(error) from error
+        mode = VectorizeMode.VECTOR_ENTRY_POINT
+        return self.made_with(
+            lambda: gymnasium.make_vec(self.env_id, n_envs, vectorization_mode=mode, **self.env_kwargs)
+        )
 
     def registered_spec(self) -> EnvSpec:
         """Returns the spec that gymnasium has registered under the id.
@@ -152,7 +151,12 @@ class EnvironmentFactory:
                 f"'package.module:factory'; {install_advice.for_unknown_id(self.env_id)}"
             ) from error
 
-    def _make_atari(self) -> gymnasium.Env[Any, Any]:
+    def atari_spec(self) -> EnvSpec:
+        """Returns the registered spec of a game.
+
+        Raises:
+            ConfigurationError: If `env_id` names no game, or `env_kwargs` contradict the preprocessing.
+        """
         require_extra("atari", "--atari")
         import ale_py  # registers its games
 
@@ -164,8 +168,16 @@ class EnvironmentFactory:
             )
         spec = self.registered_spec()
         check_atari(spec, self.env_kwargs)
+        return spec
+
+    def made_with(self, make: Callable[[], _Made]) -> _Made:
+        """Returns what `make` returns.
+
+        Raises:
+            ConfigurationError: If it raised.
+        """
         try:
-            return make_atari(spec, self.env_kwargs, whole_games=self.whole_games)
+            return make()
         except (Exception, SystemExit) as error:
             raise self._cannot_be_made(error) from error
 

@@ -77,6 +77,8 @@ def make_vector_env(
             _make_with_processes(flat_factory, n_envs, vectorization, step_timeout_s, info_keys)
         )
     if isinstance(env_factory, EnvironmentFactory) and vectorization != "sync":
+        if env_factory.atari and (games := _atari_vector(env_factory, n_envs)) is not None:
+            return games
         if env_factory.vector_spec() is not None:
             vector_env = env_factory.make_registered_vector(n_envs)
             return _with_supported_spaces(vector_env)
@@ -155,6 +157,16 @@ def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> Environmen
 
         check_spaces_travel(spaces)
     return spaces
+
+
+def _atari_vector(env_factory: EnvironmentFactory, n_envs: int) -> VectorEnv | None:
+    """Makes ALE's own vector if it can play these games as they are played one by one."""
+    if env_factory.whole_games or drops_episodes(env_factory):
+        return None
+    from rollcast.actor.vector.atari import AtariVector, vector_arguments  # loads gymnasium's vectors
+
+    arguments = vector_arguments(env_factory.atari_spec(), env_factory.env_kwargs)
+    return None if arguments is None else env_factory.made_with(lambda: AtariVector(arguments, n_envs))
 
 
 def _make_sync(

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from rollcast.actor.seeds import derive_seed, derive_seeds
+from rollcast.actor.vector.atari import AtariVector
 from rollcast.actor.vector.base import LockstepVectorEnv
 from rollcast.services.errors import ConfigurationError
 
@@ -28,7 +29,7 @@ def seed_each(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
 def seed_vector(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
     """Returns the seed of each environment of a vector, and the `seed` to call its `reset` with.
 
-    gymnasium's vectors and ours seed each of their environments. All others draw for all environments from one
+    gymnasium's vectors, ALE's and ours seed each of their environments. All others draw for all environments from one
     generator, so they get one seed, and every environment is listed with it.
 
     Args:
@@ -38,7 +39,7 @@ def seed_vector(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[t
     Raises:
         ConfigurationError: As for `seed_each`.
     """
-    if isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv):
+    if isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv | AtariVector):
         seeds = seed_each(env_seed, vector_env.num_envs)
         return seeds, list(seeds)
     seed = derive_seed(*_checked(env_seed, vector_env.num_envs))

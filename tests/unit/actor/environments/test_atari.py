@@ -81,7 +81,7 @@ class TestVectors:
         other.close()
 
     def test_a_lost_life_ends_an_episode_of_a_vector(self):
-        vector_env = make_vector_env(BREAKOUT, 2)
+        vector_env = make_vector_env(EnvironmentFactory("ALE/Breakout-v5", {}, "sync", atari=True), 2)
         vector_env.reset(seed=[1, 2])
         terminated = np.zeros(2, np.bool_)
         while not terminated.any():
