@@ -33,7 +33,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The commands that a test below types, by how they begin.
 TYPED = {
-    "examples": ("rollcast train --network examples.own_network",),
+    "examples": (
+        "rollcast train --network examples.own_network",
+        "rollcast train --env-id examples.batched_simulator",
+    ),
     "learner": (
         "rollcast learner --address 0.0.0.0:50051 --insecure",
         "rollcast actor --learner-address LEARNER_HOST:50051",

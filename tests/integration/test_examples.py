@@ -23,7 +23,7 @@ from tests.processes import (
 pytestmark = pytest.mark.slow
 
 RUN_HERE = {
-    *("client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
+    *("batched_simulator.py", "client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
     *("cooperative_game.py", "remote_actors.py", "turn_taking_game.py", "warehouse.py"),
 }
 RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
@@ -48,6 +48,16 @@ def test_own_environment_trains_with_its_keyword_arguments(tmp_path: Path):
     played = completed("evaluate", tmp_path / "run", "--n-episodes", 10)
     assert "on examples.own_environment:make" in played.stdout
     assert re.search(r"mean length +4\.0 steps", played.stdout)
+
+
+def test_a_simulator_of_tensors_is_learnt_by_an_actor_process_and_evaluated(tmp_path: Path):
+    run = tmp_path / "run"
+    simulator = ("--env-id", "examples.batched_simulator:BatchedCartPole-v0", "--envs-per-actor", 64, "--n-actors", 1)
+    ends = ("--algorithm", "impala", "--stop-return", 120, "--total-steps", 2_000_000, "--run-dir", run)
+    assert "(solved: 120 over 100 episodes)" in completed("train", *simulator, *ends).stdout
+    played = completed("evaluate", run, "--n-episodes", 5).stdout
+    # random actions hold the pole for 22 steps
+    assert float(re.search(r"mean return +([0-9.]+)", played)[1]) > 100
 
 
 def test_own_network_trains(tmp_path: Path):

@@ -13,6 +13,7 @@ from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
@@ -84,16 +85,18 @@ def act_until_stopped(
     metrics.joined(agreement.actor_id, agreement.n_envs)
     try:
         check_agreed_work(environments.spaces, agreement, max_rollout_bytes=max_rollout_bytes)
+        vector_env = environments.take(agreement.n_envs)
         policy = make_policy(
             # The learner's network takes the leaves in the learner's order.
             agreement.spaces or environments.spaces,
             agreement.policy,
             seed=agreement.agent_seed,
             allowed_network=network,
+            device=device_of(vector_env),
             slot=agreement.slot,
         )
         worker = make_worker(
-            environments.take(agreement.n_envs),
+            vector_env,
             policy,
             agreement.n_rollout_steps,
             actor_id=agreement.actor_id,

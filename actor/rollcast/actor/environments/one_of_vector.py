@@ -1,6 +1,7 @@
 """Presents a vector of one environment as a single environment, to evaluate policies trained in such vectors."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
+from rollcast.actor.environments.device import device_of
 from rollcast.services.spaces.spaces import NestedObservation
 
 _Info = dict[str, Any]
@@ -23,6 +25,7 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._vector_env = vector_env
+        self._device = device_of(vector_env)
         self.observation_space = vector_env.single_observation_space
         self.action_space = vector_env.single_action_space
         self.metadata = dict(vector_env.metadata)
@@ -36,7 +39,11 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
 
     def step(self, action: NDArray[Any]) -> tuple[NestedObservation, float, bool, bool, _Info]:
         """Takes a step; at the end of an episode the observation is the true last one, whenever the vector resets."""
-        actions = np.asarray(action, self.action_space.dtype)[None]
+        actions: Any = np.asarray(action, self.action_space.dtype)[None]
+        if self._device is not None:
+            import torch  # its simulator has loaded it
+
+            actions = torch.from_numpy(actions).to(self._device)
         observation, reward, terminated, truncated, infos = self._vector_env.step(actions)
         ends = bool(terminated[0]), bool(truncated[0])
         if any(ends) and "final_obs" in infos:
@@ -57,6 +64,17 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
         self._vector_env.close()
 
     def _first(self, batched: Any) -> NestedObservation:  # noqa: ANN401 - nested as the space is
+        if self._device is not None:
+            batched = _as_arrays(batched)
         # A copy, because vectors reuse one buffer.
         first: NestedObservation = copy.deepcopy(next(iter(iterate(self._vector_env.observation_space, batched))))
         return first
+
+
+def _as_arrays(nested: Any) -> Any:  # noqa: ANN401 - nested as the space is
+    """Returns a nested observation with its tensors as arrays."""
+    if isinstance(nested, Mapping):
+        return {key: _as_arrays(member) for key, member in nested.items()}
+    if isinstance(nested, tuple):
+        return tuple(map(_as_arrays, nested))
+    return nested.cpu().numpy()

@@ -143,8 +143,7 @@ class Policy(ABC):
             NotReadyError: If no weights have been loaded.
             InvalidInputError: If the state has another shape, or frames are not stacked.
         """
-        if self._version is None:
-            raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
+        self.check_loaded()
         self._check_state(state, observation)
         if self._framed is not None:
             self._check_stacks(observation, *self._framed[substep_key])
@@ -155,6 +154,11 @@ class Policy(ABC):
         if deterministic:
             return distribution.mode(parameters), parameters
         return distribution.sample(parameters, self._rng), parameters
+
+    def check_loaded(self) -> None:
+        """Raises `NotReadyError` if no weights have been loaded."""
+        if self._version is None:
+            raise NotReadyError("the policy has no weights yet; expected load() before act(); load a version first")
 
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
         """Returns the log-probability (for Box: log-density) of actions, for many steps at once.

@@ -18,7 +18,7 @@ def make_policy(
     *,
     seed: int,
     allowed_network: str = AUTO_NETWORK,
-    device: str = "cpu",
+    device: str | None = None,
     slot: int = 0,
 ) -> Policy:
     """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
@@ -28,7 +28,7 @@ def make_policy(
         spec: The architecture, and the meaning of its outputs.
         seed: Seeds the sampling of actions.
         allowed_network: The network this process was started with; no other is imported.
-        device: The device that torch computes on.
+        device: The device that torch computes on, whatever the network; None: the CPU.
         slot: The actor's slot, at least 0; selects its rate of exploration.
 
     Returns:
@@ -46,19 +46,27 @@ def make_policy(
         )
     seen = [stacked_space(substep.observation, spec.frame_stack) for substep in spaces.values()]
     is_built_in = spec.network in BUILT_IN_NETWORKS
-    if is_built_in and not any(feature_layout(space, spec.network).images for space in seen):
+    if device is None and is_built_in and not any(feature_layout(space, spec.network).images for space in seen):
         from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 
         return NumpyMlpPolicy(spaces, spec, seed=seed, slot=slot)
-    network = "the CNN for images" if is_built_in else f"the policy network {spec.network!r}"
-    require_extra("torch", network)
+    if device is not None:
+        needs_it = f"acting on {device}"
+    else:
+        needs_it = "the CNN for images" if is_built_in else f"the policy network {spec.network!r}"
+    require_extra("torch", needs_it)
     from rollcast.actor.policies.torch_acting import TorchActingPolicy
 
-    return TorchActingPolicy(spaces, spec, seed=seed, device=device, slot=slot)
+    return TorchActingPolicy(spaces, spec, seed=seed, device=device or "cpu", slot=slot)
 
 
 def make_saved_policy(
-    saved: SavedPolicy, spaces: EnvironmentSpaces, *, seed: int, allowed_network: str = AUTO_NETWORK
+    saved: SavedPolicy,
+    spaces: EnvironmentSpaces,
+    *,
+    seed: int,
+    allowed_network: str = AUTO_NETWORK,
+    device: str | None = None,
 ) -> Policy:
     """Makes a policy with the weights of a saved one.
 
@@ -69,6 +77,7 @@ def make_saved_policy(
         spaces: The spaces that it acts in, by substep key.
         seed: Seeds the sampling of actions.
         allowed_network: The `"package.module:factory"` that may be imported; any other is refused.
+        device: As for `make_policy`.
 
     Raises:
         ProtocolMismatchError: The policy has another network than the allowed one, or its weights do not fit the
@@ -79,6 +88,6 @@ def make_saved_policy(
     """
     epsilons = saved.state.get(EPSILONS)
     slot = 0 if epsilons is None else int(np.argmin(epsilons))
-    policy = make_policy(spaces, saved.spec, seed=seed, allowed_network=allowed_network, slot=slot)
+    policy = make_policy(spaces, saved.spec, seed=seed, allowed_network=allowed_network, device=device, slot=slot)
     policy.load(saved.policy_version, saved.state)
     return policy

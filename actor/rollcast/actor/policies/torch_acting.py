@@ -1,6 +1,6 @@
-"""Acts with any network, in torch: the Nature CNN and users' own networks."""
+"""Acts with any network, in torch: the Nature CNN, users' own networks, and simulators that live on a device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,14 +9,22 @@ from torch import Tensor
 
 from rollcast.actor.policies.base import Policy, RecurrentState
 from rollcast.actor.policies.distributions import Parameters
+from rollcast.actor.policies.torch_distributions import log_prob
+from rollcast.actor.policies.torch_sampling import sample
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.services.policies.policies import PolicySpec, PolicyState
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation
 
 
 class TorchActingPolicy(Policy):
-    """A policy that computes a `TorchPolicy` and samples in numpy, which is three times as fast as in torch."""
+    """A policy that computes a `TorchPolicy`.
+
+    `act` samples in numpy, which is three times as fast as in torch on a CPU. `act_on_device` stays on the device.
+
+    Attributes:
+        device: The device that the network computes on.
+    """
 
     def __init__(
         self, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int, device: str = "cpu", slot: int = 0
@@ -37,13 +45,48 @@ class TorchActingPolicy(Policy):
         super().__init__(
             spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size, frame_stack=spec.frame_stack
         )
-        self._device = torch.device(device)
-        self._policy = TorchPolicy(spaces, spec).to(self._device).eval()
+        self.device = torch.device(device)
+        self._policy = TorchPolicy(spaces, spec).to(self.device).eval()
 
     def event_sources(self) -> Sequence[FiresEvents]:
         """Returns its parts that fire events: itself, and modules of the network."""
         modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
         return (*super().event_sources(), *modules)
+
+    def seed(self, seed: int) -> None:
+        """Seeds the sampling of actions, in numpy and on the device."""
+        super().seed(seed)
+        self._seed = seed
+        self._generator: torch.Generator | None = None
+
+    def act_on_device(
+        self, observation: Mapping[str, Tensor], *, deterministic: bool = False, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Chooses an action for each observation, without waiting for the device. For the default head.
+
+        Args:
+            observation: `[B, ...]` on the device, for every leaf of the observation space.
+            deterministic: Take the most likely actions.
+            state: float32 `[B, S]` on the device, of a recurrent policy; changed in place.
+
+        Returns:
+            Actions `[B, ...]` in the space's dtype, and their log-probabilities, float32 `[B]`; both on the device.
+
+        Raises:
+            NotReadyError: If no weights have been loaded.
+        """
+        self.check_loaded()
+        space = self.spaces[FLAT_SUBSTEP].action
+        if self._generator is None:
+            self._generator = torch.Generator(self.device).manual_seed(self._seed)
+        with torch.no_grad():
+            if state is None:
+                parameters = self._policy.parameters_of(observation)
+            else:
+                parameters, after = self._policy.step(observation, state)
+                state.copy_(after)
+            action = sample(space, parameters, None if deterministic else self._generator)
+            return action, log_prob(space, parameters, action)
 
     def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
         with torch.inference_mode():
@@ -61,4 +104,4 @@ class TorchActingPolicy(Policy):
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         # torch warns of read-only arrays, and those that came over the wire are read-only.
-        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device)
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)

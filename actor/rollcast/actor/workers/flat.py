@@ -60,7 +60,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._single_path = next(iter(self._leaves)) if list(self._leaves) == [""] else None
         self._step_schemas = step_schemas(self._spaces)
         self._mask = action_mask_of(self._spaces)
-        self._has_reset_rows = _autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
+        self._has_reset_rows = autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
         # Number of rows of observations in the rollout that is being recorded.
         self._n_seen = 0
@@ -212,7 +212,8 @@ class RolloutWorker(Worker[VectorEnv]):
         return dropped
 
 
-def _autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
+def autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
+    """Returns when a vector resets its environments; raises `ConfigurationError` if it does not do so by itself."""
     mode = vector_env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode) or mode is AutoresetMode.DISABLED:
         raise ConfigurationError(

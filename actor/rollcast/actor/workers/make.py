@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rollcast.actor.environments.device import device_of
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.vector.make import Environments
 from rollcast.actor.vector.structured import StructuredVectorEnv
@@ -22,9 +23,14 @@ def make_worker(
     first_sequence: int = 1,
     deterministic: bool = False,
 ) -> Worker[Any]:
-    """Makes a worker; arguments and errors are those of `RolloutWorker` and `StructuredRolloutWorker`."""
-    is_structured = isinstance(vector_env, StructuredVectorEnv)
-    make: Callable[..., Worker[Any]] = StructuredRolloutWorker if is_structured else RolloutWorker
+    """Makes a worker; arguments and errors are those of the three classes of workers."""
+    make: Callable[..., Worker[Any]] = RolloutWorker
+    if isinstance(vector_env, StructuredVectorEnv):
+        make = StructuredRolloutWorker
+    elif device_of(vector_env) is not None:
+        from rollcast.actor.workers.on_device import DeviceRolloutWorker  # loads torch, which others do without
+
+        make = DeviceRolloutWorker
     return make(
         vector_env,
         policy,

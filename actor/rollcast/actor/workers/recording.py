@@ -1,7 +1,8 @@
 """Records a rollout into columns, and tracks episodes across rollouts."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -159,6 +160,17 @@ class RolloutColumns:
         return np.array(self._final_index, dtype=np.int32).reshape(-1, 2)
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedRows:
+    """What an `EpisodeTracker` reads of a rollout that was recorded elsewhere; `RolloutColumns` documents it."""
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    dropped: Sequence[tuple[int, int]] = ()
+    cut: Sequence[tuple[int, int]] = ()
+
+
 class EpisodeTracker:
     """The returns and lengths of unfinished episodes, carried from rollout to rollout.
 
@@ -178,7 +190,7 @@ class EpisodeTracker:
         self._ended = np.zeros(n_envs, dtype=np.bool_)
 
     def finish(
-        self, columns: RolloutColumns, n_played: int, events: EpisodeEventValues
+        self, columns: RolloutColumns | PlayedRows, n_played: int, events: EpisodeEventValues
     ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
         """Finds the transitions of a rollout, and the episodes that ended in it.
 

@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.playing.evaluate import Evaluation, evaluate_against, evaluate_as_planned
 from rollcast.actor.policies.base import Policy
@@ -131,15 +132,17 @@ class SequentialDistributedActors(DistributedActors):
         """Makes the environments and the policies, and publishes the policy to them."""
         for slot in range(self.n_actors):
             env_seed, agent_seed = self._seeds.of(slot, self._incarnation)
+            vector_env = make_vector_env(self._env_factory, self._envs_per_actor, info_keys=WORKER_INFO_KEYS)
             policy = make_policy(
                 self.policy.spaces,
                 self.policy.spec,
                 seed=agent_seed,
                 allowed_network=self.policy.spec.network,
+                device=device_of(vector_env),
                 slot=slot,
             )
             worker = make_worker(
-                make_vector_env(self._env_factory, self._envs_per_actor, info_keys=WORKER_INFO_KEYS),
+                vector_env,
                 policy,
                 self.n_rollout_steps,
                 actor_id=_name(slot),

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import IO, Any
 
+from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_saved_policy
@@ -55,12 +56,13 @@ class _Player:
     name: str
     saved: SavedPolicy | None
 
-    def make_policy(self, spaces: EnvironmentSpaces, seed: int) -> Policy:
+    def make_policy(self, spaces: EnvironmentSpaces, seed: int, device: str | None) -> Policy:
         if self.saved is None:
             policy: Policy = RandomPolicy(spaces, seed=seed)
             policy.load(0, {})
             return policy
-        return make_saved_policy(self.saved, spaces, seed=seed, allowed_network=self.saved.spec.network)
+        network = self.saved.spec.network
+        return make_saved_policy(self.saved, spaces, seed=seed, allowed_network=network, device=device)
 
 
 def record(settings: RecordSettings, output: IO[str]) -> int:
@@ -79,7 +81,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
         spaces = environment_spaces(vector_env)
         worker = make_worker(
             vector_env,
-            player.make_policy(spaces, derive_seed(settings.seed, _ACTION_SEEDS)),
+            player.make_policy(spaces, derive_seed(settings.seed, _ACTION_SEEDS), device_of(vector_env)),
             settings.n_rollout_steps,
             actor_id="record",
             incarnation=1,
