@@ -32,8 +32,7 @@ _COMPARES: Final = re.compile(r"\bassert_(close|allclose)\(")
 # counts of operations, imports, copies from one device to another, and dozens of random paddings.
 _LEFT_OUT_FILES: Final = {"test_learning.py"}
 _LEFT_OUT: Final = (
-    "not (converge or threads_that or everybody or same_operations or torch_compile or on_its_device or upon_another"
-    " or padding)"
+    "not (converge or threads_that or everybody or same_operations or torch_compile or upon_another or padding)"
 )
 
 

@@ -3,21 +3,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 from rollcast.actor.policies.networks import AutoNetwork
-from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
+from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic, ensemble_mlp
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-
-
-def test_value_critic_returns_one_value_per_observation():
-    observation = Dict({"where": Box(-1.0, 1.0, (2,)), "what": Discrete(3)})
-    spaces = {"a": SubstepSpaces(observation=observation, action=Discrete(2))}
-    critic = ValueCritic(spaces, PolicySpec(), substep_key="a")
-    values = critic({"what": torch.tensor([0, 1, 2, 0]), "where": torch.randn(4, 2)})
-    assert values.shape == (4,)
-    assert values.dtype == torch.float32
-    values.sum().backward()
-    assert all(parameter.grad is not None for parameter in critic.parameters())
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
@@ -45,8 +34,8 @@ OBSERVATIONS = {
 }
 
 
-def ensemble(space, action, *, own: bool = False, **options) -> CriticEnsemble:
-    spec = PolicySpec(network=OWN if own else "auto", hidden_sizes=(8, 6), activation="relu")
+def ensemble(space, action, *, own: bool = False, activation: str = "relu", **options) -> CriticEnsemble:
+    spec = PolicySpec(network=OWN if own else "auto", hidden_sizes=(8, 6), activation=activation)
     spaces = {"a": SubstepSpaces(observation=space, action=action)}
     return CriticEnsemble(spaces, spec, substep_key="a", **options)
 
@@ -62,7 +51,7 @@ def make_own(observation_space, n_outputs):
     return Own(2, n_outputs)
 
 
-def alone(critics: CriticEnsemble, index: int, observation, action=None) -> torch.Tensor:
+def alone(critics: CriticEnsemble, index: int, observation, action=None, activate=torch.relu) -> torch.Tensor:
     """Computes one critic by itself, layer by layer."""
     network = critics.networks[index]
     if action is not None:
@@ -73,20 +62,24 @@ def alone(critics: CriticEnsemble, index: int, observation, action=None) -> torc
         return network(observation)
     for i, layer in enumerate(layers[:-1]):
         x = layer(x)
-        x = torch.relu(x if critics.norms is None else critics.norms[index][i](x))
+        x = activate(x if critics.norms is None else critics.norms[index][i](x))
     x = layers[-1](x)
     return x if action is None else x.squeeze(-1)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize("name", [*OBSERVATIONS, "own"])
-def test_critics_value_continuous_actions_each_by_itself(name, layer_norm):
+@pytest.mark.parametrize(
+    ("name", "activation"), [("vector", "relu"), ("dict", "tanh"), ("image", "relu"), ("own", "tanh")]
+)
+def test_critics_value_continuous_actions_each_by_itself(name, activation, layer_norm):
     space, observation = OBSERVATIONS["vector" if name == "own" else name]
-    critics = ensemble(space, Box(-9.0, 9.0, (3, 2)), own=name == "own", n_critics=3, layer_norm=layer_norm)
+    options = {"own": name == "own", "activation": activation, "n_critics": 3, "layer_norm": layer_norm}
+    critics = ensemble(space, Box(-9.0, 9.0, (3, 2)), **options)
     action = torch.randn(4, 6, requires_grad=True)
     values = critics(observation, action)
     assert values.shape == (3, 4)
-    expected = torch.stack([alone(critics, index, observation, action) for index in range(3)])
+    activate = getattr(torch, activation)
+    expected = torch.stack([alone(critics, index, observation, action, activate) for index in range(3)])
     torch.testing.assert_close(values, expected)
     assert not torch.allclose(values[0], values[1])
     sources = [action, *critics.parameters()]
@@ -123,3 +116,12 @@ def test_twin_critics_have_the_names_of_older_checkpoints():
     names = [name for name, _ in ensemble(Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,))).named_parameters()]
     of_layers = [f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
     assert names == [f"networks.{i}.network.layers.{layer}" for i in range(2) for layer in of_layers]
+
+
+def test_layer_norm_is_that_of_the_paper_by_hand():
+    weight, nothing = torch.tensor([[1.0], [3.0]]), torch.zeros(2)
+    last = torch.eye(2)
+    gain, shift = torch.tensor([2.0, 10.0]), torch.tensor([0.5, -1.0])
+    values = ensemble_mlp(torch.ones(1, 1, 1), [[weight, nothing, last, nothing]], "relu", [[gain, shift]])
+    # (1, 3) has mean 2 and deviation 1; scaled and shifted (-1.5, 9), and relu.
+    torch.testing.assert_close(values, torch.tensor([[[0.0, 9.0]]]), rtol=1e-4, atol=1e-4)

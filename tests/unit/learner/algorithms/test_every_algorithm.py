@@ -1,6 +1,8 @@
 """The suite that every algorithm passes, with everything that a policy and a batch may have."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.services.errors import RollcastError
 from tests.every_algorithm import CASES, PARTS, Case, same_state
 from tests.learnt import learnt, same
+from tests.processes import ROOT
 
 every_case = pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in PARTS])
 KINDS = ["impala", "ppo", "appo", "dqn", "r2d2", "sac: discrete", "sac: box"]
@@ -122,3 +125,30 @@ def test_settings_are_fixed_and_those_out_of_range_are_refused(settings: type[Ba
 def test_refuses_settings_out_of_range(kind: str, field: str, value: object):
     with pytest.raises(ValidationError, match=field):
         SETTINGS[kind](**{field: value})
+
+
+FIRST_UPDATES = """
+import sys
+import tempfile
+from pathlib import Path
+from tests.every_algorithm import CASES
+for name in sys.argv[1:]:
+    case = CASES[name]
+    algorithm = case.make("cpu")
+    case.update(algorithm, case.batches("cpu"))
+    with tempfile.TemporaryDirectory() as folder:
+        algorithm.save(Path(folder))
+        algorithm.load(Path(folder))
+    case.update(algorithm, case.batches("cpu"))
+    print(name, *sorted({"sympy", "torch._dynamo"} & sys.modules.keys()))
+"""
+
+
+# A process of its own, since pytest has imported the packages long before.
+@pytest.mark.slow
+def test_the_first_updates_import_neither_sympy_nor_torch_compile():
+    names = ["impala", "impala: rmsprop, normalised advantages", "ppo", "dqn", "r2d2", "sac: discrete"]
+    command = [sys.executable, "-c", FIRST_UPDATES, *names]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines() == names

@@ -11,8 +11,8 @@ import torch
 
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.divergence import DivergenceWatch
-from tests.accelerator import DEVICE, Accelerator, OnDevice
-from tests.every_algorithm import CASES, PARTS, Case, same_state
+from tests.accelerator import Accelerator
+from tests.every_algorithm import CASES, PARTS, same_state
 
 pytestmark = pytest.mark.slow
 
@@ -78,18 +78,6 @@ def test_an_update_gives_the_cpus_bits_without_waiting_within_its_budget(name: s
     assert found == {key: float(value) for key, value in metrics.items()}
     assert same_state(state, twin.policy_state())
     assert all(np.isfinite(array).all() for array in state.values())
-
-
-@pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in PARTS])
-def test_all_that_an_algorithm_learns_is_on_its_device(case: Case):
-    with Accelerator() as accelerator:
-        algorithm = case.make(accelerator.device)
-        tensors = dict(algorithm.policy.named_parameters()) | dict(algorithm.policy.named_buffers())
-        elsewhere = [name for name, tensor in tensors.items() if not isinstance(tensor, OnDevice)]
-        assert elsewhere == [name for name in tensors if name.startswith("exploration.")]
-        for batch in case.batches(accelerator.device):
-            algorithm.update(batch, progress=0.0)
-            assert algorithm.priorities is None or algorithm.priorities.device == DEVICE
 
 
 @pytest.mark.parametrize("name", [name for name in PARTS if "images" not in name and name != "dqn: two substeps"])

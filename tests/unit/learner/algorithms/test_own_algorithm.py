@@ -116,12 +116,6 @@ def test_own_algorithm_says_whether_it_is_on_policy():
     assert not made(EXAMPLE).on_policy
 
 
-@pytest.mark.parametrize("name", ["impalla", "a b:c", ":x"])
-def test_rejects_unknown_name_before_anything_starts(name):
-    with pytest.raises(ConfigurationError, match="--algorithm"):
-        settings_of(name)
-
-
 def test_rejects_algorithm_kwargs_for_built_in_algorithms():
     settings = settings_of("impala", "--algorithm-kwargs", '{"learning_rate": 1}')
     with pytest.raises(ConfigurationError, match=r"--algorithm-kwargs: .* with --algorithm impala; expected none"):

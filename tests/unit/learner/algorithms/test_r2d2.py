@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rollcast.learner.algorithms.r2d2 import R2d2
+from rollcast.learner.algorithms.r2d2 import R2d2, n_step_returns, rescaled, unscaled
 from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
@@ -272,3 +272,38 @@ def test_rejects_batch_without_recurrent_states():
     columns = dataclasses.replace(some_batch().substeps["0"], initial_state=None)
     with pytest.raises(ConfigurationError, match="no recurrent states, with a burn-in of 2 steps; expected the states"):
         make_r2d2().update(some_batch(substeps={"0": columns}), progress=0.0)
+
+
+# sqrt(2) - 1, sqrt(4) - 1, sqrt(100) - 1, and so on, and a thousandth of x
+RESCALED = {0.0: 0.0, 1.0: 0.41521356, 3.0: 1.003, 99.0: 9.099, 9999.0: 108.999, -3.0: -1.003, -0.5625: -0.2505625}
+
+
+@pytest.mark.parametrize(("x", "h"), RESCALED.items())
+def test_rescaled_values_have_golden_numbers(x: float, h: float):
+    assert float(rescaled(torch.tensor(x))) == pytest.approx(h, rel=1e-6)
+    assert float(unscaled(torch.tensor(h))) == pytest.approx(x, rel=1e-5, abs=1e-7)
+
+
+@given(st.floats(-1e6, 1e6, width=32))
+def test_rescaling_has_an_inverse_in_float32(x: float):
+    value = torch.tensor(x)
+    assert float(unscaled(rescaled(value))) == pytest.approx(x, rel=1e-5, abs=1e-6)
+
+
+def returns_of(n: int, *, continues: bool, **columns: list[float]) -> list[float]:
+    """The n-step returns of one trajectory."""
+    given_columns = {name: torch.tensor(column)[:, None] for name, column in columns.items()}
+    goes_on = torch.full_like(given_columns["r_t"], continues, dtype=torch.bool)
+    return n_step_returns(**given_columns, continues_t=goes_on, n=n)[:, 0].tolist()
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, [6.0, 12.0, 18.0]), (2, [7.0, 11.0, 18.0]), (3, [6.5, 11.0, 18.0])])
+def test_n_step_returns_have_golden_numbers(n: int, expected: list[float]):
+    """Rewards of 1, 2 and 3; values of 10, 20 and 30; a discount of a half."""
+    columns = {"r_t": [1.0, 2.0, 3.0], "discount_t": [0.5] * 3, "v_tp1": [10.0, 20.0, 30.0]}
+    assert returns_of(n, continues=True, **columns) == expected
+
+
+def test_values_behind_an_end_change_nothing_even_if_they_are_not_finite():
+    columns = {"r_t": [1.0, torch.inf], "discount_t": [0.5, 0.5], "v_tp1": [2.0, torch.nan]}
+    assert returns_of(2, continues=False, **columns)[0] == 2.0

@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.reward_scaling import RewardNormalizer, RewardScaling, discounted_returns
-from rollcast.learner.ranks.reduction import ALONE
+from rollcast.learner.algorithms.reward_scaling import RewardNormalizer, discounted_returns
 from rollcast.services.errors import ConfigurationError
 from tests.actor_critics import bools, make_appo, make_impala, make_ppo, on_policy_batch
 from tests.batches import make_batch
@@ -111,19 +109,3 @@ def test_the_critic_of_other_rewards_is_no_beginning(tmp_path, name):
     moments = learnt(other, "rewards")
     assert all(torch.equal(array, moments[key]) for key, array in learnt(same, "rewards").items())
     assert not algorithm.begin_with(other.policy_state(), None)
-
-
-@pytest.mark.parametrize(
-    ("clip", "scale", "expected"),
-    [
-        ("none", 1.0, [-2.0, 0.5, 3.0]),
-        ("none", 0.1, [-0.2, 0.05, 0.3]),
-        ("unit", 2.0, [-2.0, 1.0, 2.0]),
-    ],
-)
-def test_rewards_are_clipped_then_scaled(clip: str, scale: float, expected: list[float]):
-    reward = torch.tensor([[-2.0, 0.5, 3.0]])
-    shape = RewardScaling(PpoSettings(reward_clip=clip, reward_scale=scale), torch.device("cpu"))
-    found = shape(make_batch(reward=reward, n_steps=1, n_envs=3), 3, ALONE)
-    torch.testing.assert_close(found, torch.tensor([expected]))
-    assert reward.tolist() == [[-2.0, 0.5, 3.0]], "the batch is not changed"

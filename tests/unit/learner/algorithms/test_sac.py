@@ -24,7 +24,6 @@ from tests.batches import BOX_SPACES, SPACES, B, transition_batch
 from tests.learnt import first_gradient, joined, learnt, shake, teach
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
-OWN = "tests.unit.learner.algorithms.test_sac:make_own"
 PLAIN = {"discount": 0.9, "initial_temperature": 0.3}
 KINDS = pytest.mark.parametrize("box", [True, False], ids=["box", "discrete"])
 # Twins, REDQ's with the layer norm of RLPD, SAC-N's, and one critic.
@@ -32,14 +31,6 @@ REDQ = {"n_critics": 5, "critic_layer_norm": True}
 ENSEMBLES = pytest.mark.parametrize(
     "ensemble", [{}, REDQ, {"n_critics": 3, "target_critics": 3}, {"n_critics": 1}], ids=["twins", "redq", "n", "one"]
 )
-
-
-def make_own(observation_space, n_outputs):
-    class Own(torch.nn.Linear):
-        def forward(self, observation):
-            return super().forward(observation[""])
-
-    return Own(3, n_outputs)
 
 
 def make_sac(box: bool, seed: int = 0, *, spec: PolicySpec = SPEC, **settings: object) -> Sac:
@@ -225,15 +216,6 @@ def test_the_targets_follow_the_critics(box):
     critics = learnt(sac, "critics")
     for name, target in learnt(sac, "targets").items():
         torch.testing.assert_close(target, before[name] + 0.25 * (critics[name] - before[name]))
-
-
-@KINDS
-def test_own_network_is_used_for_policy_and_critics(box):
-    sac = make_sac(box, spec=PolicySpec(network=OWN, hidden_sizes=(8,)))
-    before = learnt(sac, "critics")
-    sac.update(transition_batch(box=box), progress=0.0)
-    moved = [(array != before[name]).float().mean() for name, array in learnt(sac, "critics").items()]
-    assert torch.stack(moved).mean() > 0.5
 
 
 def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):

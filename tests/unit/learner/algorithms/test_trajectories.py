@@ -1,44 +1,22 @@
-"""The parts of a batch that actor-critics learn from: observations, the values that follow, moments."""
+"""The parts of a batch that algorithms learn from: recurrent states, moments, transitions."""
 
 import pytest
 import torch
 
 from rollcast.learner.algorithms.trajectories import (
-    columns_of,
     explained_variance,
     normalized,
-    observations_to_value,
     sequence_starts,
     states_before_ends,
-    values_and_next_values,
     weighted_variance,
 )
+from rollcast.learner.algorithms.transitions import transitions_of, with_head
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.batches import make_batch
+from rollcast.services.policies.policies import PolicySpec
+from tests.batches import B, make_batch, transition_batch
 
 T, F = True, False
 WEIGHT = torch.tensor([0.5, 0.25, 0.0, 0.25])
-
-
-def test_observations_come_row_by_row_then_the_last_then_the_final_ones():
-    final = torch.tensor([[7.0, 8.0, 9.0]])
-    batch = make_batch(final_index=torch.tensor([[2, 1]]), final_observation=final)
-    columns = batch.substeps[FLAT_SUBSTEP]
-    rows = observations_to_value(batch, columns)[""]
-    assert rows.shape == (5 * 4 + 4 + 1, 3)
-    assert torch.equal(rows[2 * 4 + 1], columns.observation[""][2, 1])
-    assert torch.equal(rows[20:24], columns.last_observation[""])
-    assert torch.equal(rows[24:], final)
-
-
-def test_next_value_is_that_of_the_next_row_the_last_or_the_final_observation():
-    batch = make_batch(final_index=torch.tensor([[2, 1], [4, 3]]), final_observation=torch.zeros(2, 3))
-    v_t, v_tp1 = values_and_next_values(batch, torch.arange(26.0))
-    assert torch.equal(v_t, torch.arange(20.0).view(5, 4))
-    expected = torch.arange(4.0, 24.0).view(5, 4)
-    expected[2, 1], expected[4, 3] = 24.0, 25.0
-    assert torch.equal(v_tp1, expected)
 
 
 def test_moments_ignore_rows_without_weight():
@@ -83,11 +61,26 @@ def test_last_and_final_observations_are_seen_with_the_state_after_their_row():
     assert states_before_ends(batch, states).flatten().tolist() == [16.0, 17.0, 18.0, 19.0, 9.0, 19.0]
 
 
-def test_returns_the_columns_of_the_substep():
-    batch = make_batch()
-    assert columns_of(batch, "0") is batch.substeps["0"]
+def test_uses_discounts_and_weights_of_the_batch():
+    discount, weights = torch.linspace(0.5, 1.0, B), torch.arange(1.0, B + 1)
+    valid = torch.ones(1, B, dtype=torch.bool)
+    valid[0, 2] = False
+    before = weights.clone()
+    batch = transition_batch(discount=discount, weights=weights, valid=valid)
+    read = transitions_of(batch, "0", discount=0.9, reward_scale=1.0)
+    torch.testing.assert_close(read.discount, discount * torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 1.0]))
+    torch.testing.assert_close(read.weight, weights * torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]) / B)
+    assert torch.equal(weights, before)
 
 
-def test_rejects_batch_of_another_substep():
+def test_rejects_trajectories_and_other_substeps():
+    with pytest.raises(ConfigurationError, match="trajectories of 5 steps; expected transitions"):
+        transitions_of(make_batch(), "0", discount=0.9, reward_scale=1.0)
     with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
-        columns_of(make_batch(), "red")
+        transitions_of(transition_batch(), "red", discount=0.9, reward_scale=1.0)
+
+
+def test_head_is_replaced_unless_the_spec_has_another_one():
+    assert with_head(PolicySpec(activation="relu"), "q_values") == PolicySpec(activation="relu", head="q_values")
+    with pytest.raises(ConfigurationError, match="head is 'q_values'; the algorithm needs 'default'"):
+        with_head(PolicySpec(head="q_values"), "default")

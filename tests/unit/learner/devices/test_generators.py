@@ -20,14 +20,6 @@ def the_global_generator_is_as_before():
         yield
 
 
-def test_a_generator_goes_on_where_it_was_saved():
-    generator = torch.Generator().manual_seed(7)
-    torch.rand(5, generator=generator)
-    restored = torch.Generator()
-    restore_generator(restored, generator.get_state().numpy())
-    assert torch.equal(torch.rand(3, generator=restored), torch.rand(3, generator=generator))
-
-
 def test_the_global_generator_goes_on_where_it_was_saved():
     torch.rand(3)
     saved = global_generators_state(CPU)
