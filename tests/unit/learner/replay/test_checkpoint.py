@@ -73,9 +73,8 @@ def use(buffer: ReplayBuffer, world: World, rng: np.random.Generator, n_rounds: 
     return [*seen, info.size, info.inserted, info.sampled]
 
 
-@pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("settings", KINDS)
-@pytest.mark.parametrize("n_before", [1, 13])
+@pytest.mark.parametrize(("n_before", "has_reset_rows"), [(1, False), (13, True)])
 def test_loaded_buffer_draws_the_same_samples(tmp_path, settings, n_before, has_reset_rows, place):
     buffer = make_buffer(place=place, **settings)
     world, rng = world_of(settings, has_reset_rows=has_reset_rows), np.random.default_rng(3)
@@ -191,7 +190,7 @@ class Interrupted:
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
-@pytest.mark.parametrize("n_before", [2, 40])
+@pytest.mark.parametrize("n_before", [2, 20])
 def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before, place):
     buffer, rng = make_buffer(place=place, **settings), np.random.default_rng(3)
     world = world_of(settings)
@@ -250,32 +249,7 @@ def test_the_buffer_is_free_while_a_snapshot_waits_for_the_device(tmp_path, sett
 
 
 @pytest.mark.usefixtures("small_files")
-@pytest.mark.parametrize("settings", STORES)
-def test_reset_changes_no_snapshot_and_leaves_no_older_entries(tmp_path, settings):
-    buffer, rng = make_buffer(**settings), np.random.default_rng(3)
-    world = world_of(settings)
-    play_into(buffer, world, rng, 9)
-    snapshot = buffer.checkpoint.begin()
-    before = contents(loaded_copy(buffer, tmp_path / "copy", settings))
-    snapshot = buffer.checkpoint.begin()
-    buffer.reset()
-    snapshot.write(tmp_path / "before", None)
-    assert contents(loaded(tmp_path / "before", settings)) == before
-    buffer.checkpoint.begin().write(tmp_path / "empty", tmp_path / "before")
-    assert loaded(tmp_path / "empty", settings).size == 0
-    assert not list((tmp_path / "empty").glob("rows-*"))
-    play_into(buffer, world, rng, 2)
-    buffer.checkpoint.begin().write(tmp_path / "after", tmp_path / "empty")
-    assert contents(loaded(tmp_path / "after", settings)) == contents(buffer)
-
-
-def loaded_copy(buffer: ReplayBuffer, directory: Path, settings: dict[str, object]) -> ReplayBuffer:
-    buffer.checkpoint.begin().write(directory, None)
-    return loaded(directory, settings)
-
-
-@pytest.mark.usefixtures("small_files")
-@pytest.mark.parametrize("settings", STORES)
+@pytest.mark.parametrize("settings", [STORES[0], STORES[3]], ids=["transitions", "rollouts"])
 def test_after_a_failed_write_and_a_snapshot_that_was_given_up_the_next_is_whole(tmp_path, settings):
     buffer, rng = make_buffer(**settings), np.random.default_rng(3)
     play_into(buffer, world_of(settings), rng, 5)
@@ -314,7 +288,9 @@ def test_rejects_checkpoint_with_missing_rows(tmp_path):
 @settings(max_examples=40)
 @given(
     kind=st.sampled_from(STORES),
-    rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=6),
+    rounds=st.lists(
+        st.tuples(st.booleans(), st.integers(0, 6), st.booleans(), st.integers(0, 2)), min_size=1, max_size=6
+    ),
     seed=st.integers(0, 99),
 )
 def test_loaded_buffer_is_equal_after_any_earlier_checkpoints(tmp_path_factory, kind, rounds, seed):
@@ -325,18 +301,21 @@ def test_loaded_buffer_is_equal_after_any_earlier_checkpoints(tmp_path_factory, 
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(checkpoint, "CHUNK_BYTES", 128)
         patches.setattr(checkpoint, "FILE_BYTES", 512)
-        for i, (n_before, n_meanwhile, resets) in enumerate(rounds):
-            if resets:
+        for i, (resets_before, n_before, resets_meanwhile, n_meanwhile) in enumerate(rounds):
+            if resets_before:
                 buffer.reset()
             play_into(buffer, world, rng, n_before)
             snapshot = buffer.checkpoint.begin()
             before = contents(buffer) if buffer.size else []
+            if resets_meanwhile:
+                buffer.reset()
             play_into(buffer, world, rng, n_meanwhile)
             directory = folder / str(i)
             snapshot.write(directory, previous)
             other = make_buffer(**kind)
             other.checkpoint.load(directory)
             assert (contents(other) if other.size else []) == before
+            assert before or not list(directory.glob("rows-*")), "of no older entries"
             if kind.get("max_times_sampled"):
                 # whoever looks has counted
                 buffer.checkpoint.load(directory)

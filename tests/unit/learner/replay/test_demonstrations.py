@@ -140,12 +140,6 @@ class TestTheLimiterAfterwards:
         buffer.insert(rollout)
         buffer.sample(BATCH)
 
-    def test_same_number_inserted_by_hand_waits_for_samples(self):
-        buffer = demo_buffer(**LIMITED)
-        with pytest.raises(NotReadyError, match="an insertion of 8 waits for"):
-            for rollout in played(100):
-                buffer.insert(rollout)
-
     def test_below_the_minimum_actors_insert_the_rest(self, tmp_path: Path):
         buffer = demo_buffer(**LIMITED)
         assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
@@ -155,28 +149,6 @@ class TestTheLimiterAfterwards:
         for rollout in played(2):
             buffer.insert(rollout)
         buffer.sample(BATCH)
-
-    @pytest.mark.parametrize(
-        "replay",
-        [
-            {},
-            {"sampler": "prioritized"},
-            {"removal": "lowest_priority"},
-            {"max_times_sampled": 8, "capacity": 110},
-            {"entry": "rollouts", "capacity": 60, "min_size": 20},
-        ],
-        ids=lambda replay: "-".join(replay) or "uniform",
-    )
-    @pytest.mark.parametrize("n_rollouts", [3, 13, 80])
-    def test_a_trainer_and_actors_never_wait_for_each_other(self, n_rollouts: int, replay: dict):
-        buffer = demo_buffer(**{**LIMITED, "capacity": 100, **replay})
-        load_demonstrations(buffer, played(n_rollouts), source="demo")
-        (rollout,) = played(1)
-        for _ in range(300):
-            try:
-                buffer.sample(BATCH)
-            except (NotReadyError, InvalidInputError):
-                buffer.insert(rollout)
 
 
 class TestTheBufferAfterwards:
@@ -324,13 +296,6 @@ class TestReplayedExperience:
             assert source.actors.policy.state_arrays()["exploration.uniform"] == (n_random > 0)
             assert source.next("cpu").env_steps == n_random
             assert source.actors.policy.state_arrays()["exploration.uniform"] == 0
-
-    @pytest.mark.parametrize("n_rollouts", [3, 5, 90])
-    def test_samples_per_insert_holds_afterwards(self, tmp_path: Path, n_rollouts: int):
-        with self.make_source(record(tmp_path / "demo", n_rollouts)) as source:
-            steps = sum(source.next("cpu").env_steps for _ in range(300))
-        n_missing = max(MIN_SIZE - 8 * n_rollouts, 0)
-        assert abs(RATIO * (steps - n_missing) - 300 * BATCH) <= ERROR_BUFFER + 2 * RATIO * 2 * T
 
 
 class TestWorkersWithBuffer:

@@ -1,17 +1,9 @@
-import numpy as np
 import pytest
 
 from rollcast.learner.replay import free_memory
 from rollcast.learner.replay.columns.layout import make_layout
-from rollcast.learner.replay.parts import make_sampler, make_store, plan_size
-from rollcast.learner.replay.sampling.base import Sampler
-from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
-from rollcast.learner.replay.sampling.prioritized import Prioritized
-from rollcast.learner.replay.sampling.uniform import Uniform, UniformRows
+from rollcast.learner.replay.parts import plan_size
 from rollcast.learner.replay.settings import ReplaySettings
-from rollcast.learner.replay.stores.rollouts import RolloutStore
-from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing
-from rollcast.learner.replay.stores.transitions import TransitionStore
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError
 from tests.played_rollouts import SPACES
@@ -46,25 +38,6 @@ def test_rejects_buffer_larger_than_free_memory(monkeypatch: pytest.MonkeyPatch)
         "replay buffer: 1,000,000 transitions of 34.6 bytes, 34.6 MB in all; 1.5 MB of memory are available"
     ], "announced before it is refused, and so before it is allocated"
     assert make_buffer(capacity=1_000_000, capacity_bytes=1_400_000).info().n_bytes <= 1_400_000
-
-
-@pytest.mark.parametrize(
-    ("settings", "store_type", "sampler_type"),
-    [
-        ({}, TrajectoryRing, UniformRows),
-        ({"max_times_sampled": 1}, TrajectoryRing, Uniform),
-        ({"sampler": "prioritized"}, TrajectoryRing, Prioritized),
-        ({"removal": "lowest_priority", "sampler": "lifo"}, TransitionStore, Lifo),
-        ({"entry": "rollouts", "sampler": "fifo"}, RolloutStore, Fifo),
-        ({"entry": "rollouts"}, RolloutStore, Uniform),
-    ],
-)
-def test_settings_choose_store_and_sampler(settings: dict, store_type: type, sampler_type: type[Sampler]):
-    replay = ReplaySettings(**{"capacity": 40, **settings})
-    layout = make_layout(RolloutShape(SPACES, T), log_prob=replay.keeps_log_prob)
-    store = make_store(replay, layout, plan_size(replay, layout, batch_size=2), discount=0.9)
-    assert type(store) is store_type
-    assert type(make_sampler(replay, store, np.random.default_rng(0))) is sampler_type
 
 
 def test_plans_the_largest_capacity_within_the_bytes():

@@ -7,17 +7,10 @@ from hypothesis import strategies as st
 
 from rollcast.learner.replay.sampling.base import Sampler
 from rollcast.learner.replay.sampling.insertion_order import Fifo, Lifo
-from rollcast.learner.replay.sampling.prioritized import LowestPriority, Prioritized
+from rollcast.learner.replay.sampling.prioritized import LowestPriority
 from rollcast.learner.replay.sampling.uniform import Uniform
-
-N_SLOTS = 50
-
-
-def prioritized(
-    alpha: float = 0.6, beta: float = 0.4, n_slots: int = N_SLOTS, epsilon: float = 1e-6, seed: int = 0
-) -> Prioritized:
-    return Prioritized(n_slots, np.random.default_rng(seed), alpha=alpha, beta=beta, epsilon=epsilon)
-
+from rollcast.services.errors import NotReadyError
+from tests.unit.learner.replay.sampling.test_prioritized import N_SLOTS, prioritized
 
 KINDS: dict[str, Callable[[], Sampler]] = {
     "uniform": lambda: Uniform(N_SLOTS, np.random.default_rng(0)),
@@ -56,3 +49,20 @@ def test_draws_only_inserted_entries(kind: str, seed: int):
     sampler.clear()
     sampler.insert(np.array([3]))
     assert sampler.sample(1).tolist() == [3]
+
+
+def test_rejects_sample_larger_than_its_content():
+    for kind in (Fifo, Lifo):
+        sampler = kind(N_SLOTS)
+        sampler.insert(np.arange(3))
+        with pytest.raises(NotReadyError, match="4 entries were asked of a sampler that has 3"):
+            sampler.sample(4)
+
+
+def test_closes_gaps_when_the_list_is_full():
+    sampler = Fifo(4)
+    sampler.insert(np.arange(4))
+    for n in range(40):
+        sampler.remove(np.array([n % 4]))
+        sampler.insert(np.array([n % 4]))
+        assert sampler.sample(4).tolist() == [(n + 1 + i) % 4 for i in range(4)]

@@ -88,21 +88,6 @@ def test_never_draws_a_zero_leaf_even_if_rounding_reaches_the_total():
     assert leaves[tree.find(np.array([tree.total, np.nextafter(tree.total, 0), 0.0]))].min() > 0
 
 
-def test_sampling_is_stratified_and_matches_the_distribution():
-    rng = np.random.default_rng(2)
-    leaves = rng.random(40)
-    tree = SumTree(40)
-    tree.set(np.arange(40), leaves)
-    n_batches, n = 400, 100
-    counts = np.zeros(40)
-    expected = n * leaves / leaves.sum()
-    for _ in range(n_batches):
-        once = np.bincount(tree.sample(rng, n), minlength=40)
-        assert (np.abs(once - expected) < 2).all(), "one draw from each part: off by less than two"
-        counts += once
-    np.testing.assert_allclose(counts / n_batches, expected, atol=0.15)
-
-
 def test_rejects_drawing_from_a_zero_total():
     with pytest.raises(NotReadyError, match=r"sum of all priorities is 0.0.*draw 3 entries"):
         SumTree(10).sample(np.random.default_rng(0), 3)

@@ -27,7 +27,7 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 5, 20, 50])
+@pytest.mark.parametrize("n", [1, 20])
 def test_passes_chi_square_test_over_rows_and_over_slots(n: int):
     rows, slots = Rows(), Uniform(100, np.random.default_rng(1))
     assert len(rows.entries()) == rows.size

@@ -95,16 +95,3 @@ def test_rejects_damaged_pieces(tmp_path, content):
     np.testing.assert_array_equal(next(pieces)["a"], np.frombuffer(b"ab", np.uint8))
     with pytest.raises(ConfigurationError, match=r"file cannot be read: .*; resume from another one"):
         next(pieces)
-
-
-@pytest.mark.slow
-@settings(max_examples=50)
-@given(content=st.binary(max_size=64))
-def test_arbitrary_bytes_are_read_or_rejected(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("arrays") / "file"
-    path.write_bytes(content)
-    try:
-        pieces = list(read_chunks(path))
-    except ConfigurationError:
-        return
-    assert sum(array.nbytes for piece in pieces for array in piece.values()) <= len(content)

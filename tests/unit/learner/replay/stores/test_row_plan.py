@@ -34,61 +34,6 @@ def play(world: World, n_padded: list[int], rng: np.random.Generator) -> tuple[R
     return padded, [step for i, step in enumerate(played) if i % T >= n_padded[i // T]]
 
 
-def reference_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
-    """Returns the content of each row, trajectory by trajectory, as the ring's invariant wants it."""
-    finals = {(t, b) for t, b in rollout.final_index.tolist()}
-    rows = []
-    for b in range(rollout.n_envs):
-        has_begun = False
-        for t in range(rollout.n_steps):
-            has_begun |= rollout.valid is None or bool(rollout.valid[t, b])
-            if has_begun:
-                rows.append(("step", t, b))
-                if (t, b) in finals and t < rollout.n_steps - 1:
-                    rows.append(("final", t, b))
-        rows.append(("final" if (rollout.n_steps - 1, b) in finals else "last", rollout.n_steps - 1, b))
-    return rows
-
-
-def planned_rows(rollout: Rollout) -> list[tuple[str, int, int]]:
-    plan = plan_rows(rollout)
-    rows = [("step", *divmod(source, rollout.n_envs)) if source >= 0 else ("nothing", -1, -1) for source in plan.source]
-    for b, end in enumerate(plan.ends):
-        rows[end] = ("last", rollout.n_steps - 1, b)
-    for (t, b), row in zip(rollout.final_index.tolist(), plan.finals.tolist(), strict=True):
-        rows[row] = ("final", t, b)
-    return rows
-
-
-@given(PADDING, st.integers(0, 999))
-@settings(max_examples=40)
-def test_rows_agree_with_a_plain_reference(n_padded: list[int], seed: int):
-    rng = np.random.default_rng(seed)
-    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
-    assert planned_rows(rollout) == reference_rows(rollout)
-
-
-@given(st.integers(1, 4), st.integers(0, 999), st.booleans())
-@settings(max_examples=30)
-def test_rows_without_padding_agree_with_a_plain_reference(n_envs: int, seed: int, has_reset_rows: bool):
-    world, rng = World(T, has_reset_rows=has_reset_rows, n_envs=n_envs), np.random.default_rng(seed)
-    for _ in range(3):
-        rollout, _ = world.play(random_ends(rng, T, n_envs))
-        assert planned_rows(rollout) == reference_rows(rollout)
-
-
-@given(PADDING, st.integers(0, 999))
-@settings(max_examples=30)
-def test_final_observation_of_an_empty_row_changes_no_other_row(n_padded: list[int], seed: int):
-    rng = np.random.default_rng(seed)
-    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded)), n_padded, rng)
-    nowhere = np.argwhere(~rollout.valid[:-1])
-    index = np.concatenate([rollout.final_index, nowhere]).astype(np.int32)
-    rows = planned_rows(dataclasses.replace(rollout, final_index=index))
-    extra = [("final", t, b) for t, b in nowhere.tolist()]
-    assert [row for row in rows if row not in extra] == reference_rows(rollout)
-
-
 @given(PADDING, st.integers(0, 999))
 @settings(max_examples=30)
 def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: int):
@@ -220,7 +165,7 @@ def planned_one_by_one(rollout: Rollout, n_previous: int) -> RowPlan:
 @pytest.mark.parametrize("has_reset_rows", [False, True])
 @pytest.mark.parametrize("n_finals", [0, 1, 7])
 @pytest.mark.parametrize("n_previous", [0, 1, 3])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_plan_is_the_same_as_one_made_step_by_step(seed: int, n_previous: int, n_finals: int, has_reset_rows: bool):
     rng = np.random.default_rng(seed)
     # in any order, and some twice, as a foreign actor might send them

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.sampling.insertion_order import Fifo
@@ -21,17 +20,6 @@ def insert(store: RolloutStore, world: World):
 def keys_of(store: RolloutStore) -> list[int]:
     keys = store.row_keys(store.state())
     return sorted(keys[keys >= 0].tolist())
-
-
-def test_remover_chooses_the_entries_to_remove():
-    store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
-    first, second = insert(store, world), insert(store, world)
-    assert store.size == 4
-    assert len(first.removed) == len(second.removed) == 0
-    third = insert(store, world)
-    assert third.removed.tolist() == first.inserted.tolist()
-    assert sorted(third.inserted.tolist()) == sorted(first.inserted.tolist())
-    assert store.size == 4
 
 
 def test_keys_are_never_reused():
@@ -57,15 +45,3 @@ def test_keys_continue_after_a_clear():
     assert store.size == 0
     insert(store, world)
     assert not set(before) & set(keys_of(store))
-
-
-def test_another_store_restores_the_state():
-    store, world = make_store(), World(n_steps=T, has_reset_rows=False, n_envs=2)
-    for _ in range(3):
-        insert(store, world)
-    other = make_store()
-    other.load_state(store.state())
-    assert keys_of(other) == keys_of(store)
-    assert other.size == store.size
-    with pytest.raises(ValueError, match="generation is"):
-        make_store(capacity=5).load_state(store.state())
