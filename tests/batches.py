@@ -22,7 +22,6 @@ from rollcast.services.spaces.spaces import (
 B = 6
 _OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: EnvironmentSpaces = {FLAT_SUBSTEP: SubstepSpaces(observation=_OBSERVATION, action=Discrete(2))}
-START_AT_THREE: EnvironmentSpaces = {FLAT_SUBSTEP: SubstepSpaces(observation=_OBSERVATION, action=Discrete(2, start=3))}
 BOX_SPACES: EnvironmentSpaces = {
     FLAT_SUBSTEP: SubstepSpaces(
         observation=_OBSERVATION,

@@ -81,22 +81,6 @@ def thread_is_there() -> bool:
     return any(thread.name == "rollcast-batches" for thread in threading.enumerate())
 
 
-def test_batches_come_in_order_with_their_sizes(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors()
-    stream = dial(actors)
-    stream.send(1, 2)
-    assert collect(actors) == [1, 2]
-    stream.send(3, 4, 5)
-    await_assembled(actors)
-    assert actors.queue_size == 6, "what is assembled still waits to be collected"
-    batch, before, after, seconds = actors.collect_outputs("cpu")
-    assert (before, after) == (6, 2)
-    assert seconds >= 0
-    assert names(actors) == [3, 4]
-    assert len(actors.batch_arrived_at) == 2
-    assert batch.reward[0].tolist() == [3000, 3001, 4000, 4001]
-
-
 def test_assembling_ahead_gives_no_credit(make_actors: Callable[..., RemoteDistributedActors]):
     """The bound on staleness counts what is assembled as queued: no second credit is given in its place."""
     actors, stream = after_one_batch(make_actors, factor=1.0)
@@ -126,34 +110,6 @@ def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
     assert actors.state()["log"]["open_runs"] == ()
 
 
-def test_what_a_cast_makes_too_old_is_dropped_and_counted(make_actors: Callable[..., RemoteDistributedActors]):
-    actors = make_actors(max_policy_lag=1)
-    stream = dial(actors)
-    stream.send(1, 2, policy_version=1)
-    assert collect(actors) == [1, 2]
-    cast(actors)
-    stream.send(3, policy_version=1)
-    stream.send(4, policy_version=2)
-    await_assembled(actors)
-    cast(actors)
-    stream.send(5, policy_version=3)
-    assert collect(actors) == [4, 5]
-    assert actors.stale_trajectories == N_ENVS
-
-
-def test_statistics_have_the_episodes_of_batches_that_were_taken(make_actors: Callable[..., RemoteDistributedActors]):
-    actors, stream = after_one_batch(make_actors)
-    stream.send(3, 4, final_index=[(0, 0)])
-    await_assembled(actors)
-
-    def n_episodes() -> int:
-        return actors.get_epoch_stats_aggregator().epoch_stats().get("episode_count/epoch", 0)
-
-    assert n_episodes() == 0
-    collect(actors)
-    assert n_episodes() == 2
-
-
 def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
     make_actors: Callable[..., RemoteDistributedActors], monkeypatch: pytest.MonkeyPatch
 ):
@@ -171,16 +127,6 @@ def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: Callab
     stream.send(3)
     with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
-
-
-def test_other_ways_to_take_rollouts_have_their_turn(make_actors: Callable[..., RemoteDistributedActors]):
-    actors, stream = after_one_batch(make_actors)
-    stream.send(3, 4, 5)
-    await_assembled(actors)
-    assert actors.poll_slice(9).rollout.sequence == 5
-    stream.send(6)
-    assert actors.next_slice(9).rollout.sequence == 6
-    assert collect(actors) == [3, 4]
 
 
 def test_metrics_say_how_many_batches_were_ready(make_actors: Callable[..., RemoteDistributedActors]):

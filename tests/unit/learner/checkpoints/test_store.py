@@ -128,7 +128,10 @@ def test_what_was_being_replaced_is_put_back(tmp_path):
 
 
 def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
-    """Changes one file; returns which."""
+    """Changes one file, or adds one; returns which."""
+    if kind == "one too many":
+        (checkpoint / "other").touch()
+        return checkpoint / "other"
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     file = files[which % len(files)]
     content = bytearray(file.read_bytes())
@@ -151,7 +154,7 @@ def damage(checkpoint: Path, which: int, where: float, kind: str) -> Path:
 @given(
     which=st.integers(0, 2),
     where=st.floats(0, 1),
-    kind=st.sampled_from(["truncated", "flipped", "longer", "missing"]),
+    kind=st.sampled_from(["truncated", "flipped", "longer", "missing", "one too many"]),
 )
 def test_a_damaged_one_is_never_loaded_and_the_one_before_is(tmp_path_factory, which: int, where: float, kind: str):
     folder = tmp_path_factory.mktemp("checkpoints")

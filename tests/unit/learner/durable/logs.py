@@ -9,8 +9,6 @@ from rollcast.learner.durable.log import RolloutLog
 from rollcast.learner.durable.records import LogEntry, Payload
 from rollcast.learner.durable.recovery import Inventory, RecoveredRollouts, take_inventory
 from rollcast.learner.queueing.queue import RolloutSlice
-from rollcast.learner.serving.records import ActorRecord
-from rollcast.services.joining.join import JoinOffer
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
@@ -45,18 +43,6 @@ def payload_of(rollout: Rollout) -> Payload:
 
 def append(log: RolloutLog, rollout: Rollout, is_active: Callable[[], bool] = always) -> bool:
     return log.append(entry_of(rollout), payload_of(rollout), is_active=is_active)
-
-
-def record_of(rollout: Rollout) -> ActorRecord:
-    offer = JoinOffer(
-        actor_id=rollout.actor_id,
-        process_nonce=7,
-        spaces=CARTPOLE_LIKE,
-        n_envs=rollout.n_envs,
-        network="auto",
-        software_version="1",
-    )
-    return ActorRecord(actor_id=rollout.actor_id, slot=0, incarnation=1, process_nonce=7, offer=offer)
 
 
 def write_log(folder: Path, sequences: Sequence[int], **options: Any) -> None:

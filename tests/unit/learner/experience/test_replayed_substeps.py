@@ -14,7 +14,6 @@ from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExper
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
-from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.policies.policies import PolicySpec
 from tests.two_substeps import SPACES, TwoSubstepActors
 
@@ -154,10 +153,3 @@ def test_metrics_and_status_tell_of_each_buffer_and_of_all():
     assert status.size == sum(info.size for info in infos.values())
     assert status.capacity == 10_000
     assert status.sampled == 20 * BATCH
-
-
-def test_a_trainer_that_waits_can_be_interrupted():
-    with make_source(**LIMITED) as source:
-        source.actors.interrupt()
-        with pytest.raises(CollectInterruptedError):
-            source.next("cpu")

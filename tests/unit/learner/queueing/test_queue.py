@@ -4,8 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, queue_capacity
 from rollcast.services.errors import ConfigurationError
@@ -74,12 +72,6 @@ def test_an_offer_waits_without_a_thread_and_is_told_when_its_turn_has_come():
     assert queue.offer(make_rollout(sequence=5), decided=lambda: None).is_in is False
 
 
-def test_a_rollout_larger_than_the_queue_enters_an_empty_one():
-    queue = RolloutQueue(2)
-    assert queue.put(make_rollout(n_envs=5), is_active=always)
-    assert queue.size == 5
-
-
 def test_close_refuses_and_wakes():
     queue = RolloutQueue(2)
     queue.put(make_rollout(sequence=1), is_active=always)
@@ -137,36 +129,6 @@ def test_a_consumer_gets_what_is_there_when_its_time_is_over():
     assert queue.get(9, 0.01, enough=3) is None
 
 
-@given(
-    st.lists(st.sampled_from(["put", "reserve", "release", "get"]), max_size=60), st.integers(1, 9), st.integers(0, 3)
-)
-def test_what_is_queued_or_promised_never_exceeds_the_capacity(steps: list[str], n_envs: int, n_spare: int):
-    """A rollout may be smaller than what was set aside for it: its actor has substeps of several sizes."""
-    n_set_aside = n_envs + n_spare
-    queue = RolloutQueue(9)
-    reserved = 0
-    sequence = 0
-    for step in steps:
-        if step == "reserve":
-            reserved += queue.reserve(n_set_aside)
-        elif step == "release" and reserved:
-            reserved -= 1
-            queue.release(n_set_aside)
-        elif step == "put":
-            sequence += 1
-            from_reserve = reserved > 0
-            accepted = queue.put(
-                make_rollout(sequence=sequence, n_envs=n_envs),
-                is_active=lambda: False,
-                n_reserved=n_set_aside if from_reserve else 0,
-            )
-            reserved -= from_reserve
-            assert accepted or not from_reserve, "a reservation always finds its place"
-        else:
-            queue.get(4, 0)
-        assert queue.size + reserved * n_set_aside <= 9
-
-
 @pytest.mark.parametrize(
     ("batch_size", "factor", "capacity"),
     [(100, 1.1, 110), (64, 1.0, 64), (3, 0.5, 2), (10, 0.3, 3), (1, 0.01, 1), (100, np.float32(1.5), 150), (7, 2, 14)],
@@ -179,15 +141,6 @@ def test_capacity_is_the_factor_times_the_batch_rounded_up(batch_size: int, fact
 def test_factor_that_is_no_number_above_zero_is_refused(factor: float):
     with pytest.raises(ConfigurationError, match=f"queue_out_of_sync_factor is {factor}; expected a number above 0"):
         queue_capacity(64, factor)
-
-
-def test_rollout_that_nothing_was_set_aside_for_enters_when_the_consumer_has_looked_in_vain():
-    queue = RolloutQueue(1)
-    assert queue.reserve(1)
-    assert not queue.put(make_rollout(n_envs=1), is_active=lambda: False), "the consumer is busy"
-    assert queue.get(1, 0) is None
-    assert queue.put(make_rollout(n_envs=1), is_active=always)
-    assert not queue.reserve(1)
 
 
 def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.MonkeyPatch):

@@ -105,11 +105,6 @@ def test_an_actor_of_auto_plays_every_network_that_needs_no_import(trained: str,
             intake.join(offer(network=started_with))
 
 
-def test_join_refuses_a_network_the_actor_was_not_started_with():
-    with pytest.raises(ProtocolMismatchError, match="--network 'mine:net', the learner trains 'auto'"):
-        Intake().intake.join(offer(network="mine:net"))
-
-
 def passes_on(stream: IntakeStream) -> None:
     with pytest.raises(NotReadyError):
         stream.accept(make_rollout(sequence=1), is_active=always)

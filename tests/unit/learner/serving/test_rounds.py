@@ -1,10 +1,9 @@
 """Places in rounds: who may play with which policy."""
 
-import random
 import sys
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -50,37 +49,27 @@ def test_rollout_that_begins_within_the_round_may_end_beyond_it():
     assert [rounds.book(4).version for _ in range(3)] == [1, 1, 2]
 
 
-def test_stream_waits_for_the_next_round():
+@pytest.mark.parametrize(
+    ("happens", "version"),
+    [
+        pytest.param(lambda rounds, held, waiting: rounds.begin(2), 2, id="the next round begins"),
+        pytest.param(lambda rounds, held, waiting: 2 * [rounds.give_back(held)], 1, id="an actor with a place goes"),
+        pytest.param(lambda rounds, held, waiting: rounds.replace(1), 1, id="what fills no batch came"),
+        pytest.param(lambda rounds, held, waiting: setattr(waiting, "is_active", False), 0, id="it is closed"),
+    ],
+)
+def test_a_stream_waits_until(happens: Callable[[Rounds, Place, Waiting], object], version: int):
     rounds = begun(4)
-    assert rounds.book(4).version == 1
+    held = rounds.book(4)
+    assert held.version == 1
     waiting = Waiting(rounds, 4)
     wait_until(lambda: waiting.n_asked, "the stream waits")
     assert waiting.version is None
-    rounds.begin(2)
+    happens(rounds, held, waiting)
     waiting.join(10)
-    assert waiting.version == 2
-
-
-def test_place_of_an_actor_that_has_gone_goes_to_one_that_waits():
-    rounds = begun(4)
-    gone = rounds.book(4)
-    waiting = Waiting(rounds, 4)
-    wait_until(lambda: waiting.n_asked, "the stream waits")
-    rounds.give_back(gone)
-    rounds.give_back(gone)
-    waiting.join(10)
-    assert waiting.version == 1
-
-
-def test_places_of_what_fills_no_batch_go_to_one_that_waits():
-    rounds = begun(4)
-    rounds.book(4)
-    waiting = Waiting(rounds, 4)
-    wait_until(lambda: waiting.n_asked, "the stream waits")
-    rounds.replace(1)
-    waiting.join(10)
-    assert waiting.version == 1
-    assert rounds.book(4).version == 2, "three more than were wanted have come by then"
+    assert waiting.version == version
+    if version == 1:
+        assert rounds.book(4).version == 2, "it has the place, or three more than were wanted have come"
 
 
 def test_actors_of_a_later_round_are_called_back_when_nobody_else_can_play_the_newest():
@@ -93,16 +82,6 @@ def test_actors_of_a_later_round_are_called_back_when_nobody_else_can_play_the_n
     assert rounds.book(4).version == 1
     rounds.give_back(later[0])
     assert called == ["a"]
-
-
-def test_wait_ends_with_the_stream():
-    rounds = begun(4)
-    rounds.book(4)
-    waiting = Waiting(rounds, 4)
-    wait_until(lambda: waiting.n_asked, "the stream waits")
-    waiting.is_active = False
-    waiting.join(10)
-    assert waiting.version == 0
 
 
 def test_places_of_past_rounds_are_forgotten():
@@ -136,26 +115,6 @@ def test_rollouts_that_are_sent_again_use_no_places():
     assert rounds.book(4).version == 2, "they were used"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_round_never_has_more_than_its_places_and_a_rollout(seed: int):
-    """Actors come, go and play at random; each round's batch is full when all who hold places have played."""
-    rng = random.Random(seed)
-    batch_size, version = rng.randint(1, 12), 1
-    rounds, held = begun(batch_size), []
-    for _ in range(300):
-        if held and rng.random() < 0.3:
-            rounds.give_back(held.pop(rng.randrange(len(held))))
-        elif held and rng.random() < 0.2 and sum(p.n_trajectories for p in held if p.version == version) >= batch_size:
-            held = [place for place in held if place.version > version]
-            version += 1
-            rounds.begin(version)
-        else:
-            held.append(rounds.book(rng.randint(1, 6)))
-        for of in {place.version for place in held}:
-            assert sum(place.n_trajectories for place in held if place.version == of) < batch_size + 6
-            assert of >= version
-
-
 def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatch: pytest.MonkeyPatch):
     """A stream asks whether it is open each time before it waits, so once if it is never woken for nothing."""
     monkeypatch.setattr(waiting, "LOOK_S", 60.0)
@@ -172,120 +131,6 @@ def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatc
             assert stream.version == version
         assert all(stream.version is None for stream in streams[2 * version - 2 :]), "in the order in which they came"
     assert [stream.n_asked for stream in streams] == [1] * len(streams)
-
-
-class Schedule:
-    """Actors, the learner and what happens between them, in an order that a seed draws; one thread, no time.
-
-    Actors lose connections that the learner takes for open, come back, go and come; what they play may have no
-    transition, or be of a learner before this one.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.batch_size = self.rng.randint(1, 8)
-        self.version = 3
-        self.rounds = begun(self.batch_size, self.version)
-        # what has come: trajectories, the policy that played them
-        self.queue: deque[tuple[int, int]] = deque()
-        self.n_filled = self.n_updates = 0
-        self.actors: list[Actor] = []
-        # places of streams that the learner takes for open, though their actor has gone
-        self.frozen: list[Place] = []
-        for _ in range(self.rng.randint(1, 4)):
-            self.join()
-
-    def join(self) -> None:
-        self.actors.append(Actor(self, self.rng.randint(1, 4)))
-
-    def leave(self) -> None:
-        actor = self.actors.pop(self.rng.randrange(len(self.actors)))
-        self.frozen.append(actor.place)
-        self.join()
-
-    def end_frozen(self) -> None:
-        if self.frozen:
-            self.rounds.give_back(self.frozen.pop(self.rng.randrange(len(self.frozen))))
-
-    def take(self, *, may_be_idle: bool = True) -> None:
-        """The trainer takes what has come first."""
-        if not self.queue:
-            return
-        n, version = self.queue.popleft()
-        if version != self.version:
-            return
-        taken = min(n, self.batch_size - self.n_filled)
-        if n > taken:
-            self.queue.appendleft((n - taken, version))
-        n_idle = self.rng.randint(0, taken) if may_be_idle and self.rng.random() < 0.3 else 0
-        self.n_filled += taken - n_idle
-        if n_idle:
-            self.rounds.replace(n_idle)
-        if self.n_filled == self.batch_size:
-            self.n_filled, self.version, self.n_updates = 0, self.version + 1, self.n_updates + 1
-            self.rounds.begin(self.version)
-
-    def anything(self) -> None:
-        actor = self.rng.choice(self.actors)
-        happens = [self.take, self.take, actor.play, actor.play, actor.come_back, actor.freeze]
-        happens += [self.end_frozen, self.leave, lambda: actor.play(of_an_earlier_learner=True)]
-        self.rng.choice(happens)()
-
-
-class Actor:
-    """An actor and its stream at the learner."""
-
-    def __init__(self, schedule: Schedule, n: int) -> None:
-        self.schedule, self.n, self.is_connected = schedule, n, True
-        self.place: Place | None = None
-        self.come_back()
-
-    def come_back(self) -> None:
-        """Opens a stream; that before, if any, is still open for the learner."""
-        if self.place is not None:
-            self.schedule.frozen.append(self.place)
-        self.is_connected = True
-        self.place = self.schedule.rounds.book(self.n, recall=self._recall)
-
-    def freeze(self) -> None:
-        self.is_connected = False
-
-    def play(self, *, of_an_earlier_learner: bool = False) -> None:
-        """Plays with the newest policy, if it has places for that."""
-        place, newest = self.place, self.schedule.version
-        if not self.is_connected or not 0 < place.version <= newest:
-            return
-        version = self.schedule.rng.choice([1, newest + 1, newest + 50]) if of_an_earlier_learner else newest
-        self.schedule.queue.append((self.n, version))
-        self.schedule.rounds.played(place, version)
-        if not place.is_held:
-            self.place = self.schedule.rounds.ask(self.n)
-
-    def _recall(self) -> None:
-        self.is_connected = False
-
-
-@pytest.mark.parametrize("seeds", range(20))
-def test_training_goes_on_whatever_happened_to_the_actors(seeds: int):
-    for seed in range(100 * seeds, 100 * seeds + 100):
-        schedule = Schedule(seed)
-        for _ in range(schedule.rng.randint(0, 60)):
-            schedule.anything()
-        # from here on the machine room is quiet
-        while schedule.frozen:
-            schedule.end_frozen()
-        begun_with = schedule.n_updates
-        for _ in range(200):
-            for actor in schedule.actors:
-                if not actor.is_connected:
-                    schedule.rounds.give_back(actor.place)
-                    actor.come_back()
-                actor.play()
-            while schedule.queue:
-                schedule.take(may_be_idle=False)
-            while schedule.frozen:
-                schedule.end_frozen()
-        assert schedule.n_updates > begun_with + 10, f"it stopped: seed {seed}"
 
 
 def test_places_of_a_late_rollout_go_to_one_that_waits():

@@ -30,11 +30,6 @@ def test_slots_beyond_the_given_seeds_have_derived_ones():
     assert ActorSeeds(0, env_seeds=(11,)).of(1, 1) == ActorSeeds(0).of(1, 1)
 
 
-def test_environments_and_sampling_are_seeded_apart():
-    env_seed, agent_seed = ActorSeeds(0, env_seeds=(11,)).of(0, 1)
-    assert (env_seed, agent_seed) == (11, ActorSeeds(0).of(0, 1)[1])
-
-
 def test_fixed_number_of_actors_takes_one_seed_each_or_none():
     assert ActorSeeds.for_actors(3, 2, env_seeds=[5, 6], agent_seeds=None) == ActorSeeds(3, (5, 6), ())
     with pytest.raises(ConfigurationError, match="actor_env_seeds has 1 entries; expected n_actors = 2, one each"):

@@ -193,17 +193,6 @@ def test_a_stream_that_was_replaced_marks_nobody_as_refused():
     assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
 
 
-def test_failures_are_kept_for_the_list_of_actors():
-    intake = Intake()
-    stream = intake.join_and_open()
-    failure = ActorFailure(exception_type="ValueError", message="boom", traceback="at home", env_seed=3)
-    stream.fail(failure)
-    stream.close(clean=True)
-    (info,) = intake.registry.infos()
-    assert info.state is ActorState.FAILED
-    assert "boom" in info.last_error
-
-
 def test_after_a_resume_nothing_is_taken_twice_and_nothing_that_is_left_is_refused():
     before = Intake()
     stream = before.join_and_open()
@@ -261,14 +250,6 @@ class TestRounds:
         waiting.join(DEADLINE_S)
         assert (later[0].acknowledged_sequence, later[0].credit_sequence, later[0].min_policy_version) == (1, 2, 2)
 
-    def test_places_of_a_lost_actor_go_to_one_that_waits(self):
-        rounds = begun(Rounds(4))
-        intake = Intake(rule=CreditRule(rounds=rounds))
-        a, b = (intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("ab"))
-        assert a.accept(self.played(1, version=1), is_active=always).credit_sequence == 1
-        b.close(clean=False)
-        assert a.await_credit(is_active=always).min_policy_version == 1, "it plays what the other will not"
-
     def test_an_actor_whose_old_stream_had_the_places_is_called_back(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
         frozen = intake.join_and_open()
@@ -279,13 +260,6 @@ class TestRounds:
         assert called_back == ["again"], "nobody else plays this round"
         again.close(clean=False)
         assert intake.join_and_open().progress().min_policy_version == 1
-
-    def test_rollout_that_is_sent_again_leaves_the_places_of_the_next(self):
-        rounds = begun(Rounds(2), version=7)
-        stream = Intake(rule=CreditRule(rounds=rounds)).join_and_open()
-        assert stream.progress().min_policy_version == 7
-        told = stream.accept(self.played(1, version=6), is_active=always)
-        assert (told.acknowledged_sequence, told.min_policy_version) == (1, 7)
 
     def test_wait_for_the_next_round_ends_with_training(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))

@@ -38,19 +38,6 @@ def test_full_destination_gives_one_credit():
     assert (progress.acknowledged_sequence, progress.credit_sequence, state.spend()) == (40, 41, 0)
 
 
-def test_credit_stays_one_or_two_ahead_whatever_room_there_is():
-    state = opened(room=True)
-    for sequence, room in ((1, False), (2, True), (3, False), (4, True), (5, True)):
-        state.spend()
-        take(state, sequence, room=room)
-        assert 1 <= credit(state) - sequence <= 2
-
-
-def test_reservation_is_spent_once():
-    state = opened(room=True)
-    assert [state.spend(), state.spend()] == [N_TRAJECTORIES, 0]
-
-
 def test_credit_is_not_taken_back_when_the_reservation_is_spent():
     state = opened(room=True)
     state.spend()

@@ -50,18 +50,6 @@ def test_rejects_several_substeps_by_name():
         check(spaces=TWO_SUBSTEPS)
 
 
-@pytest.mark.parametrize("name", ["ppo", "appo"])
-def test_rejects_minibatches_that_would_cut_recurrent_trajectories(name: str):
-    settings = TrainSettings.from_command_line(
-        "rollcast train",
-        [f"--{name}.minibatch-steps=256", "--algorithm", name, "--recurrence", "lstm", "--n-rollout-steps", "100"],
-    )
-    with pytest.raises(
-        ConfigurationError, match=rf"--{name}.minibatch-steps: 256 .*a multiple of --n-rollout-steps, 100"
-    ):
-        check_settings(settings)
-
-
 @pytest.mark.parametrize(
     ("options", "spaces"),
     [

@@ -152,17 +152,6 @@ def test_r2d2_refuses_sequences_that_do_not_begin_where_a_state_is_stored(argume
         make_replay_buffers(settings, CARTPOLE_LIKE, device=torch.device("cpu"), announce=print)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"), [("r2d2", "choose one of them, or --algorithm dqn"), ("dqn", "r2d2")]
-)
-def test_dqn_and_r2d2_name_each_other_where_the_memory_is_the_other_ones(algorithm: str, expected: str):
-    recurrence = {"r2d2": "none", "dqn": "lstm"}[algorithm]
-    arguments = ["--env-id", "CartPole-v1", "--algorithm", algorithm, "--recurrence", recurrence]
-    settings = TrainSettings.from_command_line("rollcast train", arguments)
-    with pytest.raises(ConfigurationError, match=f"--recurrence {recurrence} with --algorithm {algorithm}.*{expected}"):
-        make_algorithm(settings, CARTPOLE_LIKE, torch.device("cpu"))
-
-
 def test_nothing_to_normalise_is_refused_before_anything_is_made():
     settings = TrainSettings.from_command_line(
         "rollcast train", ["--env-id", "FrozenLake-v1", "--algorithm", "ppo", "--normalize-observations"]
@@ -223,12 +212,6 @@ def test_published_weights_are_rounded_once_and_training_goes_on_with_float32(op
             np.testing.assert_array_equal(array, before[name].numpy(), strict=True)
     for name, tensor in algorithm.policy.state_dict().items():
         assert torch.equal(tensor, before[name]), "the weights that train are as they were"
-
-
-def test_precision_that_the_device_has_not_is_refused_before_anything_is_made():
-    settings = TrainSettings.from_command_line("rollcast train", ["--env-id", "CartPole-v1", "--precision", "tf32"])
-    with pytest.raises(ConfigurationError, match="--precision tf32 on the device cpu"):
-        make_arithmetic(settings, torch.device("cpu"))
 
 
 def test_precision_and_order_of_images_are_those_of_the_settings():
