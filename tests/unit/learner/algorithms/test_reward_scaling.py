@@ -1,6 +1,7 @@
 """Rewards divided by the deviation of discounted returns: against loops, and as part of IMPALA, PPO and APPO."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.learner.algorithms.reward_scaling import RewardNormalizer, discounted_returns
+from rollcast.learner.reward_clip import clip_rewards
 from rollcast.services.errors import ConfigurationError
 from tests.actor_critics import bools, make_appo, make_impala, make_ppo, on_policy_batch
 from tests.batches import make_batch
@@ -109,3 +111,17 @@ def test_the_critic_of_other_rewards_is_no_beginning(tmp_path, name):
     moments = learnt(other, "rewards")
     assert all(torch.equal(array, moments[key]) for key, array in learnt(same, "rewards").items())
     assert not algorithm.begin_with(other.policy_state(), None)
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        ("none", [-2.0, 0.5, 3.0]),
+        ("unit", [-1.0, 0.5, 1.0]),
+        ("soft_asymmetric", [0.3 * math.tanh(-2.0), 5 * math.tanh(0.5), 5 * math.tanh(3.0)]),
+    ],
+)
+def test_rewards_are_clipped_as_in_the_papers(clip: str, expected: list[float]):
+    reward = torch.tensor([-2.0, 0.5, 3.0])
+    torch.testing.assert_close(clip_rewards(reward, clip), torch.tensor(expected))
+    assert reward.tolist() == [-2.0, 0.5, 3.0], "the batch is not changed"

@@ -3,6 +3,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.learner.checkpoints import pace as pace_module
 from rollcast.learner.checkpoints import store as store_module
-from rollcast.learner.checkpoints.manifest import CheckpointInfo, verify
+from rollcast.learner.checkpoints.manifest import (
+    MANIFEST_FILE,
+    CheckpointInfo,
+    read_as_vouched_for,
+    read_info,
+    verify,
+    write_manifest,
+)
+from rollcast.learner.checkpoints.pace import Pace
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import ConfigurationError, InvalidInputError
 from tests.processes import ROOT, environment
 
 
@@ -239,3 +249,63 @@ def test_a_writer_that_is_killed_always_leaves_one_that_loads(tmp_path):
             assert found is not None
             assert found[1].n_updates >= written - 1 >= newest
             newest = written - 1
+
+
+def written(directory: Path) -> Path:
+    directory.mkdir()
+    write_files(directory)
+    write_manifest(directory, info(3, 1.5))
+    return directory
+
+
+def test_reads_back_what_was_written(tmp_path: Path):
+    directory = written(tmp_path / "one")
+    assert read_info(directory) == verify(directory) == info(3, 1.5)
+    assert (directory / MANIFEST_FILE).read_text().startswith("rollcast-checkpoint 2 ")
+
+
+def test_a_linked_file_is_not_read_again(tmp_path: Path):
+    first = written(tmp_path / "one")
+    second = tmp_path / "two"
+    second.mkdir()
+    os.link(first / "state.json", second / "state.json")
+    (first / "state.json").write_text('{"a": 9}')  # both names
+    write_manifest(second, info(4), previous=first)
+    with pytest.raises(ConfigurationError, match=r"state\.json has changed"):
+        verify(second)
+
+
+def test_turns_unexpected_errors_of_reading_into_damage(tmp_path: Path):
+    with (
+        pytest.raises(ConfigurationError, match="is damaged: its content cannot be read: KeyError"),
+        read_as_vouched_for(tmp_path),
+    ):
+        raise KeyError("a")
+    with pytest.raises(InvalidInputError), read_as_vouched_for(tmp_path):
+        raise InvalidInputError("ours")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Returns the time."""
+    now = [0.0]
+    monkeypatch.setattr(pace_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(("worked_s", "rested_s"), [(0.01, 0.09), (5.0, 0.25)])
+def test_it_rests_by_what_was_worked(clock, monkeypatch, worked_s, rested_s):
+    rests: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _event, seconds: rests.append(seconds))
+    pace = Pace(0.1)
+    for _ in range(2):
+        clock[0] += worked_s
+        pace.rest()
+    assert rests == pytest.approx([rested_s, rested_s])
+
+
+def test_whoever_is_in_a_hurry_ends_the_rest(clock):
+    pace = Pace(1e-9)
+    clock[0] += 1.0
+    pace.end_rests()
+    pace.rest()

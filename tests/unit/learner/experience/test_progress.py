@@ -1,11 +1,13 @@
 import json
 import math
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
-from rollcast.learner.experience.experience import Experience
+from rollcast.learner.experience.experience import Experience, ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
+from rollcast.services.errors import ConfigurationError
 
 
 def experience(lags: list[int], returns: list[float], waited_s: float = 0.0) -> Experience:
@@ -89,3 +91,16 @@ def test_records_of_a_resumed_run_are_since_it_was_resumed():
     resumed.record(experience([1], []))
     found = resumed.end_record()
     assert (found.policy_lag_mean, found.policy_lag_max, found.waiting_fraction) == (1.0, 1, 0.0)
+
+
+class OnesOwn(ExperienceSource):
+    """A source of a user, which knows nothing of ranks."""
+
+    def next(self, learner_device: str, *, progress: float = 0.0) -> NoReturn:
+        raise NotImplementedError
+
+
+def test_a_source_of_ones_own_needs_no_empty_batch_but_with_several_ranks():
+    source = OnesOwn(None)
+    with pytest.raises(ConfigurationError, match=r"OnesOwn with several ranks.*overrides empty_batch"):
+        source.empty_batch("cpu")

@@ -3,12 +3,15 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from pydantic import ValidationError
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.settings import ActorSettings
+from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.learning import LearnerSettings
+from rollcast.learner.settings.record import RecordSettings
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import ConfigurationError
@@ -252,3 +255,31 @@ def test_help_shows_the_values_as_defaults(command: str, capsys: pytest.CaptureF
 def test_algorithm_of_another_recipe_is_refused():
     with pytest.raises(ConfigurationError, match=r"ppo \(from the recipe\): the algorithm is 'sac'"):
         train_settings("--recipe", "ppo-cartpole", "--algorithm", "sac")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "rollouts is None and steps is None; expected exactly one"),
+        (("--rollouts", "1", "--steps", "1"), "rollouts is 1 and steps is 1; expected exactly one"),
+        (
+            ("--steps", "1", "--deterministic"),
+            "deterministic is True with policy 'random'; expected the policy of a run",
+        ),
+    ],
+)
+def test_rejects_settings_that_contradict_each_other(arguments: tuple[str, ...], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        RecordSettings.from_command_line("rollcast record", ["--output", "x", *arguments])
+
+
+def test_takes_the_likeliest_actions_of_a_run():
+    settings = RecordSettings.from_command_line(
+        "rollcast record", ["--output", "x", "--steps", "1", "--deterministic", "--policy", "runs/mine"]
+    )
+    assert settings.deterministic
+
+
+def test_rejects_the_device_of_a_learner():
+    with pytest.raises(ValidationError, match="device is 'learner', but replay serve has no learner"):
+        ReplayServeSettings(replay=ReplaySettings(device="learner"))
