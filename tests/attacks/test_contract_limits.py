@@ -10,12 +10,10 @@ from rollcast.learner.replay.served import serve_buffers
 from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidInputError, LimitExceededError
-from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.joining.evaluation import EvaluationPlan
-from rollcast.services.joining.join import ActorRole
 from rollcast.services.joining.join_codec import join_offer_to_proto
 from rollcast.services.limits import limits
-from rollcast.services.limits.limits import MAX_EVALUATORS, MAX_WAITING_ROLLOUTS
+from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import EncodedPolicy, PolicyBase
 from rollcast.services.policies.delta import encode_delta
@@ -29,8 +27,7 @@ from tests.integration.learner_fakes import offer, serve
 from tests.integration.test_replay_service import SPACES as REPLAY_SPACES
 from tests.integration.test_replay_service import T, filled_buffer
 from tests.policies import SpoiltPolicy, message_of
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.services.joining.test_activity_codec import ACTIVITY
+from tests.rollouts import make_rollout
 
 
 @pytest.fixture
@@ -156,11 +153,11 @@ def test_every_limit_is_met_here():
     # unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
     elsewhere |= {"max_openings_per_s"}
-    # The limit of an evaluation's episodes is so many times as large.
-    elsewhere |= {"max_evaluation_opponents"}
-    # Nothing is refused: test_long_texts has both.
-    elsewhere |= {"max_reason_length", "max_traceback_length"}
-    met = {*MET, *elsewhere, *(name.removeprefix("test_") for name in globals())}
+    # The limit of an evaluation's episodes is so many times as large; the desk of evaluations refuses too many others.
+    elsewhere |= {"max_evaluation_opponents", "max_evaluators"}
+    # test_hostile_activity has the rate of reports, and test_long_texts both lengths, of which nothing is refused.
+    elsewhere |= {"max_activity_rate", "max_reason_length", "max_traceback_length"}
+    met = {*MET, *POLICIES, *SENT_POLICIES, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()
 
 
@@ -176,22 +173,19 @@ def policy_of(**changes):
     return SpoiltPolicy(EncodedPolicy(1, b""), whole=(message,))
 
 
-def refusal_of_a_policy(**changes):
-    """Returns the client's error for a learner that casts it."""
+SENT_POLICIES = {
+    "max_policy_bytes": {"total_bytes": (1 << 30) + 1},
+    "max_chunk_bytes": {"total_bytes": (1 << 20) + 1, "payload": bytes((1 << 20) + 1)},
+}
+
+
+@pytest.mark.parametrize("limit", SENT_POLICIES)
+def test_a_policy_that_a_learner_sends(limit):
     with serve() as learner, LearnerClient(learner.address) as client:
-        learner.source.encoded = policy_of(**changes)
+        learner.source.encoded = policy_of(**SENT_POLICIES[limit])
         with pytest.raises(LimitExceededError) as refused:
             client.get_policy()
-        return refused.value.limit
-
-
-def test_max_policy_bytes():
-    assert refusal_of_a_policy(total_bytes=(1 << 30) + 1) == "max_policy_bytes"
-
-
-def test_max_chunk_bytes():
-    n_bytes = (1 << 20) + 1
-    assert refusal_of_a_policy(total_bytes=n_bytes, payload=bytes(n_bytes)) == "max_chunk_bytes"
+    assert refused.value.limit == limit
 
 
 def test_max_policy_expansion():
@@ -219,19 +213,6 @@ def test_max_kept_policy_bytes():
     test_max_kept_policies(limits.MAX_KEPT_POLICY_BYTES // 2)
 
 
-def evaluator(name):
-    return offer(name, spaces=CARTPOLE_LIKE, role=ActorRole.EVALUATE)
-
-
-def test_max_evaluators():
-    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=0))
-    for number in range(MAX_EVALUATORS):
-        desk.join(evaluator(f"e{number}"))
-    with pytest.raises(LimitExceededError) as refused:
-        desk.join(evaluator("late"))
-    assert refused.value.limit == "max_evaluators"
-
-
 def test_max_evaluation_episodes():
     desk = Evaluations(EvaluationPlan(n_episodes=1, seed=0))
     evaluation = rollout_pb2.Evaluation(returns=[0.0] * 10_001, lengths=[1] * 10_001)
@@ -240,35 +221,25 @@ def test_max_evaluation_episodes():
         assert answer_to(learner.address, REPORT, report) == (INVALID, "max_evaluation_episodes")
 
 
-def test_max_hidden_layers():
+POLICIES = {
+    "max_hidden_layers": ({"hidden_sizes": (1,) * 65}, r"65 hidden layers, the first of .*; expected at most 64"),
+    "max_recurrent_size": (
+        {"recurrence": "gru", "recurrent_size": 4097},
+        "a recurrent_size of 4097; expected 1 to 4096",
+    ),
+    "max_frame_stack": ({"frame_stack": 65}, "a frame_stack of 65; expected at most 64"),
+}
+
+
+@pytest.mark.parametrize("limit", POLICIES)
+def test_a_policy_that_a_learner_agrees_on(limit):
+    changes, message = POLICIES[limit]
     with serve() as learner, LearnerClient(learner.address) as client:
         agreement = learner.sink.join(offer())
-        learner.sink.joined["a"] = dataclasses.replace(agreement, policy=PolicySpec(hidden_sizes=(1,) * 65))
-        with pytest.raises(
-            InvalidInputError, match=r"65 hidden layers, the first of .*; expected at most 64"
-        ) as refused:
+        learner.sink.joined["a"] = dataclasses.replace(agreement, policy=PolicySpec(**changes))
+        with pytest.raises(InvalidInputError, match=message) as refused:
             client.join(offer())
-    assert refused.value.limit == "max_hidden_layers"
-
-
-def test_max_recurrent_size():
-    with serve() as learner, LearnerClient(learner.address) as client:
-        agreement = learner.sink.join(offer())
-        learner.sink.joined["a"] = dataclasses.replace(
-            agreement, policy=PolicySpec(recurrence="gru", recurrent_size=4097)
-        )
-        with pytest.raises(InvalidInputError, match=r"a recurrent_size of 4097; expected 1 to 4096") as refused:
-            client.join(offer())
-    assert refused.value.limit == "max_recurrent_size"
-
-
-def test_max_frame_stack():
-    with serve() as learner, LearnerClient(learner.address) as client:
-        agreement = learner.sink.join(offer())
-        learner.sink.joined["a"] = dataclasses.replace(agreement, policy=PolicySpec(frame_stack=65))
-        with pytest.raises(InvalidInputError, match=r"a frame_stack of 65; expected at most 64") as refused:
-            client.join(offer())
-    assert refused.value.limit == "max_frame_stack"
+    assert refused.value.limit == limit
 
 
 def test_max_waiting_rollouts():
@@ -281,11 +252,3 @@ def test_max_waiting_rollouts():
                 uplink.send(make_rollout(sequence))
         uplink.cancel()
     assert refused.value.limit == "max_waiting_rollouts"
-
-
-def test_max_activity_rate():
-    report = rollout_pb2.StreamRolloutsRequest(activity=activity_to_proto(ACTIVITY))
-    with serve() as learner, LearnerClient(learner.address) as client:
-        client.join(offer())
-        code, limit = answer_to(learner.address, STREAM, OPENING, *[report] * 5000)
-    assert (code, limit) == (EXHAUSTED, "max_activity_rate")

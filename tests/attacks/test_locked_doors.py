@@ -53,16 +53,20 @@ def learner(keys):
         yield learner
 
 
-def outcome(address, method, security):
-    """The status code of a call with one empty request; every shape of call looks the same from outside."""
+def outcomes(address, security, methods=ALL):
+    """The status code of a call of each with one empty request; every shape of call looks the same from outside."""
     with make_channel(address, security) as channel:
-        call = channel.stream_stream(method)(iter([b""]), timeout=DEADLINE_S)
-        try:
-            next(call, None)
-        except grpc.RpcError as error:
-            return error.code()
-        call.cancel()
-        return grpc.StatusCode.OK
+        return {method: outcome(channel, method) for method in methods}
+
+
+def outcome(channel, method):
+    call = channel.stream_stream(method)(iter([b""]), timeout=DEADLINE_S)
+    try:
+        next(call, None)
+    except grpc.RpcError as error:
+        return error.code()
+    call.cancel()
+    return grpc.StatusCode.OK
 
 
 def served_methods(address, security):
@@ -83,59 +87,59 @@ def test_the_table_names_every_rpc_that_is_served_and_no_other(learner, keys):
     assert served_methods(learner.address, viewer) == set(RPCS)
 
 
-@pytest.mark.parametrize("method", ALL)
-class TestCertificates:
-    def test_none(self, learner, keys, method):
-        without = client_security(keys / "ours", tls_cert=None, tls_key=None)
-        assert outcome(learner.address, method, without) is grpc.StatusCode.UNAVAILABLE
-
-    def test_no_tls_at_all(self, learner, method):
-        assert outcome(learner.address, method, ClientSecurity()) is grpc.StatusCode.UNAVAILABLE
-
-    def test_the_clients_is_of_another_authority(self, learner, keys, method):
-        stranger = client_security(keys / "theirs", ca=keys / "ours/ca.pem")
-        assert outcome(learner.address, method, stranger) is grpc.StatusCode.UNAVAILABLE
-
-    def test_the_clients_names_its_own_authority_as_ours(self, learner, keys, method):
-        stranger = client_security(keys / "theirs")
-        assert outcome(learner.address, method, stranger) is grpc.StatusCode.UNAVAILABLE
-
-    def test_the_clients_has_expired(self, keys, method):
-        late = client_security(keys / "expired", ca=keys / "ours/ca.pem")
-        with serve("localhost:0", security=server_security(keys / "ours", keys / "expired/ca.pem")) as learner:
-            assert outcome(learner.address, method, late) is grpc.StatusCode.UNAVAILABLE
-
-    def test_the_learners_has_expired(self, keys, method):
-        with serve("localhost:0", security=server_security(keys / "expired", None)) as learner:
-            client = client_security(keys / "expired", tls_cert=None, tls_key=None)
-            assert outcome(learner.address, method, client) is grpc.StatusCode.UNAVAILABLE
-
-    def test_the_right_one_gets_as_far_as_the_tokens(self, learner, keys, method):
-        code = outcome(learner.address, method, client_security(keys / "ours"))
-        assert (code is grpc.StatusCode.UNAUTHENTICATED) is (method in GUARDED)
-        assert code is not grpc.StatusCode.UNAVAILABLE
+# The learner's certificate, whose clients it lets in, and what a client shows.
+STRANGERS = {
+    "shows no certificate": ("ours", "ours", lambda keys: client_security(keys / "ours", tls_cert=None, tls_key=None)),
+    "speaks no TLS": ("ours", "ours", lambda _: ClientSecurity()),
+    "shows one of another authority": (
+        *("ours", "ours"),
+        lambda keys: client_security(keys / "theirs", ca=keys / "ours/ca.pem"),
+    ),
+    "names its own authority as ours": ("ours", "ours", lambda keys: client_security(keys / "theirs")),
+    "shows an expired one": (
+        "ours",
+        "expired",
+        lambda keys: client_security(keys / "expired", ca=keys / "ours/ca.pem"),
+    ),
+    "is shown an expired one": (
+        *("expired", None),
+        lambda keys: client_security(keys / "expired", tls_cert=None, tls_key=None),
+    ),
+}
 
 
-@pytest.mark.parametrize("method", GUARDED)
+@pytest.mark.parametrize("who", STRANGERS)
+def test_no_rpc_answers_a_client_that(keys, who):
+    served, lets_in, security = STRANGERS[who]
+    client_ca = lets_in and keys / lets_in / "ca.pem"
+    with serve("localhost:0", security=server_security(keys / served, client_ca)) as learner:
+        assert set(outcomes(learner.address, security(keys)).values()) == {grpc.StatusCode.UNAVAILABLE}
+
+
+def test_the_right_certificate_gets_as_far_as_the_tokens(learner, keys):
+    codes = outcomes(learner.address, client_security(keys / "ours"))
+    assert [method for method, code in codes.items() if code is grpc.StatusCode.UNAUTHENTICATED] == GUARDED
+    assert grpc.StatusCode.UNAVAILABLE not in codes.values()
+
+
 @pytest.mark.parametrize(
     "token",
     ["x" * 32, "actor:0123456789abcdef", "0123456789abcdef" * 32],
     ids=["wrong", "with a role before it", "long"],
 )
-def test_a_token_that_is_nobodys(learner, keys, method, token):
-    security = client_security(keys / "ours", token=token)
-    assert outcome(learner.address, method, security) is grpc.StatusCode.UNAUTHENTICATED
+def test_a_token_that_is_nobodys(learner, keys, token):
+    codes = outcomes(learner.address, client_security(keys / "ours", token=token), GUARDED)
+    assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}
 
 
 @pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("method", ALL)
-def test_roles(learner, keys, method, role):
+def test_roles(learner, keys, role):
     security = client_security(keys / "ours", token_file=keys / f"ours/{role.value}.token")
-    code = outcome(learner.address, method, security)
-    if RPCS[method].role in (role, None) or role is Role.OPERATOR:
-        assert code not in (*REFUSALS, grpc.StatusCode.UNAVAILABLE)
-    else:
-        assert code is grpc.StatusCode.PERMISSION_DENIED
+    for method, code in outcomes(learner.address, security).items():
+        if RPCS[method].role in (role, None) or role is Role.OPERATOR:
+            assert code not in (*REFUSALS, grpc.StatusCode.UNAVAILABLE), method
+        else:
+            assert code is grpc.StatusCode.PERMISSION_DENIED, method
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,8 @@ def test_headers_that_are_not_quite_it(learner, keys, metadata):
 
 def test_a_method_that_is_not_in_the_table_is_the_operators(learner, keys):
     viewer = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
-    assert outcome(learner.address, "/rollcast.v1.LearnerService/Explode", viewer) is grpc.StatusCode.PERMISSION_DENIED
+    (code,) = outcomes(learner.address, viewer, ["/rollcast.v1.LearnerService/Explode"]).values()
+    assert code is grpc.StatusCode.PERMISSION_DENIED
 
 
 class TestWhatTheClientIsTold:
