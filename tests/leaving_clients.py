@@ -335,6 +335,8 @@ def serving_learner(folder: Path) -> Iterator[Served]:
         actors.evaluate_newest(0)
         with LearnerClient(actors.addresses[0]) as client:
             yield Served(actors.addresses[0], client, fill)
+        # the last actors have left without a word: nobody comes to hear of the end
+        actors.cancel_waits()
 
 
 @contextlib.contextmanager

@@ -65,12 +65,6 @@ def served(who: str, tmp_path: Path) -> Iterator[Served]:
             yield found
 
 
-@pytest.mark.parametrize("who", ANSWERED)
-def test_every_rpc_has_clients_that_open_it(served: Served):
-    lacking = [name for name, _ in served.methods() if name not in OPENERS]
-    assert not lacking, f"OPENERS of tests/leaving_clients.py lacks {lacking}; say how a client opens them"
-
-
 @pytest.mark.parametrize("way", Way, ids=lambda way: way.name.lower())
 @pytest.mark.parametrize("who", ANSWERED)
 @pytest.mark.parametrize("n", [48, pytest.param(1000, marks=[pytest.mark.whole, pytest.mark.timeout(1800)])])
@@ -78,6 +72,8 @@ def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, way: Way, n
     # a relay's own calls of the learner behind it
     n_calls_at_rest, interval_at_rest = Kept.now().n_calls, sys.getswitchinterval()
     methods = list(served.methods())
+    lacking = [name for name, _ in methods if name not in OPENERS]
+    assert not lacking, f"OPENERS of tests/leaving_clients.py lacks {lacking}; say how a client opens them"
     for name, method in methods:
         come_and_leave(served, name, method, way, 2 * AT_ONCE)
     wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of the first calls")
