@@ -111,19 +111,28 @@ class Fleet:
         """Steps of all honest actors that the learner has accepted."""
         return sum(actor.env_steps for actor in self._steady.actors() if actor.actor_id.startswith("honest"))
 
+    def save_checkpoint(self) -> str:
+        """Has the learner write a checkpoint, and returns its folder."""
+        return self._steady.save_checkpoint()[0]
+
     def rate(self, seconds: float) -> float:
         """Measures the honest actors: steps a second."""
         began, steps = time.monotonic(), self.env_steps()
         time.sleep(seconds)
         return (self.env_steps() - steps) / (time.monotonic() - began)
 
-    def figures(self) -> Figures:
-        """Asks for everything that people and machines ask for, until it comes; an answer that never comes fails."""
+    def figures(self, of: str = "") -> Figures:
+        """Asks for everything that people and machines ask for, until it comes; an answer that never comes fails.
+
+        Args:
+            of: The member that is asked; empty: all.
+        """
         answers_s = {}
         for name, ask in self._questions().items():
-            began = time.monotonic()
-            _answered(name, ask)
-            answers_s[name] = time.monotonic() - began
+            if of in ("", name.partition(":")[0]):
+                began = time.monotonic()
+                _answered(name, ask)
+                answers_s[name] = time.monotonic() - began
         return Figures(
             {name: member.resident_bytes for name, member in self.members.items()},
             {name: member.n_lines for name, member in self.members.items()},
@@ -204,7 +213,18 @@ def fleet(folder: Path) -> Iterator[Fleet]:
         who = ("--learner-address", at(of), "--actor-id", f"honest-{name}", *operator)
         return command(name, *environment, *who, process="rollcast.actor")
 
-    learns = ("--total-steps", 10**9, "--run-dir", folder / "run", "--eval-interval-s", 0.5, "--eval-episodes", 2)
+    learns = (
+        "--n-rollout-steps",
+        32,
+        "--total-steps",
+        10**9,
+        "--run-dir",
+        folder / "run",
+        "--eval-interval-s",
+        0.5,
+        "--eval-episodes",
+        2,
+    )
     of_learner = ("--learner-address", at("learner"), *operator)
     commands = dict(
         (

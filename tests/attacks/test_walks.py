@@ -1,9 +1,12 @@
 """A short part of `make attacks`: every socket of every command."""
 
+import os
+
+import psutil
 import pytest
 
 from tests.attacks import field_walk, socket_walk
-from tests.attacks.fleet import fleet
+from tests.attacks.fleet import DESCRIPTORS, fleet
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -30,7 +33,11 @@ def test_strangers_at_every_socket(started):
             with attacking(started, name, port):
                 started.rate(ATTACK_S)
                 if attack != socket_walk.IDLE:
-                    started.figures()
+                    started.figures(of=name)
+                elif name == "learner":
+                    # It has descriptors of its own, and goes on writing.
+                    assert os.listdir(started.save_checkpoint())
+                    assert psutil.Process(started.members[name].process.pid).num_fds() < DESCRIPTORS
         check(before, started.figures(), attack)
     goes_on(started, "after attacks at sockets")
 

@@ -3,41 +3,29 @@
 import pytest
 
 from rollcast.learner.batching.assembly_times import AssemblyTimes
-
-
-class Clock:
-    """A clock that stands still unless it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def go_on(self, seconds: float) -> None:
-        self.now += seconds
+from tests.clocks import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(100.0)
     monkeypatch.setattr("time.perf_counter", clock)
     return clock
 
 
 def collect(times: AssemblyTimes, clock: Clock, *, wait_s: float | None, assemble_s: float) -> None:
     with times.collecting():
-        clock.go_on(assemble_s / 2)
+        clock.now += assemble_s / 2
         if wait_s is not None:
             with times.waiting():
-                clock.go_on(wait_s)
-        clock.go_on(assemble_s / 2)
+                clock.now += wait_s
+        clock.now += assemble_s / 2
 
 
 def test_the_share_is_of_copies_and_not_of_waits_for_rollouts(clock: Clock):
     times = AssemblyTimes()
     collect(times, clock, wait_s=3.0, assemble_s=1.0)
-    clock.go_on(6.0)
+    clock.now += 6.0
     assert times.take() == {"assembly/trainer_fraction": 0.1, "assembly/ready_fraction": 0.0}
 
 
@@ -53,6 +41,6 @@ def test_each_record_begins_anew(clock: Clock):
     collect(times, clock, wait_s=1.0, assemble_s=1.0)
     times.take()
     collect(times, clock, wait_s=None, assemble_s=1.0)
-    clock.go_on(1.0)
+    clock.now += 1.0
     assert times.take() == {"assembly/trainer_fraction": 0.5, "assembly/ready_fraction": 1.0}
     assert times.take() == {}, "nothing was collected, as with a replay buffer"

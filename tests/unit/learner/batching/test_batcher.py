@@ -8,7 +8,6 @@ import torch
 from rollcast.learner.batch import Batch
 from rollcast.learner.batching.batcher import N_SLOTS, Batcher, FinishedBatch
 from rollcast.learner.devices.copier import Copier, make_copier
-from rollcast.learner.devices.staging import Staging
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
@@ -233,16 +232,6 @@ class TestCopies:
         assert copier.n_waits == 0
         self.finish(batcher, N_SLOTS + 1)
         assert copier.n_waits == 1
-
-    def test_a_batcher_that_does_not_wait_is_found(self, monkeypatch: pytest.MonkeyPatch):
-        """As one did whose events were on the stream of another device: it refilled slots in mid-copy."""
-        monkeypatch.setattr(Staging, "wait", lambda self: setattr(self, "_fence", None))
-        batcher = make_batcher(2, DelayedCopier())
-        first, *_ = [self.finish(batcher, sequence) for sequence in range(1, N_SLOTS + 1)]
-        batcher.add(RolloutSlice(make_rollout(sequence=9), 0, 2))
-        assert first.ready().reward[0, 0] == 9000.0
-        with pytest.raises(AssertionError, match="before the fence of its copy was waited for"):
-            batcher.finish()
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")

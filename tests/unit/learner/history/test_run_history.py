@@ -8,19 +8,12 @@ from rollcast.learner.history.run_history import N_EVALUATIONS, RunHistory
 from rollcast.services.history.history import EventSeverity, LearnerActivity
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -106,7 +106,6 @@ def test_a_rank_that_does_not_connect_its_device_is_named():
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("die on gpus", "rank 1 does not answer any more, and was last at: "),
         ("freeze on gpus", "rank 1 does not answer any more, and was last at: "),
         ("raise on gpus", "rank 1 has ended: ConfigurationError: a wrong number; expected another; take it"),
     ],

@@ -1,13 +1,7 @@
 import pytest
 
 from rollcast.learner.serving.records import RecentRate
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 @pytest.fixture

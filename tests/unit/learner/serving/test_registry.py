@@ -128,13 +128,15 @@ def test_an_actor_that_comes_back_has_its_place_until_its_lease_ends():
 
 @pytest.mark.parametrize("seeds", range(10))
 def test_no_more_than_max_actors_are_alive_however_they_come_and_go(seeds: int):
+    failure = ActorFailure(exception_type="E", message="", traceback="", env_seed=0)
     for seed in range(50 * seeds, 50 * seeds + 50):
         rng = random.Random(seed)
         max_actors = rng.randint(1, 3)
         registry = make_registry(max_actors=max_actors)
         joined, streams = {}, []
         for _ in range(60):
-            name, happens = rng.choice("abcde"), rng.choice(["join", "open", "open", "close", "lost"])
+            name = rng.choice("abcde")
+            happens = rng.choice(["join", "open", "open", "close", "lost", "failed", "rejected"])
             with contextlib.suppress(LimitExceededError, ActorReplacedError):
                 if happens == "join":
                     joined[name] = registry.join(offer(name, rng.randint(1, 2)))
@@ -147,8 +149,13 @@ def test_no_more_than_max_actors_are_alive_however_they_come_and_go(seeds: int):
                     registry.close_stream(record, cancel, clean=rng.random() < 0.5)
                 elif happens == "lost":
                     registry.lost(name, "killed")
+                elif happens == "failed" and streams:
+                    registry.failed(rng.choice(streams)[0], failure)
+                elif happens == "rejected" and streams:
+                    registry.rejected(*rng.choice(streams), UnknownActorError("?"))
+            states = [info.state for info in registry.infos()]
             assert registry.n_taken() <= max_actors, f"seed {seed}"
-            assert registry.n_alive() <= max_actors, f"seed {seed}"
+            assert registry.n_alive() == states.count(ActorState.STREAMING) <= max_actors, f"seed {seed}"
 
 
 def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
@@ -351,41 +358,6 @@ def test_counts_the_episodes_that_actors_have_dropped_whatever_becomes_of_them()
     for record in (first, other):
         registry.acted(record, dropped(2**64 - 1))
     assert registry.n_dropped_episodes == 2**53, "the status can say it, whatever an actor says"
-
-
-def test_counts_the_actors_with_an_open_stream_in_whatever_way_a_stream_ends():
-    registry = make_registry(max_actors=8)
-    cancels = [lambda i=i: None for i in range(5)]
-
-    def check(n: int) -> None:
-        states = [info.state for info in registry.infos()]
-        assert registry.n_alive() == states.count(ActorState.STREAMING) == n
-
-    records = [registry.join(offer(name, nonce)) for nonce, name in enumerate("abcde", start=1)]
-    check(0)
-    for record, cancel in zip(records, cancels, strict=True):
-        registry.open_stream(record.actor_id, record.incarnation, cancel)
-    check(5)
-    registry.open_stream("a", 1, again := lambda: None)
-    check(5)
-    registry.close_stream(records[0], cancels[0], clean=False)
-    check(5)
-    registry.close_stream(records[0], again, clean=True)
-    check(4)
-    registry.failed(records[1], ActorFailure(exception_type="E", message="", traceback="", env_seed=0))
-    check(3)
-    registry.close_stream(records[1], cancels[1], clean=True)
-    check(3)
-    registry.rejected(records[2], cancels[2], UnknownActorError("?"))
-    check(2)
-    replacing = registry.join(offer("d", 9))
-    check(1)
-    registry.open_stream("d", replacing.incarnation, lambda: None)
-    check(2)
-    registry.close_stream(records[3], cancels[3], clean=False)
-    check(2)
-    registry.lost("e", "killed")
-    check(1)
 
 
 def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_come_back():

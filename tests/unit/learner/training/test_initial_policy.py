@@ -77,12 +77,6 @@ def test_the_policy_and_critics_of_a_run_come_along_and_the_rest_is_new(tmp_path
     assert not [key for key in begun if "optimizer." in key], "which has made no step"
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", "r2d2"])
-def test_the_policy_of_a_run_acts_in_a_program_of_ones_own(trained, name):
-    policy = load_policy(trained[name], name="last")
-    assert policy.spaces["0"].action.contains(policy.act(policy.spaces["0"].observation.sample()))
-
-
 @pytest.mark.parametrize("name", ["ppo", "sac", "dqn"])
 def test_moments_come_along_and_go_on(tmp_path, name):
     train(settings_for(tmp_path / "run", name, "--normalize-observations"))
