@@ -1,37 +1,48 @@
 """Builders and questions for the tests of actor-critics."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from gymnasium.spaces import Box, Dict
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import log_prob
 from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.batches import SPACES, make_batch
+from tests.every_algorithm import make_algorithm
 from tests.learnt import learnt
 
 SPEC = PolicySpec(hidden_sizes=(16, 16))
 ActorCritic = Impala | Ppo | Appo
 ACTION_SPACE = SPACES[FLAT_SUBSTEP].action
+IMAGES = {
+    FLAT_SUBSTEP: SubstepSpaces(
+        observation=Dict({"image": Box(0, 255, (36, 36, 1), np.uint8), "vector": Box(-np.inf, np.inf, (3,))}),
+        action=ACTION_SPACE,
+    )
+}
 _PLAIN_IMPALA = {"reward_scale": 1.0, "max_grad_norm": 1e9, "adam_beta1": 0.9, "learning_rate": 1e-3}
 
 
-def make_impala(seed: int = 0, device: str = "cpu", **settings: object) -> Impala:
-    return Impala(SPACES, SPEC, ImpalaSettings(**{**_PLAIN_IMPALA, **settings}), device=device, seed=seed)
+def make_impala(**given: Any) -> Impala:
+    made: Impala = make_algorithm("impala", SPACES, SPEC, **{**_PLAIN_IMPALA, **given})
+    return made
 
 
-def make_ppo(seed: int = 0, device: str = "cpu", **settings: object) -> Ppo:
-    return Ppo(SPACES, SPEC, PpoSettings(**{"minibatch_steps": 10, **settings}), device=device, seed=seed)
+def make_ppo(**given: Any) -> Ppo:
+    made: Ppo = make_algorithm("ppo", SPACES, SPEC, **{"minibatch_steps": 10, **given})
+    return made
 
 
-def make_appo(seed: int = 0, device: str = "cpu", **settings: object) -> Appo:
-    return Appo(SPACES, SPEC, AppoSettings(**{"minibatch_steps": 10, **settings}), device=device, seed=seed)
+def make_appo(**given: Any) -> Appo:
+    made: Appo = make_algorithm("appo", SPACES, SPEC, **{"minibatch_steps": 10, **given})
+    return made
 
 
 def parameters_of(algorithm: ActorCritic) -> Tensor:

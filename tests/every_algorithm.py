@@ -44,7 +44,7 @@ from rollcast.services.spaces.spaces import (
 from tests.batches import build_batch
 
 T, B = 6, 4
-_KINDS: Mapping[str, tuple[type[Algorithm], type[BaseModel]]] = {
+KINDS: Mapping[str, tuple[type[Algorithm], type[BaseModel]]] = {
     "impala": (Impala, ImpalaSettings),
     "ppo": (Ppo, PpoSettings),
     "appo": (Appo, AppoSettings),
@@ -71,6 +71,32 @@ MIXED = Dict(vector=VECTOR, tile=Discrete(3, start=2), tiles=MultiDiscrete([2, 3
 TWO_WAYS = Discrete(2)
 PUSHES = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
 SMALL = PolicySpec(hidden_sizes=(16, 16))
+
+
+def make_algorithm(
+    kind: str,
+    spaces: EnvironmentSpaces,
+    spec: PolicySpec,
+    *,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    **settings: Any,
+) -> Any:
+    """Makes an algorithm by its name; it is of its own class."""
+    algorithm, kind_of_settings = KINDS[kind]
+    return algorithm(spaces, spec, kind_of_settings(**settings), device=device, seed=seed)  # type: ignore[call-arg]
+
+
+def make_learners(
+    kind: str, spaces: EnvironmentSpaces, spec: PolicySpec, *, seed: int = 0, **options: Any
+) -> IndependentLearners:
+    """Makes independent learners, each of the algorithm."""
+
+    def learner(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
+        made: Algorithm = make_algorithm(kind, spaces, spec, seed=seed, **options)
+        return made
+
+    return IndependentLearners(spaces, learner, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,15 +139,9 @@ class Case:
 
     def make(self, device: torch.device | str, *, seed: int = 0) -> Algorithm:
         """Makes the algorithm."""
-        algorithm, settings = _KINDS[self.kind]
-        own = settings(**{**_DEFAULTS.get(self.kind, {}), **self.settings})
-
-        def learner(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
-            return algorithm(spaces, self.spec, own, device=device, seed=seed)  # type: ignore[call-arg]
-
-        if self.n_substeps == 1:
-            return learner(self.spaces, seed=seed)
-        return IndependentLearners(self.spaces, learner, seed=seed)
+        own = {**_DEFAULTS.get(self.kind, {}), **self.settings}
+        make = make_algorithm if self.n_substeps == 1 else make_learners
+        return make(self.kind, self.spaces, self.spec, device=device, seed=seed, **own)
 
     def batches(self, device: torch.device | str, *, seed: int = 0) -> list[Batch]:
         """Makes a batch for each substep. Episodes end in them in every way, and some rows are no transitions."""

@@ -6,7 +6,8 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,25 +16,18 @@ import torch
 from safetensors.numpy import save_file
 
 from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.algorithms.one_policy import OnePolicy
 from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.r2d2 import R2d2
-from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.rank_info import rank_info
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
 from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from tests.batches import BOX_SPACES, SPACES, B, make_batch, recurrent_batch, transition_batch
+from tests.every_algorithm import make_algorithm
 from tests.learnt import learnt
 
 W: Final = 2
@@ -80,40 +74,32 @@ def _transitions(seed: int, *, box: bool = False) -> Batch:
 class Case:
     """An algorithm, and the batches of one rank in each update."""
 
-    make: Callable[[], OnePolicy[Any]]
-    batch: Callable[[int], Batch]
+    kind: str
+    batch: Callable[[int], Batch] = _trajectories
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    spaces: EnvironmentSpaces = dataclasses.field(default_factory=lambda: SPACES)
+    spec: PolicySpec = SPEC
+
+    def make(self) -> OnePolicy[Any]:
+        """Makes the algorithm."""
+        made: OnePolicy[Any] = make_algorithm(self.kind, self.spaces, self.spec, seed=1, **self.settings)
+        return made
 
 
-def _impala() -> Impala:
-    settings = ImpalaSettings(
-        optimizer="adam", optimizer_epsilon=EPSILON, normalize_advantages=True, normalize_rewards=True, **CLIPS
-    )
-    return Impala(SPACES, SPEC, settings, seed=1)
-
-
+OF_IMPALA: Final = OF_PPO.keys() - {"minibatch_steps", "n_epochs"}
+OF_DQN: Final = {**CLIPS, "adam_epsilon": EPSILON}
 CASES: Final[dict[str, Case]] = {
-    "impala": Case(_impala, _trajectories),
-    "ppo": Case(lambda: Ppo(SPACES, SPEC, PpoSettings(**OF_PPO), seed=1), _trajectories),
+    "impala": Case("impala", settings={"optimizer": "adam", **{name: OF_PPO[name] for name in OF_IMPALA}}),
+    "ppo": Case("ppo", settings=OF_PPO),
     # The last minibatch of a rank has one step.
-    "ppo_rest": Case(
-        lambda: Ppo(SPACES, SPEC, PpoSettings(**{**OF_PPO, "minibatch_steps": 19}), seed=1), _trajectories
-    ),
+    "ppo_rest": Case("ppo", settings={**OF_PPO, "minibatch_steps": 19}),
     # The passes end early, by the KL of both ranks.
-    "ppo_kl": Case(
-        lambda: Ppo(SPACES, SPEC, PpoSettings(**{**OF_PPO, "learning_rate": 3e-3, "target_kl": 1e-4}), seed=1),
-        _trajectories,
-    ),
-    "appo": Case(lambda: Appo(SPACES, SPEC, AppoSettings(**OF_PPO), seed=1), _trajectories),
-    "dqn": Case(
-        lambda: Dqn(SPACES, SPEC, DqnSettings(adam_epsilon=EPSILON, target_update_interval=2, **CLIPS), seed=1),
-        _transitions,
-    ),
-    "r2d2": Case(
-        lambda: R2d2(SPACES, RECURRENT, R2d2Settings(adam_epsilon=EPSILON, **CLIPS), seed=1),
-        lambda seed: _trajectories(seed, recurrent=True),
-    ),
-    "sac_discrete": Case(lambda: Sac(SPACES, SPEC, SacSettings(**CLIPS), seed=1), _transitions),
-    "sac": Case(lambda: Sac(BOX_SPACES, SPEC, SacSettings(**CLIPS), seed=1), lambda seed: _transitions(seed, box=True)),
+    "ppo_kl": Case("ppo", settings={**OF_PPO, "learning_rate": 3e-3, "target_kl": 1e-4}),
+    "appo": Case("appo", settings=OF_PPO),
+    "dqn": Case("dqn", _transitions, {**OF_DQN, "target_update_interval": 2}),
+    "r2d2": Case("r2d2", partial(_trajectories, recurrent=True), OF_DQN, spec=RECURRENT),
+    "sac_discrete": Case("sac", _transitions, CLIPS),
+    "sac": Case("sac", partial(_transitions, box=True), CLIPS, BOX_SPACES),
 }
 
 

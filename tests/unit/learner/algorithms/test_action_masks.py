@@ -10,21 +10,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from torch import Tensor
 from torch.distributions import Categorical
 
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.critics import CriticEnsemble
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import make_batch
+from tests.every_algorithm import make_algorithm
 from tests.learnt import first_gradient, joined, learnt, shake
 
 B = 6
@@ -63,7 +55,7 @@ def allowed_of(mask: Tensor) -> list[list[int]]:
 
 
 def make_sac(**settings: object) -> Sac:
-    sac = Sac(SPACES, SPEC, SacSettings(**{"discount": 0.9, "initial_temperature": 0.3, **settings}))
+    sac = make_algorithm("sac", SPACES, SPEC, **{"discount": 0.9, "initial_temperature": 0.3, **settings})
     shake(sac, "policy", "critics", "targets")
     return sac
 
@@ -96,7 +88,7 @@ def test_sac_policy_loss_covers_allowed_actions_only():
 
 
 def test_impala_entropy_and_gradient_cover_allowed_actions_only():
-    impala = Impala(SPACES, SPEC, ImpalaSettings(entropy_cost=0.1, max_grad_norm=1e9, normalize_advantages=False))
+    impala = make_algorithm("impala", SPACES, SPEC, entropy_cost=0.1, max_grad_norm=1e9, normalize_advantages=False)
     shake(impala, "policy")
     # Action 1 is never allowed, and so its row of the output layer never moves.
     mask = torch.tensor([1, 0, 1], dtype=torch.int8).expand(1, B, 3)
@@ -120,13 +112,7 @@ def test_impala_entropy_and_gradient_cover_allowed_actions_only():
 
 @pytest.mark.parametrize("kind", ["impala", "ppo", "appo", "dqn", "sac"])
 def test_invalid_rows_may_have_any_mask(kind):
-    algorithm = {
-        "impala": lambda: Impala(SPACES, SPEC, ImpalaSettings()),
-        "ppo": lambda: Ppo(SPACES, SPEC, PpoSettings(minibatch_steps=2)),
-        "appo": lambda: Appo(SPACES, SPEC, AppoSettings(minibatch_steps=2)),
-        "dqn": lambda: Dqn(SPACES, SPEC, DqnSettings()),
-        "sac": lambda: Sac(SPACES, SPEC, SacSettings()),
-    }[kind]()
+    algorithm = make_algorithm(kind, SPACES, SPEC, **({"minibatch_steps": 2} if kind in ("ppo", "appo") else {}))
     batch = masked_batch()
     columns = batch.substeps["0"]
     mask = MASK.clone()

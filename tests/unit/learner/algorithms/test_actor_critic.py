@@ -7,18 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
 
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings, PpoSettings
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_critics import (
+    IMAGES,
     SPEC,
     ActorCritic,
     make_appo,
@@ -27,26 +21,18 @@ from tests.actor_critics import (
     parameters_of,
 )
 from tests.batches import BOX_SPACES, SPACES, make_batch
-from tests.every_algorithm import CASES
+from tests.every_algorithm import CASES, make_algorithm
 
 Maker = Callable[..., ActorCritic]
-IMAGE_SPACES = {
-    FLAT_SUBSTEP: SubstepSpaces(
-        observation=Dict({"image": Box(0, 255, (36, 36, 1), np.uint8), "vector": Box(-np.inf, np.inf, (3,))}),
-        action=Discrete(2),
-    )
-}
 IDS = ["impala", "ppo", "appo"]
 every_actor_critic = pytest.mark.parametrize("make", [make_impala, make_ppo, make_appo], ids=IDS)
-every_class = pytest.mark.parametrize(
-    ("algorithm", "settings"), [(Impala, ImpalaSettings), (Ppo, PpoSettings), (Appo, AppoSettings)], ids=IDS
-)
+every_kind = pytest.mark.parametrize("kind", IDS)
 
 
-@every_class
+@every_kind
 @pytest.mark.parametrize("std", [0.14, 1.0, 7.0])
-def test_actions_of_a_box_begin_with_the_deviation_that_was_set(algorithm: type, settings: type, std: float):
-    made = algorithm(BOX_SPACES, SPEC, settings(initial_std=std), seed=0)
+def test_actions_of_a_box_begin_with_the_deviation_that_was_set(kind: str, std: float):
+    made = make_algorithm(kind, BOX_SPACES, SPEC, initial_std=std)
     arrays = {name: array for name, array in made.policy_state().items() if name.startswith("log_std.")}
     assert len(arrays) == 1
     for array in arrays.values():
@@ -64,20 +50,20 @@ def test_schedules_follow_progress(make: Maker):
     assert not torch.equal(before, parameters_of(algorithm)), "a run that is resumed after its planned end learns on"
 
 
-@every_class
+@every_kind
 @pytest.mark.parametrize(
     ("spaces", "spec"),
     [
         (SPACES, SPEC),
-        (IMAGE_SPACES, PolicySpec(network="mlp")),
-        (IMAGE_SPACES, PolicySpec(recurrence="gru")),
+        (IMAGES, PolicySpec(network="mlp")),
+        (IMAGES, PolicySpec(recurrence="gru")),
         (SPACES, PolicySpec(network="tests.networks:make_linear")),
     ],
     ids=["vector", "mlp", "memory", "own"],
 )
-def test_a_torso_to_share_is_that_of_images_without_a_memory(algorithm: type, settings: type, spaces, spec):
+def test_a_torso_to_share_is_that_of_images_without_a_memory(kind: str, spaces, spec):
     with pytest.raises(ConfigurationError, match=r"share_torso: the network is .*; expected a built-in network of im"):
-        algorithm(spaces, spec, settings(share_torso=True), seed=0)
+        make_algorithm(kind, spaces, spec, share_torso=True)
 
 
 @pytest.mark.parametrize("name", ["impala: images", "ppo: images"])
@@ -89,10 +75,10 @@ def test_a_critic_of_another_torso_is_no_beginning(name: str, tmp_path: Path):
         other.begin_with(shared.policy_state(), tmp_path)
 
 
-@every_class
-def test_rejects_checkpoint_that_does_not_fit(algorithm: type, settings: type, tmp_path: Path):
+@every_kind
+def test_rejects_checkpoint_that_does_not_fit(kind: str, tmp_path: Path):
     def of(*hidden_sizes: int) -> ActorCritic:
-        return algorithm(SPACES, PolicySpec(hidden_sizes=hidden_sizes), settings(**_small(settings)), seed=0)
+        return make_algorithm(kind, SPACES, PolicySpec(hidden_sizes=hidden_sizes))
 
     with pytest.raises(ConfigurationError, match=r"not a checkpoint: algorithm.safetensors, algorithm.json missing"):
         of(16, 16).load(tmp_path)
@@ -106,16 +92,13 @@ def test_rejects_checkpoint_that_does_not_fit(algorithm: type, settings: type, t
         of(16, 16).load(tmp_path)
 
 
-@every_class
-def test_rejects_several_substeps_and_batches_of_other_substeps(algorithm, settings):
+@every_kind
+def test_rejects_several_substeps_and_batches_of_other_substeps(kind: str):
     spaces = {"red": SPACES[FLAT_SUBSTEP], "blue": SPACES[FLAT_SUBSTEP]}
-    name = algorithm.name.upper()
-    with pytest.raises(ConfigurationError, match=rf"has 2 substeps \['blue', 'red'\]; {name} supports exactly 1"):
-        algorithm(spaces, SPEC, settings())
-    of_red = algorithm({"red": SPACES[FLAT_SUBSTEP]}, SPEC, settings(**_small(settings)))
+    with pytest.raises(
+        ConfigurationError, match=rf"has 2 substeps \['blue', 'red'\]; {kind.upper()} supports exactly 1"
+    ):
+        make_algorithm(kind, spaces, SPEC)
+    of_red = make_algorithm(kind, {"red": SPACES[FLAT_SUBSTEP]}, SPEC)
     with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
         of_red.update(make_batch(), progress=0.0)
-
-
-def _small(settings: type) -> dict[str, int]:
-    return {"minibatch_steps": 10} if issubclass(settings, ClippedSurrogateSettings) else {}

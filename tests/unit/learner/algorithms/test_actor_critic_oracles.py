@@ -3,26 +3,19 @@
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
 from torch import Tensor
 
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
 from rollcast.learner.algorithms.critics import TorsoValueCritic, ValueCritic
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.reward_scaling import RewardNormalizer
 from rollcast.learner.algorithms.vtrace import gae, vtrace
 from rollcast.learner.batch import Batch
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
-from tests.actor_critics import ACTION_SPACE, SPEC, ActorCritic, bools
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
+from tests.actor_critics import ACTION_SPACE, IMAGES, SPEC, ActorCritic, bools
 from tests.batches import SPACES, make_batch
+from tests.every_algorithm import make_algorithm
 from tests.learnt import first_gradient, joined, learnt
 
 COMMON = {"discount": 0.9, "value_cost": 0.7, "entropy_cost": 0.3, "normalize_advantages": False, "max_grad_norm": 1e9}
@@ -34,22 +27,13 @@ INVALID = bools(5, 4, (2, 0), (0, 3))
 FINAL_INDEX = torch.tensor([[1, 1], [2, 2], [4, 3]])
 
 
-IMAGES = {
-    FLAT_SUBSTEP: SubstepSpaces(
-        observation=Dict({"image": Box(0, 255, (36, 36, 1), np.uint8), "vector": Box(-np.inf, np.inf, (3,))}),
-        action=ACTION_SPACE,
-    )
-}
-
-
 def make(kind: str, spaces: EnvironmentSpaces, **settings: object) -> ActorCritic:
     clips = {"trace_lambda": 0.8, "clip_rho": 0.9, "clip_c": 0.7}
     if kind == "impala":
-        given = ImpalaSettings(**COMMON, **clips, clip_pg_rho=0.8, adam_beta1=0.9, **settings)
-        return Impala(spaces, SPEC, given, seed=0)
-    if kind == "ppo":
-        return Ppo(spaces, SPEC, PpoSettings(**COMMON, **ONE_PASS, gae_lambda=0.8, **settings), seed=0)
-    return Appo(spaces, SPEC, AppoSettings(**COMMON, **ONE_PASS, **clips, **settings), seed=0)
+        settings |= {**clips, "clip_pg_rho": 0.8, "adam_beta1": 0.9}
+    else:
+        settings |= {**ONE_PASS, "gae_lambda": 0.8} if kind == "ppo" else {**ONE_PASS, **clips}
+    return make_algorithm(kind, spaces, SPEC, **COMMON, **settings)
 
 
 def with_images(batch: Batch) -> Batch:

@@ -10,29 +10,17 @@ import pytest
 import torch
 from pydantic import BaseModel, ValidationError
 
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.r2d2_settings import R2d2Settings
 from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.schedules import linear, make_schedule
 from rollcast.services.errors import ConfigurationError, RollcastError
-from tests.every_algorithm import CASES, PARTS, Case, same_state
+from tests.every_algorithm import CASES, KINDS, PARTS, Case, same_state
 from tests.learnt import learnt, same
 from tests.processes import ROOT
 
 every_case = pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in PARTS])
-KINDS = ["impala", "ppo", "appo", "dqn", "r2d2", "sac: discrete", "sac: box"]
-every_kind = pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in KINDS])
-SETTINGS = {
-    "impala": ImpalaSettings,
-    "ppo": PpoSettings,
-    "appo": AppoSettings,
-    "dqn": DqnSettings,
-    "r2d2": R2d2Settings,
-    "sac": SacSettings,
-}
+NAMES = ["impala", "ppo", "appo", "dqn", "r2d2", "sac: discrete", "sac: box"]
+every_kind = pytest.mark.parametrize("case", [pytest.param(CASES[name], id=name) for name in NAMES])
+SETTINGS = {kind: settings for kind, (_, settings) in KINDS.items()}
 
 
 @every_case
@@ -155,22 +143,15 @@ def test_the_first_updates_import_neither_sympy_nor_torch_compile():
     assert process.stdout.splitlines() == names
 
 
-def test_constant_ignores_progress():
-    schedule = make_schedule("constant", 0.3)
-    assert [schedule(progress) for progress in (0.0, 0.5, 1.0)] == [0.3, 0.3, 0.3]
+def test_schedules_are_made_by_name():
+    constant, falling = make_schedule("constant", 0.3), make_schedule("linear", 0.2)
+    assert [constant(progress) for progress in (0.0, 0.5, 1.0)] == [0.3, 0.3, 0.3]
+    assert [falling(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([0.2, 0.105, 0.01, 0.01])
+    with pytest.raises(ConfigurationError, match="no schedule 'cosine'; expected 'constant' or 'linear'"):
+        make_schedule("cosine", 1.0)  # type: ignore[arg-type]
 
 
 def test_linear_meets_both_ends_exactly_and_stays_there():
     schedule = linear(0.1, 0.7)
-    assert schedule(0.0) == 0.1
+    assert [schedule(progress) for progress in (-0.1, 0.0, 1.0, 1.1)] == [0.1, 0.1, 0.7, 0.7]
     assert schedule(0.5) == pytest.approx(0.4)
-    assert schedule(1.0) == 0.7
-    assert schedule(-0.1) == 0.1
-    assert schedule(1.1) == 0.7
-
-
-def test_schedules_are_made_by_name():
-    falling = make_schedule("linear", 0.2)
-    assert [falling(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == pytest.approx([0.2, 0.105, 0.01, 0.01])
-    with pytest.raises(ConfigurationError, match="no schedule 'cosine'; expected 'constant' or 'linear'"):
-        make_schedule("cosine", 1.0)  # type: ignore[arg-type]

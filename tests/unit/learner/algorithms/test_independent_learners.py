@@ -7,23 +7,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from pydantic import BaseModel
 
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
-from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.batches import make_batch
+from tests.every_algorithm import make_algorithm, make_learners
 
 SEEN = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: EnvironmentSpaces = {
@@ -35,11 +28,11 @@ MOVING: EnvironmentSpaces = {
     "base": SubstepSpaces(observation=SEEN, action=Box(-1, 1, (1,), np.float32)),
 }
 SPEC = PolicySpec(hidden_sizes=(8,))
-KINDS: dict[str, tuple[type[Impala] | type[Sac] | type[Dqn], BaseModel]] = {
-    "impala": (Impala, ImpalaSettings()),
-    "sac": (Sac, SacSettings()),
-    "redq": (Sac, SacSettings(n_critics=3, critic_layer_norm=True, policy_update_interval=2)),
-    "dqn": (Dqn, DqnSettings(epsilon=0.4, epsilon_end=0.1)),
+KINDS = {
+    "impala": ("impala", {}),
+    "sac": ("sac", {}),
+    "redq": ("sac", {"n_critics": 3, "critic_layer_norm": True, "policy_update_interval": 2}),
+    "dqn": ("dqn", {"epsilon": 0.4, "epsilon_end": 0.1}),
 }
 EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))
 
@@ -47,12 +40,8 @@ EACH_KIND = pytest.mark.parametrize("kind", list(KINDS))
 def make(
     kind: str, spaces: EnvironmentSpaces = SPACES, *, seed: int = 0, spec: PolicySpec = SPEC
 ) -> IndependentLearners:
-    algorithm, settings = KINDS[kind]
-
-    def learner(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
-        return algorithm(spaces, spec, settings, seed=seed)
-
-    return IndependentLearners(spaces, learner, seed=seed)
+    name, settings = KINDS[kind]
+    return make_learners(name, spaces, spec, seed=seed, **settings)
 
 
 def batch_of(key: str, *, n_steps: int = 1, seed: int = 0) -> Batch:
@@ -92,9 +81,9 @@ def test_policy_state_has_standard_deviations():
 @EACH_KIND
 def test_update_equals_that_of_the_substeps_own_learner_and_changes_no_other(kind: str):
     algorithm = make(kind)
-    alone, settings = KINDS[kind]
+    name, settings = KINDS[kind]
     seed = int(np.random.SeedSequence(0).spawn(2)[1].generate_state(1)[0])
-    twin = alone({"base": SPACES["base"]}, SPEC, settings, seed=seed)
+    twin = make_algorithm(name, {"base": SPACES["base"]}, SPEC, seed=seed, **settings)
     before = algorithm.policy_state()
     metrics = algorithm.update(batch_of("base"), progress=0.5)
     expected = twin.update(batch_of("base"), progress=0.5)
@@ -140,11 +129,11 @@ def test_rejects_checkpoint_of_other_substeps_or_of_one_learner(tmp_path: Path):
         ConfigurationError, match=r"for the substeps \['scout', 'base'\]; expected .* for \['base', 'x'\]"
     ):
         make("impala", {"base": SPACES["base"], "x": SPACES["scout"]}).load(tmp_path / "several")
-    Impala({"base": SPACES["base"]}, SPEC, ImpalaSettings()).save(tmp_path / "one")
+    make_algorithm("impala", {"base": SPACES["base"]}, SPEC).save(tmp_path / "one")
     with pytest.raises(ConfigurationError, match="was written by 'impala'"):
         make("impala").load(tmp_path / "one")
     with pytest.raises(ConfigurationError, match="'independent learners'"):
-        Impala({"base": SPACES["base"]}, SPEC, ImpalaSettings()).load(tmp_path / "several")
+        make_algorithm("impala", {"base": SPACES["base"]}, SPEC).load(tmp_path / "several")
 
 
 @pytest.mark.parametrize("key", ["..", "a.b", "type", "train", "keys"])

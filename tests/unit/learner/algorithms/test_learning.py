@@ -13,35 +13,16 @@ from rollcast.actor.vector.make import environment_spaces, make_vector_env, prob
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.experience.replayed import MAX_TRAJECTORIES, ReplayedExperience
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.learner.replay.substeps import make_buffers
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import EnvironmentSpaces
-from tests.actor_critics import ActorCritic
 from tests.batches import rollout_batch
+from tests.every_algorithm import make_algorithm
 
 pytestmark = pytest.mark.slow
 
 SMALL = PolicySpec(hidden_sizes=(32,))
-
-
-def actor_critic(name: str, spaces: EnvironmentSpaces) -> ActorCritic:
-    if name == "impala":
-        return Impala(spaces, PolicySpec(), ImpalaSettings(), seed=0)
-    if name == "ppo":
-        return Ppo(spaces, PolicySpec(), PpoSettings(), seed=0)
-    return Appo(spaces, PolicySpec(), AppoSettings(), seed=0)
 
 
 # An untrained policy has a mean return of 22.
@@ -57,7 +38,7 @@ def test_balances_cartpole(
     name: str, vectorization: str, n_envs: int, n_steps: int, versions_behind: int, most_env_steps: int
 ):
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", {}, vectorization), n_envs)
-    algorithm = actor_critic(name, environment_spaces(vector_env))
+    algorithm = make_algorithm(name, environment_spaces(vector_env), PolicySpec())
     policy = make_policy(algorithm.policy.spaces, PolicySpec(), seed=0)
     worker = RolloutWorker(vector_env, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
     returns: deque[float] = deque(maxlen=50)
@@ -75,10 +56,10 @@ def test_balances_cartpole(
     assert fmean(returns) >= 100.0
 
 
-def learner(name: str, spaces: EnvironmentSpaces) -> Algorithm:
-    if name == "dqn":
-        return Dqn(spaces, SMALL, DqnSettings(n_epsilons=2, learning_rate=1e-3, target_tau=0.01), seed=0)
-    return Sac(spaces, SMALL, SacSettings(initial_temperature=0.05, target_entropy_ratio=0.3), seed=0)
+OF_LEARNERS = {
+    "dqn": {"n_epsilons": 2, "learning_rate": 1e-3, "target_tau": 0.01},
+    "sac": {"initial_temperature": 0.05, "target_entropy_ratio": 0.3},
+}
 
 
 # An untrained policy, and whoever plays any allowed key, has a mean return of 0 in the corridor; one that moves at
@@ -94,7 +75,7 @@ def learner(name: str, spaces: EnvironmentSpaces) -> Algorithm:
 def test_learns_from_a_replay_buffer(name: str, env_id: str, bar: float):
     factory = EnvironmentFactory(env_id)
     spaces = probe_spaces(factory)
-    algorithm = learner(name, spaces)
+    algorithm = make_algorithm(name, spaces, SMALL, **OF_LEARNERS[name])
     actors = SequentialDistributedActors(factory, algorithm.policy, 8, 1, 1, envs_per_actor=4)
     replay = ReplaySettings(capacity=10_000, min_size=500, samples_per_insert=16.0)
     buffers = make_buffers(replay, spaces, n_rollout_steps=8, batch_size=64, n_envs=MAX_TRAJECTORIES)

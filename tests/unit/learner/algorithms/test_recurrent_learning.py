@@ -7,25 +7,16 @@ import pytest
 import torch
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.appo import Appo
-from rollcast.learner.algorithms.appo_settings import AppoSettings
-from rollcast.learner.algorithms.dqn import Dqn
-from rollcast.learner.algorithms.dqn_settings import DqnSettings
-from rollcast.learner.algorithms.impala import Impala
-from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.minibatches import Sequences, Steps, items_in_minibatch
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_settings import PpoSettings
-from rollcast.learner.algorithms.sac import Sac
-from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests import batches
-from tests.actor_critics import bools
+from tests.actor_critics import ActorCritic, bools
 from tests.batches import SPACES
+from tests.every_algorithm import make_algorithm
 from tests.learnt import learnt
 
 LSTM = PolicySpec(hidden_sizes=(16,), recurrence="lstm", recurrent_size=6)
@@ -35,11 +26,9 @@ OWN = "tests.unit.learner.algorithms.own_algorithms"
 recurrent_batch = functools.partial(batches.recurrent_batch, LSTM.state_size)
 
 
-def made(kind: str, **settings: object) -> Impala | Ppo | Appo:
-    if kind == "impala":
-        return Impala(SPACES, LSTM, ImpalaSettings(**settings))
-    settings = {"minibatch_steps": 10, "n_epochs": 2, **settings}
-    return Ppo(SPACES, LSTM, PpoSettings(**settings)) if kind == "ppo" else Appo(SPACES, LSTM, AppoSettings(**settings))
+def made(kind: str, **settings: object) -> ActorCritic:
+    passes = {} if kind == "impala" else {"minibatch_steps": 10, "n_epochs": 2}
+    return make_algorithm(kind, SPACES, LSTM, **{**passes, **settings})
 
 
 @pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
@@ -96,7 +85,7 @@ def test_algorithms_that_cannot_learn_such_policies_refuse_them(spec: PolicySpec
     def own() -> Algorithm:
         return make_own_algorithm(f"{OWN}:SaysNothing", SPACES, spec, {}, device=torch.device("cpu"), seed=0)
 
-    off_policy = (lambda: Sac(SPACES, spec, SacSettings()), lambda: Dqn(SPACES, spec, DqnSettings()))
+    off_policy = [functools.partial(make_algorithm, kind, SPACES, spec) for kind in ("sac", "dqn")]
     for make in (own, *(off_policy if spec is LSTM else ())):
         with pytest.raises(ConfigurationError, match=rf"{option} with --algorithm .*expected {expected}"):
             make()
