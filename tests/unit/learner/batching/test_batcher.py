@@ -72,16 +72,6 @@ def test_reset_rows_are_masked_and_not_counted():
     assert batch.n_env_steps == 5
 
 
-def test_a_batch_stays_whole_until_the_ring_has_come_round():
-    batcher = make_batcher(2)
-    batches = []
-    for sequence in range(1, N_SLOTS + 1):
-        batcher.add(RolloutSlice(make_rollout(sequence=sequence), 0, 2))
-        batches.append(batcher.finish().ready())
-        for index, batch in enumerate(batches):
-            assert batch.reward[0, 0] == 1000 * (index + 1)
-
-
 def test_what_one_batch_held_is_forgotten_in_the_next():
     batcher = make_batcher(2)
     for _ in range(N_SLOTS):
@@ -145,22 +135,9 @@ def test_trajectories_without_a_transition_may_keep_their_places():
     assert columns.observation[""][:, [0, 2], 0].eq(first).all()
     assert columns.last_observation[""][[0, 2]].eq(columns.last_observation[""][1]).all()
     assert batch.final_index.tolist() == [[2, 1]]
-
-
-def test_batch_without_a_transition_is_one_of_no_weight():
-    batcher = make_batcher(2, keeps_idle=True)
-    batcher.add(RolloutSlice(padded([3, 3]), 0, 2))
+    assert batcher.add(RolloutSlice(padded([3, 3, 3, 3]), 0, 4)) == 0
     batch = batcher.finish().ready()
-    assert (batch.n_env_steps, batch.valid.any().item()) == (0, False)
-
-
-def test_episodes_of_those_who_never_acted_are_told_all_the_same():
-    batcher = make_batcher(1)
-    rollout = dataclasses.replace(
-        padded([3, 0]), episodes=(EpisodeStatistics(env_index=0, episode_return=1, n_steps=2),)
-    )
-    batcher.add(RolloutSlice(rollout, 0, 2))
-    assert [episode.env_index for episode in batcher.finish().ready().episodes] == [0]
+    assert (batch.n_env_steps, batch.valid.any().item()) == (0, False), "a batch of no weight"
 
 
 def test_a_final_observation_of_a_row_that_holds_nothing_is_left_out():
@@ -185,11 +162,13 @@ def test_a_final_observation_of_a_row_that_holds_nothing_is_left_out():
     assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [7.0, 8.0]
 
 
-def test_episodes_of_a_rollout_without_transitions_count_in_the_batch_that_follows_it():
+@pytest.mark.parametrize("rollouts", [[padded([3, 0])], [padded([3]), padded([0], sequence=2)]], ids=["one", "another"])
+def test_episodes_of_those_who_never_acted_count_in_the_batch_that_follows_them(rollouts: list[Rollout]):
     batcher = make_batcher(1)
     episodes = (EpisodeStatistics(env_index=0, episode_return=1, n_steps=2),)
-    batcher.add(RolloutSlice(padded([3], episodes=episodes), 0, 1))
-    batcher.add(RolloutSlice(padded([0], sequence=2), 0, 1))
+    first, *others = rollouts
+    for rollout in (dataclasses.replace(first, episodes=episodes), *others):
+        batcher.add(RolloutSlice(rollout, 0, rollout.reward.shape[1]))
     assert batcher.finish().ready().episodes == episodes
 
 

@@ -44,25 +44,35 @@ def records(run_dir):
 @pytest.mark.parametrize(
     ("algorithm", "options", "stop_after"),
     [
-        ("impala", (), 16),
-        ("appo", (), 9),
+        ("impala", ("--recurrence", "lstm"), 16),
         ("ppo", ("--normalize-observations", "--ppo.normalize-rewards"), 9),
         ("examples.own_algorithm:ActorCritic", ("--normalize-observations",), 9),
-        ("dqn", ("--normalize-observations", "--deterministic"), 17),
-        ("impala", ("--recurrence", "lstm"), 9),
+        (
+            "dqn",
+            (
+                *("--normalize-observations", "--deterministic"),
+                *("--replay.removal", "lowest_priority", "--replay.capacity", "64"),
+            ),
+            17,
+        ),
         # draws from torch's global generator
         ("impala", ("--network", "tests.networks:Forgetful", "--deterministic"), 9),
         ("appo", ("--frame-stack", "3", "--normalize-observations", "--appo.normalize-rewards"), 9),
         ("tests.unit.learner.algorithms.own_algorithms:OwnDqn", (), 17),
-        ("sac", ("--env-id", "Pendulum-v1"), 17),
-        ("sac", ("--normalize-observations", "--replay.sampler", "prioritized", "--replay.capacity", "50"), 17),
+        (
+            "sac",
+            (
+                *("--env-id", "Pendulum-v1", "--normalize-observations"),
+                *("--replay.sampler", "prioritized", "--replay.capacity", "50"),
+            ),
+            17,
+        ),
         # more updates: actors that are in step get fewer policies
         (
             "r2d2",
             ("--deterministic", "--recurrence=gru", "--replay.capacity=12", "--replay.samples-per-insert=40"),
             17,
         ),
-        ("dqn", ("--replay.removal", "lowest_priority", "--replay.capacity", "64"), 17),
         ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
     ],
 )

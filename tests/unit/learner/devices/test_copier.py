@@ -43,28 +43,19 @@ def test_what_was_sent_is_there_once_a_stream_waited(copier: Copier):
     assert (sent + 1).tolist() == [2, 3, 4]
 
 
-def test_goes_into_a_tensor_that_is_there_and_back(copier: Copier):
-    source, target = host_values(copier, 4, 5, 6), torch.zeros(3, dtype=torch.int64, device=copier.device)
-    assert copier.send(source, to=target) is target
-    copier.fence().before_use()
+def test_goes_into_a_tensor_that_is_there_and_back_and_the_source_may_be_written_after_the_wait(copier: Copier):
+    source, target = host_values(copier, 0, 0, 0), torch.zeros(3, dtype=torch.int64, device=copier.device)
     back = copier.host_memory(24).view(torch.int64)
-    assert copier.send(target, to=back) is back
-    fence = copier.fence()
-    fence.wait()
-    fence.wait()
-    assert back.tolist() == [4, 5, 6]
-
-
-def test_a_source_may_be_written_after_the_wait(copier: Copier):
-    source = host_values(copier, 1)
-    target = torch.zeros(1, dtype=torch.int64, device=copier.device)
     for value in range(5):
         source[:] = value
-        copier.send(source, to=target)
-        fence = copier.fence()
-        fence.before_use()
-        fence.wait()
-        assert target.tolist() == [value]
+        assert copier.send(source, to=target) is target
+        there = copier.fence()
+        there.before_use()
+        assert copier.send(target, to=back) is back
+        for fence in (there, copier.fence()):
+            fence.wait()
+            fence.wait()
+        assert target.tolist() == back.tolist() == [value] * 3
 
 
 def test_nothing_is_copied_on_the_cpu_that_is_there_already():
@@ -77,10 +68,13 @@ def test_nothing_is_copied_on_the_cpu_that_is_there_already():
 class TestTheDelayedCopierFinds:
     """Every rule of the seam, broken once."""
 
-    def test_a_target_that_is_read_before_its_fence(self):
+    def sent(self) -> tuple[DelayedCopier, torch.Tensor, torch.Tensor]:
         copier = DelayedCopier()
         source = host_values(copier, 7)
-        sent = copier.send(source, to=copier.device)
+        return copier, source, copier.send(source, to=copier.device)
+
+    def test_a_target_that_is_read_before_its_fence(self):
+        copier, _source, sent = self.sent()
         fence = copier.fence()
         assert sent.view(torch.uint8).tolist() == [POISON] * 8
         fence.before_use()
@@ -95,37 +89,24 @@ class TestTheDelayedCopierFinds:
         fence.wait()
         assert back.tolist() == [1.0]
 
-    def test_a_source_that_is_refilled_before_anybody_waited(self):
-        copier = DelayedCopier()
-        source = host_values(copier, 7)
-        sent = copier.send(source, to=copier.device)
+    def test_a_source_that_is_refilled_too_early(self):
+        copier, source, sent = self.sent()
         fence = copier.fence()
         source[:] = 8
         fence.before_use()
-        assert sent.tolist() == [8]
-
-    def test_a_source_that_is_refilled_when_only_a_stream_waited(self):
-        copier = DelayedCopier()
-        source = host_values(copier, 7)
-        copier.send(source, to=copier.device)
-        fence = copier.fence()
-        fence.before_use()
-        source[:] = 8
+        assert sent.tolist() == [8], "nobody had waited"
+        source[:] = 9
         with pytest.raises(AssertionError, match="written before the fence"):
             fence.wait()
 
     def test_a_source_that_is_sent_again_too_early(self):
-        copier = DelayedCopier()
-        source = host_values(copier, 7)
-        copier.send(source, to=copier.device)
+        copier, source, _sent = self.sent()
         copier.fence().before_use()
         with pytest.raises(AssertionError, match="sent again"):
             copier.send(source, to=copier.device)
 
     def test_a_source_that_is_freed(self):
-        copier = DelayedCopier()
-        source = host_values(copier, 7)
-        sent = copier.send(source, to=copier.device)
+        copier, source, sent = self.sent()
         del source
         gc.collect()
         copier.fence().before_use()
