@@ -1,5 +1,6 @@
 """Errors of LearnerClient without a learner, and its way back to one."""
 
+import math
 import socket
 import time
 
@@ -8,11 +9,14 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
+from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import (
+    ConfigurationError,
     LearnerUnreachableError,
     ProtocolMismatchError,
 )
 from rollcast.services.joining.join import Relay
+from rollcast.services.limits.limits import LONGEST_WAIT_S
 from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
@@ -77,3 +81,12 @@ def test_client_reconnects_to_restarted_learner():
                 break
             except LearnerUnreachableError:
                 assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("client", [LearnerClient, ReplayClient])
+def test_takes_the_longest_timeout_and_refuses_those_outside_the_range(client):
+    with client("127.0.0.1:1", timeout_s=LONGEST_WAIT_S) as made:
+        assert made.address == "127.0.0.1:1"
+    for timeout_s in (0.0, -1.0, math.nan, math.inf, 1e12):
+        with pytest.raises(ConfigurationError, match=f"timeout_s is {timeout_s}; expected .* at most 2000000"):
+            client("127.0.0.1:1", timeout_s=timeout_s)

@@ -22,7 +22,7 @@ from rollcast.services.history.history import (
 )
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.v1 import history_pb2, rollout_pb2
+from rollcast.v1 import history_pb2
 
 COUNTS, FLOATS, NAMES = st.integers(0, 2**64 - 1), st.floats(allow_nan=False), st.text(max_size=9)
 MAYBE = st.none() | FLOATS
@@ -166,13 +166,3 @@ def test_a_lane_with_another_number_of_states_is_refused(name, whose):
     message.lanes[0].shares += b"\0"
     with pytest.raises(InvalidInputError, match=f"the lane of {whose} has 1[13] shares"):
         list(updates_from_protos([message]))
-
-
-def test_states_and_severities_have_the_contracts_numbers_and_names():
-    for values, contract, prefix in (
-        (ActingState, rollout_pb2.ActingState, "ACTING_STATE_"),
-        (LearnerActivity, history_pb2.LearnerActivity, "LEARNER_ACTIVITY_"),
-        (EventSeverity, history_pb2.EventSeverity, "EVENT_SEVERITY_"),
-    ):
-        known = {name.removeprefix(prefix): number for name, number in contract.items() if number}
-        assert {value.name: value.value for value in values} == known

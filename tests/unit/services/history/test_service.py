@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import InvalidInputError, NotReadyError, ProtocolMismatchError
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError
 from rollcast.services.server.server import make_server
 from rollcast.services.status.status import Phase
 from tests.integration.learner_fakes import FakeControl, FakeSink, FakeSource
@@ -19,14 +19,6 @@ def test_the_first_update_has_the_run_and_the_next_ones_what_is_new(learner, cli
     assert [point.time_s for point in third.points] == [3.0]
     assert third.status == learner.control.status()
     assert third.actors == tuple(learner.control.actors())
-
-
-def test_watching_ends_with_training(learner, client):
-    updates = client.watch_history(0.1)
-    assert next(updates).status.phase is Phase.TRAINING
-    learner.control.phase = Phase.FINISHED
-    rest = list(updates)
-    assert rest[-1].status.phase is Phase.FINISHED
 
 
 def test_a_slow_watch_gets_the_last_news_when_the_learner_stops(learner, client):
@@ -45,12 +37,6 @@ def test_the_status_tells_of_clients_that_met_a_limit(learner, client):
     assert [(one.who, one.limit) for one in next(client.watch_history()).status.throttled] == [
         ("10.0.0.9", "max_streams")
     ]
-
-
-@pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])
-def test_rejects_interval_outside_the_range(client, interval_s):
-    with pytest.raises(InvalidInputError, match="interval_s is"):
-        next(client.watch_history(interval_s))
 
 
 def test_a_learner_without_a_history_does_not_know_the_call():

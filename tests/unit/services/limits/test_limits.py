@@ -5,8 +5,8 @@ import pytest
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits import limits
-from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
-from rollcast.services.limits.settings import LimitSettings, ServerLimitSettings
+from rollcast.services.limits.limits import DEFAULT_LIMITS, LONGEST_WAIT_S, Limits
+from rollcast.services.limits.settings import LimitSettings, ServerLimitSettings, TimeoutSeconds
 from tests.documents import text_of
 
 ROOT = Path(__file__).parents[4]
@@ -30,12 +30,34 @@ def test_rejects_limit_of_zero(name):
 def test_rejects_room_below_one_rollout():
     with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
         Limits(max_rollout_bytes=2, max_bytes_in_flight=1).check()
-    with pytest.raises(ConfigurationError, match="expected room for at least one rollout"):
-        ServerLimitSettings.from_command_line(
-            "x", ["--limits.max-rollout-bytes", "2", "--limits.max-bytes-in-flight", "1"]
-        )
 
 
 @pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
 def test_docs_list_every_limit(name):
     assert f"| `{name}` |" in text_of("limits.md")
+
+
+class Timeouts(ServerLimitSettings):
+    """Settings with a timeout."""
+
+    timeout_s: TimeoutSeconds = 5.0
+
+
+def test_takes_a_limit_from_the_command_line():
+    settings = Timeouts.from_command_line("serve", ["--max-actors", "3", "--limits.request-s", "2"])
+    assert (settings.server_limits().max_actors, settings.server_limits().request_s) == (3, 2.0)
+
+
+def test_refuses_limits_that_contradict_each_other():
+    with pytest.raises(ConfigurationError, match="max_rollout_bytes is 2000 and max_bytes_in_flight 1000; expected"):
+        Timeouts.from_command_line("serve", ["--limits.max-rollout-bytes=2000", "--limits.max-bytes-in-flight=1000"])
+
+
+@pytest.mark.parametrize("timeout_s", ["0", "-1", "nan", "inf", "1e12"])
+def test_refuses_timeout_that_no_wait_can_keep(timeout_s: str):
+    with pytest.raises(ConfigurationError, match="--timeout-s"):
+        Timeouts.from_command_line("serve", [f"--timeout-s={timeout_s}"])
+
+
+def test_accepts_the_longest_timeout():
+    assert Timeouts.from_command_line("serve", [f"--timeout-s={LONGEST_WAIT_S}"]).timeout_s == LONGEST_WAIT_S

@@ -1,14 +1,10 @@
 from rollcast.services.limits.texts import quoted, quoted_names, shortened, shortened_traceback
 
 
-def test_a_text_that_is_too_long_keeps_its_beginning():
-    assert shortened("abcdef", 6) == "abcdef"
-    assert shortened("abcdefg", 6) == "abcde…"
-
-
-def test_a_traceback_that_is_too_long_keeps_its_end():
-    assert shortened_traceback("abcdef", 6) == "abcdef"
-    assert shortened_traceback("abcdefg", 6) == "…cdefg"
+def test_a_text_that_is_too_long_keeps_its_beginning_and_a_traceback_its_end():
+    for shorten, shown in ((shortened, "abcde…"), (shortened_traceback, "…cdefg")):
+        assert shorten("abcdef", 6) == "abcdef"
+        assert shorten("abcdefg", 6) == shown
 
 
 def test_names_are_quoted_and_bounded_in_length_and_number():

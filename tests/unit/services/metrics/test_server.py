@@ -78,13 +78,6 @@ def test_an_address_that_cannot_be_taken_is_refused(address: str, message: str):
         MetricsServer(address, collected)
 
 
-def test_a_client_that_says_nothing_does_not_keep_others_waiting():
-    with MetricsServer("127.0.0.1:0", collected) as server:
-        host, _, port = server.address.rpartition(":")
-        with socket.create_connection((host, int(port))):
-            assert scrape(server.address)["rollcast_queue_size"] == 1.0
-
-
 def dial(stack: contextlib.ExitStack, server: MetricsServer) -> socket.socket:
     host, _, port = server.address.rpartition(":")
     return stack.enter_context(socket.create_connection((host, int(port)), timeout=DEADLINE_S))

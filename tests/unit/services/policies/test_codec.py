@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rollcast.services.errors import InvalidTensorError
+from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_CHUNK_BYTES
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import encode_policy
@@ -72,3 +72,28 @@ def test_rejects_progress_that_is_none(progress):
 def test_rejects_dtype_off_the_whitelist():
     with pytest.raises(InvalidTensorError, match=r"policy 1: w has dtype complex128"):
         encode_policy(1, {"w": np.zeros(2, np.complex128)})
+
+
+def test_rejects_policy_above_limit_with_both_sizes():
+    with pytest.raises(LimitExceededError, match=r"policy 1 has \d+ bytes; expected at most 100"):
+        assemble(encode_policy(1, {"w": np.zeros(100)}), max_policy_bytes=100)
+
+
+def test_accepts_next_version_after_an_error():
+    assembler = PolicyAssembler()
+    good = chunks(encode_policy(2, {"w": np.zeros(3)}))[0]
+    bad = policy_pb2.PolicyChunk.FromString(good.SerializeToString())
+    bad.digest = b"0" * 16
+    with pytest.raises(InvalidTensorError, match="digest"):
+        assembler.add(bad)
+    assert assembler.add(good)[0] == 2
+
+
+def test_a_policy_that_must_be_whole_is_refused_in_parts_and_the_next_one_taken():
+    assembler = PolicyAssembler()
+    first, _ = chunks(encode_policy(1, {"w": np.zeros(300_000, np.float32)}))
+    with pytest.raises(InvalidTensorError, match="one of 2 chunks; expected all of it in one"):
+        assembler.add_whole(first)
+    chunk = policy_pb2.PolicyChunk.FromString(encode_policy(2, {"w": np.ones(3, np.float32)}).chunk)
+    version, state = assembler.add_whole(chunk)
+    assert (version, state["w"].tolist()) == (2, [1, 1, 1])

@@ -78,20 +78,49 @@ def test_act_returns_actions_and_version(learner, client):
     np.testing.assert_array_equal(action, [1, 0])
 
 
+ONE = np.zeros((1, 4), np.float32)
+
+
 @pytest.mark.parametrize(
-    ("observation", "options", "match"),
+    ("policy", "observation", "options", "match"),
     [
-        ({"x": np.zeros((1, 4), np.float32)}, {}, r"\['x'\]; expected \[''\]"),
-        ({}, {}, "0 leaves"),
-        ({"": np.zeros((1, 5), np.float32)}, {}, r"shape \[1, 5\]; expected \[N, 4\]"),
-        ({"": np.zeros(4, np.float32)}, {}, r"shape \[4\]"),
-        ({"": np.zeros((0, 4), np.float32)}, {}, "at least one row"),
-        ({"": np.zeros((1, 4))}, {}, "float64; expected float32"),
-        ({"": np.full((2, 4), np.nan, np.float32)}, {}, r"holds nan at \(n\) = \(0\), element \[0\]"),
-        ({"": np.zeros((1, 4), np.float32)}, {"substep_key": "9"}, "substep_key is '9'"),
+        ({}, {"x": ONE}, {}, r"\['x'\]; expected \[''\]"),
+        ({}, {}, {}, "0 leaves"),
+        ({}, {"": np.zeros((1, 5), np.float32)}, {}, r"shape \[1, 5\]; expected \[N, 4\]"),
+        ({}, {"": np.zeros(4, np.float32)}, {}, r"shape \[4\]"),
+        ({}, {"": np.zeros((0, 4), np.float32)}, {}, "at least one row"),
+        ({}, {"": np.zeros((1, 4))}, {}, "float64; expected float32"),
+        ({}, {"": np.full((2, 4), np.nan, np.float32)}, {}, r"holds nan at \(n\) = \(0\), element \[0\]"),
+        ({}, {"": ONE}, {"substep_key": "9"}, "substep_key is '9'"),
+        *(
+            ({"state_size": state_size}, {"": ONE}, {"state": wrong}, match)
+            for wrong, state_size, match in (
+                (np.zeros((2, 3), np.float32), 3, r"the state has shape \[2, 3\]; expected \[1, 3\]"),
+                (np.zeros((1, 4), np.float32), 3, r"the state has shape \[1, 4\]; expected \[1, 3\]"),
+                (np.zeros((1, 3)), 3, "the state has dtype float64; expected float32"),
+                (np.full((1, 3), np.inf, np.float32), 3, "the state holds inf"),
+                (np.zeros((1, 3), np.float32), 0, "has a state; expected none, because the policy is not recurrent"),
+            )
+        ),
+        *(
+            ({"frame_stack": frame_stack}, {"": ONE}, {"previous": wrong}, match)
+            for wrong, frame_stack, match in (
+                (
+                    {"": np.zeros((2, 2, 4), np.float32)},
+                    3,
+                    r"previous_observation at '' has shape \[2, 2, 4\]; expected",
+                ),
+                ({"": np.zeros((1, 3, 4), np.float32)}, 3, r"has shape \[1, 3, 4\]; expected \[1, 2, 4\]"),
+                ({"": np.zeros((1, 2, 4))}, 3, "has dtype float64; expected float32"),
+                ({"": np.full((1, 2, 4), np.nan, np.float32)}, 3, r"holds nan at \(n, k\) = \(0, 0\)"),
+                ({"": np.zeros((1, 2, 4), np.float32)}, 1, "expected none, because the policy sees single frames"),
+                ({"other": np.zeros((1, 2, 4), np.float32)}, 3, r"previous_observation has 1 leaves, \['other'\]"),
+            )
+        ),
     ],
 )
-def test_rejects_observation_that_does_not_fit(learner, client, observation, options, match):
+def test_rejects_what_does_not_fit_the_policy(learner, client, policy, observation, options, match):
+    vars(learner.source).update(policy)
     learner.source.publish(1, state(1))
     with pytest.raises(InvalidTensorError, match=match):
         client.act(observation, **options)
@@ -107,23 +136,6 @@ def test_act_returns_the_state_for_the_next_call(learner, client):
     client.act(observation)  # every episode begins
 
 
-@pytest.mark.parametrize(
-    ("wrong", "state_size", "match"),
-    [
-        (np.zeros((2, 3), np.float32), 3, r"the state has shape \[2, 3\]; expected \[1, 3\]"),
-        (np.zeros((1, 4), np.float32), 3, r"the state has shape \[1, 4\]; expected \[1, 3\]"),
-        (np.zeros((1, 3)), 3, "the state has dtype float64; expected float32"),
-        (np.full((1, 3), np.inf, np.float32), 3, "the state holds inf"),
-        (np.zeros((1, 3), np.float32), 0, "has a state; expected none, because the policy is not recurrent"),
-    ],
-)
-def test_rejects_state_that_does_not_fit(learner, client, wrong, state_size, match):
-    learner.source.state_size = state_size
-    learner.source.publish(1, state(1))
-    with pytest.raises(InvalidTensorError, match=match):
-        client.act({"": np.zeros((1, 4), np.float32)}, state=wrong)
-
-
 def test_act_brings_the_frames_before(learner, client):
     learner.source.frame_stack = 3
     learner.source.publish(3, state(3))
@@ -132,25 +144,6 @@ def test_act_brings_the_frames_before(learner, client):
     np.testing.assert_array_equal(learner.source.previous[""], previous)
     client.act(observation)
     assert learner.source.previous is None
-
-
-@pytest.mark.parametrize(
-    ("wrong", "frame_stack", "match"),
-    [
-        (np.zeros((2, 2, 4), np.float32), 3, r"previous_observation at '' has shape \[2, 2, 4\]; expected \[1, 2, 4\]"),
-        (np.zeros((1, 3, 4), np.float32), 3, r"has shape \[1, 3, 4\]; expected \[1, 2, 4\]"),
-        (np.zeros((1, 2, 4)), 3, "has dtype float64; expected float32"),
-        (np.full((1, 2, 4), np.nan, np.float32), 3, r"holds nan at \(n, k\) = \(0, 0\)"),
-        (np.zeros((1, 2, 4), np.float32), 1, "expected none, because the policy sees single frames"),
-    ],
-)
-def test_rejects_frames_that_do_not_fit(learner, client, wrong, frame_stack, match):
-    learner.source.frame_stack = frame_stack
-    learner.source.publish(1, state(1))
-    with pytest.raises(InvalidTensorError, match=match):
-        client.act({"": np.zeros((1, 4), np.float32)}, previous={"": wrong})
-    with pytest.raises(InvalidTensorError, match=r"previous_observation has 1 leaves, \['other'\]|expected none"):
-        client.act({"": np.zeros((1, 4), np.float32)}, previous={"other": wrong})
 
 
 def test_rejects_request_that_does_not_parse(learner):

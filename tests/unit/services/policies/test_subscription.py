@@ -47,7 +47,7 @@ def test_skips_known_versions_unless_they_come_from_another_learner(learner, cli
 
 
 def test_a_slow_subscriber_misses_versions_and_delays_nobody(learner, client):
-    n_versions = 24
+    n_versions = 12
     learner.source.publish(1, state(1, 2_000_000))  # 8 MB: above any flow-control window
     slow = iter(client.subscribe_policy())
     assert next(slow)[0] == 1

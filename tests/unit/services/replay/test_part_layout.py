@@ -55,13 +55,13 @@ def test_rejects_column_of_another_length(field):
         BatchAssembler(5).add(proto.SerializeToString())
 
 
-def test_rejects_leaves_of_another_length():
-    for name in ("observation", "next_observation", "final_observation"):
-        proto = inline(example_batch())
-        other = inline(example_batch(n_entries=4, n_finals=3))
-        getattr(proto.substeps[0], name)[1].CopyFrom(getattr(other.substeps[0], name)[1])
-        with pytest.raises(InvalidTensorError, match="'b' has shape"):
-            BatchAssembler(5).add(proto.SerializeToString())
+@pytest.mark.parametrize("name", ["observation", "next_observation", "final_observation", "previous_observation"])
+def test_rejects_leaves_of_another_length(name):
+    proto = inline(example_batch(frame_stack=3))
+    other = inline(example_batch(n_entries=4, n_finals=3, frame_stack=3))
+    getattr(proto.substeps[0], name)[1].CopyFrom(getattr(other.substeps[0], name)[1])
+    with pytest.raises(InvalidTensorError, match="'b' has shape"):
+        BatchAssembler(5).add(proto.SerializeToString())
 
 
 def test_rejects_reward_without_steps():
@@ -69,28 +69,18 @@ def test_rejects_reward_without_steps():
         BatchAssembler(5).add(replay_pb2.SampleResponse(parts=1).SerializeToString())
 
 
-@pytest.mark.parametrize("spoil", [lambda state: state.shape.pop(), lambda state: state.ClearField("shape")])
-def test_rejects_recurrent_state_of_another_shape(spoil):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state.shape.pop(),
+        lambda state: state.ClearField("shape"),
+        lambda state: state.CopyFrom(inline(example_batch(n_entries=4, state_size=3)).substeps[0].initial_state),
+        lambda state: state.CopyFrom(inline(example_batch()).keys),
+    ],
+    ids=["a dimension less", "no shape", "of other entries", "of another dtype"],
+)
+def test_rejects_recurrent_states_that_do_not_fit(spoil):
     proto = inline(example_batch(state_size=3))
     spoil(proto.substeps[0].initial_state)
     with pytest.raises(InvalidTensorError, match="initial_state"):
-        BatchAssembler(5).add(proto.SerializeToString())
-
-
-def test_rejects_recurrent_states_of_other_entries_or_another_dtype():
-    for other in (
-        inline(example_batch(n_entries=4, state_size=3)).substeps[0].initial_state,
-        inline(example_batch()).keys,
-    ):
-        proto = inline(example_batch(state_size=3))
-        proto.substeps[0].initial_state.CopyFrom(other)
-        with pytest.raises(InvalidTensorError, match="initial_state"):
-            BatchAssembler(5).add(proto.SerializeToString())
-
-
-def test_rejects_earlier_frames_of_other_entries():
-    proto = inline(example_batch(frame_stack=3))
-    other = inline(example_batch(n_entries=4, frame_stack=3))
-    proto.substeps[0].previous_observation[1].CopyFrom(other.substeps[0].previous_observation[1])
-    with pytest.raises(InvalidTensorError, match="'b' has shape"):
         BatchAssembler(5).add(proto.SerializeToString())

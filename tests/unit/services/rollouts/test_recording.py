@@ -226,31 +226,6 @@ class TestFilesThatAreNotWhole:
             assert_same_rollout(mine, theirs)
         assert "old has no digests" in caplog.text
 
-    @pytest.mark.slow
-    @given(data=st.data())
-    @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_flipped_bits_without_digests_end_in_an_error_of_ours_or_in_rollouts_that_are_allowed(
-        self, tmp_path, whole, data
-    ):
-        old = without_digests(whole)
-        content = bytearray(old)
-        for _ in range(data.draw(st.integers(1, 4))):
-            content[data.draw(st.integers(0, len(old) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        path = tmp_path / "demo"
-        path.write_bytes(content)
-        n_read, error = read_until_error(path)
-        assert error is not None or n_read == 3
-        assert error is None or str(path) in str(error)
-
-    @given(content=st.binary(max_size=300))
-    @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_noise_after_a_header_ends_in_an_error_of_ours(self, tmp_path, whole, content):
-        path = tmp_path / "demo"
-        path.write_bytes(whole[: starts(whole)[1]] + content)
-        n_read, error = read_until_error(path)
-        assert n_read == 0
-        assert (error is None) is (not content)
-
 
 class TestFilesThatDoNotFit:
     def test_other_spaces_are_refused_with_the_path_and_both_sides(self, tmp_path, whole):
@@ -282,17 +257,10 @@ class TestFilesThatDoNotFit:
         with pytest.raises(error, match=f"demo: {message}"):
             next(read_rollouts(tmp_path / "demo"))
 
-    @pytest.mark.parametrize("change", ["reward", "observation", "deferred", "nan", "substep", "sequence"])
+    @pytest.mark.parametrize("change", ["nan", "substep", "sequence"])
     def test_rejects_rollout_that_does_not_fit_the_header(self, tmp_path, whole, change):
         proto = rollout_to_proto(make_rollout(sequence=4))
-        if change == "reward":
-            proto.reward.data = proto.reward.data[:-4]
-        elif change == "observation":
-            proto.substeps[0].observation[0].tensor.shape[0] = 7
-        elif change == "deferred":
-            proto.reward.deferred = True
-            proto.reward.data = b""
-        elif change == "nan":
+        if change == "nan":
             proto.reward.data = np.full((3, 2), np.nan, "<f4").tobytes()
         elif change == "substep":
             proto.substeps[0].key = "1"

@@ -20,14 +20,12 @@ def test_counts_the_bytes_of_a_rollout_without_final_observations(key: str):
     assert rollout_bytes(RolloutShape({key: NESTED[key]}, 6, 3)) == sum(array.nbytes for array in arrays)
 
 
-def test_counts_the_state_of_a_recurrent_policy():
-    more = rollout_bytes(RolloutShape(SPACES, 6, 3, state_size=5)) - rollout_bytes(RolloutShape(SPACES, 6, 3))
-    assert more == 3 * 5 * np.dtype(np.float32).itemsize
-
-
-def test_counts_the_frames_before_a_rollout():
-    more = rollout_bytes(RolloutShape(SPACES, 6, 3, frame_stack=5)) - rollout_bytes(RolloutShape(SPACES, 6, 3))
-    assert more == 3 * 4 * 4 * np.dtype(np.float32).itemsize
+@pytest.mark.parametrize(
+    ("remembered", "n_floats"), [({"state_size": 5}, 5), ({"frame_stack": 5}, 4 * 4)], ids=["a state", "frames before"]
+)
+def test_counts_what_a_policy_remembers(remembered: dict[str, int], n_floats: int):
+    more = rollout_bytes(RolloutShape(SPACES, 6, 3, **remembered)) - rollout_bytes(RolloutShape(SPACES, 6, 3))
+    assert more == 3 * n_floats * np.dtype(np.float32).itemsize
 
 
 def test_the_largest_substep_counts():

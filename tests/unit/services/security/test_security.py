@@ -12,6 +12,8 @@ from rollcast.services.rpcs import RPCS
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
 from rollcast.tools.certificates import make_certificates
+from rollcast.tools.relay.settings import RelaySettings
+from rollcast.tools.scaling.settings import ScalerSettings
 from rollcast.tools.settings import StatusSettings
 from tests.documents import text_of
 
@@ -134,12 +136,18 @@ class TestSettings:
             ActorSettings.from_command_line("rollcast", ["--config", str(file)])
         assert "12345" not in str(caught.value)
 
-    def test_a_learner_that_others_reach(self):
-        settings = ServingSettings.from_command_line("rollcast", ["--address", "0.0.0.0:1"])
+    @pytest.mark.parametrize("kind", [ServingSettings, RelaySettings, ScalerSettings])
+    def test_a_server_that_others_reach(self, kind):
+        settings = kind.from_command_line("rollcast", ["--address", "0.0.0.0:1"])
         with pytest.raises(ConfigurationError, match="has no TLS"):
             settings.server_security()
-        settings = ServingSettings.from_command_line("rollcast", ["--address", "0.0.0.0:1", "--insecure"])
-        assert settings.server_security() == ServerSecurity(insecure=True)
+        settings = kind.from_command_line("rollcast", ["--address", "0.0.0.0:1", "--insecure"])
+        assert settings.server_security().insecure
+
+    def test_a_relay_requires_the_tokens_of_its_file(self, keys):
+        settings = RelaySettings.from_command_line("rollcast relay", ["--tokens-file", str(keys / "tokens")])
+        assert settings.server_security().tokens is not None
+        assert RelaySettings.from_command_line("rollcast relay", []).server_security().tokens is None
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -1,5 +1,6 @@
 """Changes of files are detected."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,38 +8,30 @@ import pytest
 from rollcast.services.security.watched_files import WatchedFiles
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "watched"
-    path.write_text("one")
-    return path
-
-
-def test_unchanged_files_have_not_changed(path: Path):
-    watched = WatchedFiles((path,))
-    assert not watched.have_changed()
-
-
-def test_reports_each_change_once(path: Path):
-    watched = WatchedFiles((path,))
-    path.write_text("another length")
-    assert watched.have_changed()
-    assert not watched.have_changed()
-
-
-def test_reports_file_that_goes_and_comes_back(path: Path):
-    watched = WatchedFiles((path,))
+def point_elsewhere(path: Path) -> None:
     path.unlink()
+    path.symlink_to(path.with_name("other"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda path: path.write_text("another length"), Path.unlink, point_elsewhere],
+    ids=["text", "end", "link"],
+)
+def test_reports_each_change_once(change: Callable[[Path], object], tmp_path: Path):
+    file, path = tmp_path / "file", tmp_path / "watched"
+    for each in (file, tmp_path / "other"):
+        each.write_text("one")
+    path.symlink_to(file)
+    watched = WatchedFiles((path,))
+    assert not watched.have_changed()
+    change(path)
     assert watched.have_changed()
+    assert not watched.have_changed()
+
+
+def test_reports_file_that_comes_back(tmp_path: Path):
+    path = tmp_path / "watched"
+    watched = WatchedFiles((path,))
     path.write_text("one")
-    assert watched.have_changed()
-
-
-def test_reports_symbolic_link_that_points_elsewhere(path: Path, tmp_path: Path):
-    link, other = tmp_path / "link", tmp_path / "other"
-    other.write_text("one")
-    link.symlink_to(path)
-    watched = WatchedFiles((link,))
-    link.unlink()
-    link.symlink_to(other)
     assert watched.have_changed()

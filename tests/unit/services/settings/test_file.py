@@ -92,11 +92,6 @@ class TestFile:
             f"netwrk (from {str(config)!r}): there is no such setting; did you mean network?",
         ]
 
-    @pytest.mark.parametrize("number", ["1e6", "1.0e6", "1000000.0", "1M", "1_000_000"])
-    def test_holds_whole_numbers_as_people_write_them(self, config: Path, number: str):
-        config.write_text(f"n_actors: {number}\n")
-        assert read("--config", str(config)).n_actors == 10**6
-
     @pytest.mark.parametrize(
         ("settings", "name", "value"),
         [

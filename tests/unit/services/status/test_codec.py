@@ -8,13 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.services.errors import InvalidInputError
+from rollcast.services.history.history import EventSeverity, LearnerActivity
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.limits.refusals import Throttled
+from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ReplayStatus, ReplayWaiting
 from rollcast.services.status.codec import actor_from_proto, actor_to_proto, status_from_proto, status_to_proto
 from rollcast.services.status.description import LearnerDescription, LearnerLimits
+from rollcast.services.status.description_codec import description_from_proto, description_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
-from rollcast.v1 import learner_pb2, replay_pb2, rollout_pb2
+from rollcast.v1 import history_pb2, learner_pb2, replay_pb2, rollout_pb2
+from tests.rollouts import NESTED
 
 REPLAY_STATUSES = st.builds(
     ReplayStatus,
@@ -90,7 +95,13 @@ def test_values_have_the_fields_of_the_contract(value, message):
 
 @pytest.mark.parametrize(
     ("values", "numbers", "prefix"),
-    [(Phase, learner_pb2.Phase, "PHASE_"), (ActorState, learner_pb2.ActorState, "ACTOR_STATE_")],
+    [
+        (Phase, learner_pb2.Phase, "PHASE_"),
+        (ActorState, learner_pb2.ActorState, "ACTOR_STATE_"),
+        (ActingState, rollout_pb2.ActingState, "ACTING_STATE_"),
+        (LearnerActivity, history_pb2.LearnerActivity, "LEARNER_ACTIVITY_"),
+        (EventSeverity, history_pb2.EventSeverity, "EVENT_SEVERITY_"),
+    ],
 )
 def test_enums_have_the_numbers_of_the_contract(values: type[enum.Enum], numbers, prefix):
     assert {prefix + value.name: value.value for value in values} | {prefix + "UNSPECIFIED": 0} == dict(numbers.items())
@@ -101,3 +112,22 @@ def test_rejects_unknown_enum_values():
         status_from_proto(learner_pb2.LearnerStatus(phase=99))
     with pytest.raises(InvalidInputError, match="state 0"):
         actor_from_proto(learner_pb2.ActorInfo())
+
+
+DESCRIPTION = LearnerDescription(
+    spaces=NESTED,
+    policy=PolicySpec(hidden_sizes=(3,), head="q_values"),
+    n_rollout_steps=5,
+    batch_size=6,
+    n_envs=7,
+    algorithm="dqn",
+    software_version="1",
+)
+
+
+def test_description_comes_back():
+    limits = LearnerLimits(max_actors=3, calls_per_second=0.5)
+    assert (limits.max_actors, limits.max_message_bytes) == (3, 4 << 20)
+    assert description_from_proto(description_to_proto(dataclasses.replace(DESCRIPTION, limits=limits))) == (
+        dataclasses.replace(DESCRIPTION, limits=limits)
+    )

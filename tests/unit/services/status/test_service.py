@@ -61,8 +61,20 @@ def test_refusals_of_the_learner_reach_the_caller(learner, client):
         client.save_checkpoint()
 
 
-def test_watching_ends_with_training(learner, client):
-    statuses = client.watch_status(0.1)
+@pytest.fixture(params=["status", "history"])
+def watch(request, client):
+    """Watches the learner's status, as it is or with the history."""
+
+    def begin(interval_s):
+        if request.param == "status":
+            return client.watch_status(interval_s)
+        return (update.status for update in client.watch_history(interval_s))
+
+    return begin
+
+
+def test_watching_ends_with_training(learner, watch):
+    statuses = watch(0.1)
     assert [status.phase for status in itertools.islice(statuses, 2)] == [Phase.TRAINING] * 2
     learner.control.phase = Phase.FINISHED
     assert list(statuses)[-1].phase is Phase.FINISHED
@@ -92,6 +104,6 @@ def test_closing_a_watch_frees_its_thread(learner, client):
 
 
 @pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])
-def test_rejects_interval_outside_the_range(client, interval_s):
+def test_rejects_interval_outside_the_range(watch, interval_s):
     with pytest.raises(InvalidInputError, match="interval_s is"):
-        next(client.watch_status(interval_s))
+        next(watch(interval_s))

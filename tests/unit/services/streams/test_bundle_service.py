@@ -127,14 +127,27 @@ def test_rollouts_of_several_actors_in_one_message_are_answered_in_one(learner: 
     assert [rollout.actor_id for rollout in learner.take(3)] == ["a", "b", "c"]
 
 
-def test_one_bad_rollout_ends_its_own_stream_alone(learner: Learner):
+@pytest.mark.parametrize(
+    ("messages", "error", "state"),
+    [
+        (
+            rollout_parts(1, "a", 1, reward=np.full((3, 2), np.inf, np.float32)),
+            InvalidTensorError,
+            ActorState.REFUSED,
+        ),
+        (rollout_parts(1, "b", 1), InvalidRolloutError, ActorState.REFUSED),
+        ([relay_pb2.UpwardPart(stream=1, message=b"\xff\xff")], UnreadableMessageError, ActorState.LOST),
+        ([relay_pb2.UpwardPart(stream=1, message=b"")], InvalidRolloutError, ActorState.REFUSED),
+    ],
+    ids=["infinite", "of another actor", "noise", "empty"],
+)
+def test_what_an_actor_may_not_send_ends_its_stream_alone(learner: Learner, messages, error: type, state: ActorState):
     with connected(learner, "a", "b") as raw:
-        bad = rollout_parts(1, "a", 1, reward=np.full((3, 2), np.inf, np.float32))
-        # the second of the bad actor comes too late for it, and is ignored
-        raw.send(*bad, *rollout_parts(1, "a", 2), *rollout_parts(2, "b", 1))
-        assert isinstance(raw.error(), InvalidTensorError)
+        # a rollout that comes after that is too late, and ignored
+        raw.send(*messages, *rollout_parts(1, "a", 2), *rollout_parts(2, "b", 1))
+        assert isinstance(raw.error(), error)
         assert raw.part().progress.acknowledged_sequence == 1
-        wait_until(lambda: learner.info("a").state is ActorState.REFUSED, "the registry to know")
+        wait_until(lambda: learner.info("a").state is state, "the registry to know")
     assert [rollout.actor_id for rollout in learner.take(1)] == ["b"]
 
 
@@ -156,14 +169,6 @@ def test_a_stream_that_has_ended_is_freed_at_once(learner: Learner):
             wait_until(lambda: n_streams() == 1, "the streams to be freed")
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("message", [b"\xff\xff", b"", rollout_parts(1, "b", 1)[0].message])
-def test_what_is_no_message_of_the_actor_ends_its_stream_alone(learner: Learner, message: bytes):
-    with connected(learner, "a", "b") as raw:
-        raw.send(relay_pb2.UpwardPart(stream=1, message=message), *rollout_parts(2, "b", 1))
-        assert isinstance(raw.error(), UnreadableMessageError | InvalidRolloutError)
-        assert raw.part().progress.acknowledged_sequence == 1
 
 
 def test_a_rollout_of_an_actor_that_was_damaged_is_asked_for_again(learner: Learner):
@@ -279,23 +284,16 @@ def test_a_damaged_bundle_ends_the_call_and_may_be_tried_again(learner: Learner)
         assert isinstance(raw.end(), DamagedMessageError)
 
 
-def test_relays_beyond_the_limit_are_turned_away(learner: Learner):
-    with contextlib.ExitStack() as stack:
-        for _ in range(MAX_RELAYS):
-            raw = stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString()))
-            next(raw.call)  # the learner has answered
-        with RawRelay(learner.address, OPEN.SerializeToString()) as raw:
-            error = raw.end()
-        assert isinstance(error, ThrottledError)
-        assert error.limit == "max_relays"
-
-
-def test_an_address_without_a_relay_gets_a_place_of_one_that_has_all(learner: Learner):
+def test_one_address_has_all_places_until_another_asks_for_one(learner: Learner):
     with contextlib.ExitStack() as stack:
         relays = []
         for _ in range(MAX_RELAYS):
             relays.append(stack.enter_context(RawRelay(learner.address, OPEN.SerializeToString())))
-            next(relays[-1].call)
+            next(relays[-1].call)  # the learner has answered
+        with RawRelay(learner.address, OPEN.SerializeToString()) as raw:
+            error = raw.end()
+        assert isinstance(error, ThrottledError)
+        assert error.limit == "max_relays"
         proxy = Proxy(learner.server.port, seed=1, own_host="127.0.0.2")
         stack.callback(proxy.close)
         newcomer = stack.enter_context(RawRelay(proxy.address, OPEN.SerializeToString()))
@@ -358,13 +356,6 @@ def test_an_actor_behind_a_relay_opens_no_more_than_ten_streams_a_second(learner
         limits = [error.limit for error in answers.values() if error is not None]
         assert limits.count("max_openings_per_s") > 100
         assert answers[203] is None, "another actor of the same relay is served"
-
-
-def test_the_end_of_a_call_ends_its_actors_streams(learner: Learner):
-    with connected(learner, "a", "b"):
-        assert learner.registry.n_alive() == 2
-    wait_until(lambda: learner.registry.n_alive() == 0, "both to be lost")
-    assert {info.state for info in learner.registry.infos()} == {ActorState.LOST}
 
 
 def test_rollouts_without_credit_are_refused_before_they_are_kept():

@@ -49,11 +49,6 @@ def test_join_refuses_and_goes_on(client, changes, error):
     assert client.join(offer("other")).actor_id == "other"
 
 
-def test_join_names_the_path_inside_the_spaces(client):
-    with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the learner has Box.*actor 'a' has Box"):
-        client.join(offer(spaces=PIXELS))
-
-
 def test_rollouts_are_acknowledged_one_by_one_and_the_close_is_clean(learner, uplink):
     rollouts = [make_rollout(sequence) for sequence in range(1, 21)]
     for rollout in rollouts:

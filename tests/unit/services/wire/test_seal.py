@@ -13,6 +13,7 @@ from rollcast.services.wire.seal import parse_sealed, seal
 from rollcast.v1 import rollout_pb2
 
 FRAME = rollout_pb2.StreamRolloutsRequest(frame=rollout_pb2.TensorFrame(sequence=1, offset=2))
+ANSWER = rollout_pb2.StreamRolloutsResponse(acknowledged_sequence=3, credit_sequence=300)
 
 
 def sealed(pieces: list[bytes]) -> bytes:
@@ -28,19 +29,35 @@ def test_sealed_message_is_read(pieces):
     assert body == b"".join(pieces)
 
 
-@pytest.mark.parametrize("pieces", [[], [b"some", b" bytes of tensors"]], ids=["no body", "a body"])
-def test_flipped_bit_is_detected_or_removes_the_digest(pieces):
-    serialized = sealed(pieces)
+def read_request(serialized: bytes) -> rollout_pb2.StreamRolloutsRequest:
+    return parse_request(serialized).request
+
+
+def read_answer(serialized: bytes) -> rollout_pb2.StreamRolloutsResponse:
+    return parse_sealed(rollout_pb2.StreamRolloutsResponse, serialized)
+
+
+@pytest.mark.parametrize(
+    ("read", "serialized"),
+    [
+        (read_request, sealed([])),
+        (read_request, sealed([b"some", b" bytes of tensors"])),
+        (read_answer, seal(ANSWER.SerializeToString())),
+    ],
+    ids=["no body", "a body", "an answer"],
+)
+def test_flipped_bit_is_detected_or_removes_the_digest(read, serialized):
     refused = 0
     for bit in range(8 * len(serialized)):
         damaged = bytearray(serialized)
         damaged[bit // 8] ^= 1 << bit % 8
         try:
-            request, _ = parse_request(bytes(damaged))
+            message = read(bytes(damaged))
         except (NotReadyError, DecodeError):
             refused += 1
         else:
-            assert not request.digest, "a stream whose first message had one refuses this"
+            # the tag of the digest alone: the reader of a stream that began with one asks for one in every message
+            assert not message.digest
     assert refused > 7 * len(serialized)
 
 
@@ -58,25 +75,9 @@ def test_bytes_that_only_look_like_a_digest_are_ignored():
     assert parse_request(inline.SerializeToString()).request == inline
 
 
-ANSWER = rollout_pb2.StreamRolloutsResponse(acknowledged_sequence=3, credit_sequence=300)
-
-
 def test_a_sealed_answer_is_what_protobuf_writes():
     sealed = seal(ANSWER.SerializeToString())
     answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, sealed)
     assert answer.SerializeToString() == sealed
     assert answer.credit_sequence == 300
     assert parse_sealed(rollout_pb2.StreamRolloutsResponse, ANSWER.SerializeToString()) == ANSWER
-
-
-def test_every_flipped_bit_of_a_sealed_answer_is_detected():
-    sealed = seal(ANSWER.SerializeToString())
-    for bit in range(8 * len(sealed)):
-        damaged = bytearray(sealed)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            answer = parse_sealed(rollout_pb2.StreamRolloutsResponse, bytes(damaged))
-        except (NotReadyError, DecodeError):
-            continue
-        # the tag of the digest alone: the reader of a stream that began with one asks for one in every message
-        assert not answer.digest
