@@ -171,13 +171,6 @@ class DyingEnv(CountingEnv):
         return super().step(action)
 
 
-class UnmakeableEnv(CountingEnv):
-    """Cannot be made."""
-
-    def __init__(self) -> None:
-        raise RuntimeError("no display")
-
-
 class NanEnv(CountingEnv):
     """Returns NaN in the third step."""
 

@@ -2,12 +2,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.seeds import SEED_LIMIT, derive_seed, derive_seeds
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.vector.make import make_vector_env
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from tests.environments import CountingEnv
+from tests.unit.actor.workers.flat_workers import worker_of
 
 KEYS = st.lists(st.integers(0, 2**64), min_size=1, max_size=4)
 
@@ -29,9 +28,7 @@ def test_derived_seeds_depend_on_every_key_and_not_on_how_many_are_derived(keys)
 def test_a_worker_seeds_its_environments_below_the_limit_whatever_seed_it_was_given():
     for env_seed in (0, 2**31, 2**32 - 1, 2**40):
         vector_env = make_vector_env(CountingEnv, 40)
-        policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-        policy.load(0, {})
-        worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=env_seed)
+        worker = worker_of(vector_env, env_seed=env_seed)
         assert max(worker.env_seeds) < SEED_LIMIT
         assert len(set(worker.env_seeds)) == 40
         worker.close()

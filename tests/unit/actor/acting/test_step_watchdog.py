@@ -28,13 +28,13 @@ def test_a_step_that_hangs_is_told_once_with_its_stack():
 def test_nothing_is_told_of_one_who_rests():
     """As one does who waits for the learner; several limits pass meanwhile."""
     told = []
-    with StepWatchdog(0.1, lambda *hang: told.append(hang)) as watchdog:
+    with StepWatchdog(0.02, lambda *hang: told.append(hang)) as watchdog:
         watchdog.rest()
-        threading.Event().wait(0.5)
+        threading.Event().wait(0.1)
         assert told == []
         watchdog.beat()
         watchdog.rest()
-        threading.Event().wait(0.5)
+        threading.Event().wait(0.1)
     assert told == []
 
 

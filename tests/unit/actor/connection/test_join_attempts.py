@@ -64,16 +64,6 @@ def test_an_error_that_no_other_address_can_mend_ends_it_unless_every_address_is
         attempts.failed(error, 100.0)
 
 
-def test_a_home_is_tried_before_the_others():
-    attempts = begun("relay", "learner")
-    attempts.home = "other rank"
-    tried = []
-    for _ in range(3):
-        tried.append(attempts.address)
-        attempts.failed(LearnerUnreachableError("x"), 100.0)
-    assert tried == ["other rank", "relay", "learner"]
-
-
 def test_it_ends_at_the_timeout_and_says_how_often_it_tried():
     attempts = begun("relay", "learner", timeout_s=1.0)
     for now in (100.0, 100.0, 101.0):

@@ -53,34 +53,6 @@ def test_joins_again_until_the_learner_is_ready(learner: FakeLearner):
     assert joining.agreement.actor_id == "a"
 
 
-def test_waits_for_a_relay_whose_learner_starts_again_rather_than_go_on_without_it(learner: FakeLearner):
-    attempts = []
-
-    def on_attempt() -> None:
-        attempts.append(learner.sink.join_error)
-        if len(attempts) == 3:
-            relay.sink.join_error = None
-
-    with serve() as relay:
-        relay.sink.join_error = NotReadyError("it has no connection to its learner")
-        join(joining_of(f"{relay.address},{learner.address}"), on_attempt=on_attempt)
-        assert len(attempts) == 3
-        assert len(relay.sink.offers) == 3
-    assert not learner.sink.offers
-
-
-def test_goes_on_to_the_next_address_when_one_stays_without_its_learner(learner: FakeLearner):
-    with serve() as relay:
-        relay.sink.join_error = NotReadyError("it has no connection to its learner")
-        joining = joining_of(f"{relay.address},{learner.address}")
-        # half of it for the first address, in which a busy machine makes two attempts, too
-        client = joining.join(0, 4.0)
-        assert client is not None
-        client.close()
-        assert len(relay.sink.offers) > 1
-    assert len(learner.sink.offers) == 1
-
-
 def test_goes_on_to_the_next_address_at_once_when_one_is_not_there(learner: FakeLearner):
     attempts = []
     join(joining_of(f"localhost:{free_port()},{learner.address}"), on_attempt=lambda: attempts.append(1))

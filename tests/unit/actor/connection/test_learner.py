@@ -17,7 +17,7 @@ from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.learner.serving.rounds import Rounds
-from rollcast.services.errors import ConfigurationError, UnreadableMessageError
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.policies.policies import PolicySpec
@@ -133,17 +133,6 @@ def test_raises_if_credential_files_are_wrong_at_the_first_join(learner: FakeLea
     with LearnerConnection(learner.address, offer(), security=security) as connection:
         with pytest.raises(ConfigurationError, match="cannot be read"):
             connection.join()
-
-
-def test_rejoins_with_the_agreed_number_of_environments(learner: FakeLearner):
-    offers = []
-    join = learner.sink.join
-    learner.sink.join = lambda offer: offers.append(offer.n_envs) or join(offer)
-    with LearnerConnection(learner.address, offer(n_envs=0)) as connection:
-        assert connection.join().n_envs == 2
-        assert connection.wait_for_credit(1, DEADLINE_S)
-        reconnect(learner, connection)
-    assert offers == [0, 2]
 
 
 def play(connection: LearnerConnection, n_rollouts: int) -> None:
@@ -274,16 +263,3 @@ def test_an_actor_that_waits_for_its_places_in_a_round_misses_nothing(monkeypatc
         learner.source.publish(2, {"w": np.zeros(3, np.float32)})
         rounds.begin(2)
         wait_until(lambda: connection.wait_for_credit(2, 0.1), "credit")
-
-
-def test_gives_up_if_no_message_can_be_parsed(monkeypatch):
-    monkeypatch.setattr(reconnects, "backoff_delays", quick)
-    monkeypatch.setattr(rollout_uplink.RolloutEncoder, "encode", lambda *_: iter([b"\xff\xff\xff"]))
-    with serve() as learner, LearnerConnection(learner.address, offer()) as connection:
-        learner.source.publish(1, {"w": np.zeros(3, np.float32)})
-        connection.join()
-        wait_until(lambda: connection.wait_for_credit(1, 0.1), "credit")
-        connection.send(make_rollout(1))
-        with pytest.raises(UnreadableMessageError, match="3 bytes that do not parse"):
-            wait_until(lambda: connection.wait_for_credit(9, 0.1), "its end")
-        assert len(learner.sink.streams) == 6

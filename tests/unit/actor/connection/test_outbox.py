@@ -35,6 +35,11 @@ def opened(outbox: Outbox, acknowledged: int = 0) -> Uplink:
     return uplink
 
 
+def put(outbox: Outbox, *sequences: int) -> None:
+    for sequence in sequences:
+        outbox.put(make_rollout(sequence))
+
+
 def test_keeps_rollouts_until_the_stream_has_its_first_answer():
     outbox, uplink = Outbox(), Uplink()
     outbox.put(make_rollout(1))
@@ -48,8 +53,7 @@ def test_keeps_rollouts_until_the_stream_has_its_first_answer():
 def test_sends_rollouts_at_once_on_an_open_stream():
     outbox = Outbox()
     uplink = opened(outbox)
-    for sequence in (1, 2):
-        outbox.put(make_rollout(sequence))
+    put(outbox, 1, 2)
     assert uplink.sent == [1, 2]
     assert len(outbox) == 2
 
@@ -57,8 +61,7 @@ def test_sends_rollouts_at_once_on_an_open_stream():
 def test_drops_rollouts_when_they_are_acknowledged():
     outbox = Outbox()
     opened(outbox)
-    for sequence in (1, 2, 3):
-        outbox.put(make_rollout(sequence))
+    put(outbox, 1, 2, 3)
     assert outbox.take(progress(2))
     assert len(outbox) == 1
     assert not outbox.take(progress(2)), "nothing new was acknowledged"
@@ -69,8 +72,7 @@ def test_drops_rollouts_when_they_are_acknowledged():
 def test_sends_unacknowledged_rollouts_again_in_order_on_the_next_stream():
     outbox = Outbox()
     opened(outbox)
-    for sequence in (1, 2, 3):
-        outbox.put(make_rollout(sequence))
+    put(outbox, 1, 2, 3)
     outbox.attach(None)
     outbox.put(make_rollout(4))
     assert opened(outbox, acknowledged=1).sent == [2, 3, 4]

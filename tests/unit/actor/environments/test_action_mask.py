@@ -6,12 +6,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollcast.actor.environments.action_mask import ActionMaskFromInfo, make
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import ActorFailedError, ConfigurationError, InvalidSpaceError
 from tests.masked_environments import MaskedCorridor, NothingAllowed
 from tests.unit.actor.sample_environments import SampledEnv
+from tests.unit.actor.workers.flat_workers import worker_of
 
 
 class Forgetful(MaskedCorridor):
@@ -53,9 +52,7 @@ def test_the_factory_makes_gymnasiums_taxi():
     )
     substep = environment_spaces(vector_env)["0"]
     assert set(substep.observation.spaces) == {"observation", "action_mask"}
-    worker = RolloutWorker(
-        vector_env, RandomPolicy({"0": substep}, seed=0), 300, actor_id="a", incarnation=1, env_seed=0
-    )
+    worker = worker_of(vector_env, 300)
     rollout = worker.collect()
     worker.close()
     columns = rollout.substeps["0"]
@@ -87,8 +84,7 @@ def test_rejects_actions_without_masks():
 def test_rollouts_have_masks_with_both_reset_modes(mode):
     # the corridor allows nothing at the end, which is the observation of a reset row in one of them
     vector_env = SyncVectorEnv([MaskedCorridor] * 4, autoreset_mode=mode)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    worker = RolloutWorker(vector_env, policy, 64, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 64)
     rollout = worker.collect()
     worker.close()
     columns = rollout.substeps["0"]
@@ -103,8 +99,7 @@ def test_rollouts_have_masks_with_both_reset_modes(mode):
 
 def test_environment_that_allows_no_action_fails():
     vector_env = SyncVectorEnv([MaskedCorridor, NothingAllowed], autoreset_mode=AutoresetMode.SAME_STEP)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    worker = RolloutWorker(vector_env, policy, 5, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 5)
     with pytest.raises(ActorFailedError, match="environment 1 allows no action for element 0 in step 1"):
         worker.collect()
     worker.close()

@@ -121,49 +121,31 @@ class Lives(gymnasium.Env):
 
 @pytest.mark.slow
 class TestLives:
-    def test_the_next_episode_goes_on_with_the_next_life_after_a_no_op(self):
-        env = LifeLossEnds(Lives(".x...", "."))
+    @pytest.mark.parametrize(
+        ("scripts", "n_steps", "seed", "frame", "ends"),
+        [
+            pytest.param((".x...", "."), 2, None, [0, 3, 0], False, id="a lost life: the game goes on after a no-op"),
+            pytest.param((".!", "."), 2, None, [1, 0, 0], False, id="the game's end: the next game"),
+            pytest.param((".t", "."), 2, None, [1, 0, 0], False, id="the game's truncation: the next game"),
+            pytest.param(("x.", ".."), 1, 5, [1, 0, 0], False, id="a seed: the next game"),
+            pytest.param(("..", ".."), 1, None, [1, 0, 0], False, id="no end yet: the next game"),
+            pytest.param(
+                ("xx..", "."), 1, None, [0, 2, 0], False, id="the no-op loses a life: no further episode ends"
+            ),
+            pytest.param(
+                ("x!", "x"), 1, None, [1, 0, 0], True, id="the no-op ends the game: the lives of the next count"
+            ),
+        ],
+    )
+    def test_a_reset_begins_the_next_episode_after(self, scripts, n_steps, seed, frame, ends):
+        env = LifeLossEnds(Lives(*scripts))
         env.reset(seed=0)
-        assert env.step(2)[2] is False
-        assert env.step(2)[2:4] == (True, False)
-        np.testing.assert_array_equal(env.reset()[0], [0, 3, 0])
-        assert env.step(2)[2:4] == (False, False)
-
-    @pytest.mark.parametrize("last", ["!", "t"])
-    def test_a_game_that_is_over_begins_anew(self, last: str):
-        env = LifeLossEnds(Lives(f".{last}", "."))
-        env.reset()
-        env.step(1)
-        assert env.step(1)[2:4] == (last == "!", last == "t")
-        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
-
-    def test_a_seed_begins_a_new_game(self):
-        env = LifeLossEnds(Lives("x.", ".."))
-        env.reset()
-        assert env.step(1)[2]
-        frame, info = env.reset(seed=5)
-        np.testing.assert_array_equal(frame, [1, 0, 0])
-        assert info == {"seed": 5}
-
-    def test_a_reset_before_the_end_begins_a_new_game(self):
-        env = LifeLossEnds(Lives("..", ".."))
-        env.reset()
-        env.step(1)
-        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
-
-    def test_a_life_that_the_no_op_loses_ends_no_further_episode(self):
-        env = LifeLossEnds(Lives("xx..", "."))
-        env.reset()
-        env.step(1)
-        np.testing.assert_array_equal(env.reset()[0], [0, 2, 0])
-        assert env.step(1)[2] is False
-
-    def test_a_game_that_the_no_op_ends_begins_anew(self):
-        env = LifeLossEnds(Lives("x!", "x"))
-        env.reset()
-        env.step(1)
-        np.testing.assert_array_equal(env.reset()[0], [1, 0, 0])
-        assert env.step(1)[2]  # it has counted the lives of the new game
+        for event in scripts[0][:n_steps]:
+            assert env.step(2)[2:4] == (event in "x!", event == "t")
+        found, info = env.reset(seed=seed)
+        np.testing.assert_array_equal(found, frame)
+        assert frame[0] == 0 or info == {"seed": seed}
+        assert env.step(1)[2] is ends
 
     def test_a_game_that_raised_begins_anew(self):
         env = RecoveringEnv(LifeLossEnds(Lives("xr", "..")))

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.structured import StructuredRolloutWorker
 from tests.documents import blocks, text_of
+from tests.unit.actor.workers.flat_workers import worker_of
 
 
 def documented(name: str, page: str) -> type:
@@ -20,9 +19,7 @@ def documented(name: str, page: str) -> type:
 
 def test_documented_environment_can_be_played():
     vector_env = StructuredVectorEnv([documented("ToolBench", "several_agents.md")] * 2)
-    policy = RandomPolicy(vector_env.spaces, seed=0)
-    policy.load(0, {})
-    worker = StructuredRolloutWorker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 20)
     choose, use = worker.collect(), worker.collect()
     assert (list(choose.substeps), list(use.substeps)) == (["choose"], ["use"])
     assert (choose.reward == use.reward).all()

@@ -42,11 +42,6 @@ def test_makes_pettingzoo_environments_by_name():
     registered.close()
 
 
-def test_rejects_unknown_agent_policies():
-    with pytest.raises(ConfigurationError, match="agent_policies is 'alone'; expected one of shared, separate"):
-        EnvironmentFactory(SPREAD, agent_policies="alone")
-
-
 def test_rejects_factory_of_something_else():
     with pytest.raises(
         ConfigurationError,
@@ -96,8 +91,3 @@ def test_rewards_are_listed_by_actor():
     vector_env.step(0, dict.fromkeys(turn.observations))
     assert [actor.substep_key for actor in vector_env.actors] == ["walker", "walker", "guide"]
     assert vector_env.get_actor_rewards().shape == (3, 1)
-
-
-def test_rejects_empty_list_of_factories():
-    with pytest.raises(ConfigurationError, match="there are no env_factories"):
-        StructuredVectorEnv([])

@@ -10,10 +10,9 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.pettingzoo import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId
-from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.actor.workers.make import make_worker
 from rollcast.services.errors import ConfigurationError
+from tests.unit.actor.workers.flat_workers import worker_of
 
 X, O = ActorId("player", 0), ActorId("player", 1)  # noqa: E741
 PLACE = spaces.Discrete(9)
@@ -137,8 +136,7 @@ def test_masks_in_infos_are_obeyed_in_rollouts():
     vector_env = make_vector_env(
         EnvironmentFactory("rollcast.actor.environments.action_mask:make", {"env_id": f"{__name__}:forgetful"}), 2
     )
-    policy = RandomPolicy(vector_env.spaces, seed=0)
-    worker = make_worker(vector_env, policy, 50, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 50)
     assert set(np.unique(worker.collect().substeps["a"].action)) == {0, 2}
     worker.close()
 

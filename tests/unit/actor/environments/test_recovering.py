@@ -1,5 +1,3 @@
-import functools
-
 import gymnasium
 import numpy as np
 import pytest
@@ -11,12 +9,9 @@ from hypothesis import strategies as st
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog, RecoveringEnv
-from rollcast.actor.policies.random_acting import RandomPolicy
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
-from rollcast.actor.workers.flat import RolloutWorker
-from rollcast.actor.workers.make import make_worker
-from rollcast.services.errors import ConfigurationError
+from rollcast.actor.vector.make import make_vector_env
 from rollcast.services.rollouts.rollouts import Rollout
+from tests.unit.actor.workers.flat_workers import worker_of
 
 
 class Flaky(gymnasium.Env):
@@ -102,9 +97,7 @@ def transitions_of(rollout: Rollout, b: int):
 def test_rollout_has_only_completed_steps_as_transitions(plans, n_steps):
     envs = [Flaky(length, failing) for length, failing in plans]
     vector_env = vector_of(*envs)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    policy.load(0, {})
-    worker = RolloutWorker(vector_env, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, n_steps)
     rollouts = [worker.collect() for _ in range(5)]
     for b, env in enumerate(envs):
         found = [transition for rollout in rollouts for transition in transitions_of(rollout, b)]
@@ -120,9 +113,7 @@ def test_rollout_has_only_completed_steps_as_transitions(plans, n_steps):
 
 def test_logs_environment_seed_and_traceback(caplog):
     vector_env = vector_of(Flaky(5, frozenset()), Flaky(5, frozenset([2])))
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    policy.load(0, {})
-    worker = RolloutWorker(vector_env, policy, 5, actor_id="a", incarnation=1, env_seed=(7, 8))
+    worker = worker_of(vector_env, 5, env_seed=(7, 8))
     worker.collect()
     (record,) = caplog.records
     assert "environment 1 (seed 8) raised RuntimeError in step(): the simulator has lost its licence" in record.message
@@ -131,9 +122,7 @@ def test_logs_environment_seed_and_traceback(caplog):
 
 def test_environment_that_always_raises_fails():
     worker_env = vector_of(Flaky(5, frozenset(range(100))))
-    policy = RandomPolicy(environment_spaces(worker_env), seed=0)
-    policy.load(0, {})
-    worker = RolloutWorker(worker_env, policy, 50, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(worker_env, 50)
     with pytest.raises(EnvironmentFailedError, match="licence"):
         worker.collect()
     assert worker_env.envs[0].unwrapped.episode == MAX_FAILURES_IN_A_ROW - 1
@@ -145,9 +134,7 @@ def test_setting_applies_to_environments_made_by_name(vectorization, caplog):
         "tests.environments:FailingEnv", {"fail_at": 3}, vectorization, on_step_failure="drop_episode"
     )
     vector_env = make_vector_env(factory, 2)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    policy.load(0, {})
-    worker = make_worker(vector_env, policy, 9, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 9)
     rollout = worker.collect()
     worker.close()
     assert rollout.valid.tolist() == [[True, True], [True, True], [False, False]] * 3
@@ -165,16 +152,3 @@ def test_hours_of_dropped_episodes_are_a_line_a_minute(caplog):
     assert 5 + 55 <= len(caplog.records) <= 5 + 60
     assert "others" not in caplog.records[0].message
     assert "it is reset; so were 59 others since the last such line" in caplog.records[-1].message
-
-
-def test_rejects_unknown_setting():
-    with pytest.raises(ConfigurationError, match="on_step_failure is 'ignore'; expected one of fail, drop_episode"):
-        EnvironmentFactory("CartPole-v1", on_step_failure="ignore")
-
-
-def test_raises_by_default():
-    vector_env = make_vector_env(functools.partial(Flaky, 5, frozenset([1])), 1)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    policy.load(0, {})
-    with pytest.raises(EnvironmentFailedError, match="licence"):
-        make_worker(vector_env, policy, 9, actor_id="a", incarnation=1, env_seed=0).collect()

@@ -30,8 +30,8 @@ BOX = Box(
 SPACES: Mapping[str, SubstepSpaces] = {FLAT_SUBSTEP: SubstepSpaces(observation=BOX, action=Discrete(2))}
 
 
-def cartpole_policy(seed: int = 0) -> Policy:
-    spec = PolicySpec(hidden_sizes=(8,))
+def cartpole_policy(seed: int = 0, **options: object) -> Policy:
+    spec = PolicySpec(hidden_sizes=(8,), **options)
     policy = make_policy(SPACES, spec, seed=seed)
     policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
     return policy
@@ -46,9 +46,7 @@ def test_same_seed_plays_same_episodes():
 
 
 def test_a_policy_of_values_has_no_actions_to_draw():
-    spec = PolicySpec(hidden_sizes=(8,), head="q_values")
-    policy = make_policy(SPACES, spec, seed=0)
-    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    policy = cartpole_policy(head="q_values")
     assert len(evaluate_policy(FACTORY, policy, n_episodes=1, seed=3, deterministic=True).returns) == 1
     with pytest.raises(
         ConfigurationError, match=r"has no distribution to draw actions from; .* --eval-actions likeliest"
@@ -90,14 +88,14 @@ def test_games_against_others_are_played_from_every_seat_and_their_returns_are_m
     assert [len(games.lengths) for games in played.values()] == [60] * 4
 
 
-@pytest.mark.slow
-def test_an_episode_that_may_have_no_end_is_told_of(caplog: pytest.LogCaptureFixture):
-    endless = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 100_001})
+def test_an_episode_that_may_have_no_end_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch):
+    monkeypatch.setattr("rollcast.actor.playing.evaluate._LONG", {100})
+    endless = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 101})
     spaces = probe_spaces(endless)
     evaluation = evaluate_policy(endless, RandomPolicy(spaces, seed=0), n_episodes=1, seed=3, deterministic=True)
-    assert evaluation.lengths == (100_001,)
+    assert evaluation.lengths == (101,)
     (record,) = caplog.records
-    assert "has had 100000 steps, and goes on: without a time limit" in record.message
+    assert "has had 100 steps, and goes on: without a time limit" in record.message
 
 
 def test_who_is_alone_has_no_opponents():
@@ -111,13 +109,6 @@ def test_an_episode_does_not_depend_on_how_many_are_played():
     many = evaluate_policy(FACTORY, policy, n_episodes=5, seed=3, deterministic=False)
     few = evaluate_policy(FACTORY, policy, n_episodes=2, seed=3, deterministic=False)
     assert many.returns[:2] == few.returns
-
-
-def test_deterministic_takes_the_likeliest_action():
-    evaluations = [
-        evaluate_policy(FACTORY, cartpole_policy(seed), n_episodes=3, seed=3, deterministic=True) for seed in (0, 0)
-    ]
-    assert len(evaluations[0].returns) == len(evaluations[1].returns) == 3
 
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])
@@ -199,7 +190,6 @@ def test_video_needs_an_environment_factory(tmp_path):
 def test_structured_environments_are_played_by_all_their_agents():
     """The scripted walkers earn 1 for each of two turns, the guide nothing, and everybody 10 at the end."""
     policy = RandomPolicy(STRUCTURED_SPACES, seed=0)
-    policy.load(0, {})
     evaluation = evaluate_policy(
         lambda: ScriptedEnv([alternating(3)]), policy, n_episodes=4, seed=0, deterministic=False
     )
@@ -227,7 +217,6 @@ def test_rejects_video_of_structured_environment(tmp_path):
 def test_error_of_failed_environment_has_its_seed(what: str, message: str):
     factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what})
     policy = RandomPolicy(probe_spaces(factory), seed=0)
-    policy.load(0, {})
     with pytest.raises(EnvironmentFailedError, match=rf"environment 0 \(seed \d+\) .*{message}"):
         evaluate_policy(factory, policy, n_episodes=1, seed=0, deterministic=False)
 
@@ -260,7 +249,6 @@ def failing(on_step_failure: str, **env_kwargs: int) -> EnvironmentFactory:
 
 def test_episode_in_which_the_environment_raised_is_left_out_where_training_drops_it():
     policy = RandomPolicy(SPACES, seed=0)
-    policy.load(0, {})
     whole = evaluate_policy(EnvironmentFactory("CartPole-v1"), policy, n_episodes=6, seed=3, deterministic=False)
     evaluation = evaluate_policy(failing("drop_episode"), policy, n_episodes=3, seed=3, deterministic=False)
     assert evaluation.returns == whole.returns[1::2]
@@ -270,7 +258,6 @@ def test_episode_in_which_the_environment_raised_is_left_out_where_training_drop
 
 def test_an_evaluation_counts_what_it_could_play_where_the_environment_raises_in_most_episodes(caplog):
     policy = RandomPolicy(SPACES, seed=0)
-    policy.load(0, {})
     whole = evaluate_policy(EnvironmentFactory("CartPole-v1"), policy, n_episodes=12, seed=3, deterministic=False)
     found = evaluate_policy(failing("drop_episode", every=4), policy, n_episodes=3, seed=3, deterministic=False)
     assert found.returns == whole.returns[3::4], "further seeds, as many as it takes"
@@ -282,7 +269,6 @@ def test_an_evaluation_counts_what_it_could_play_where_the_environment_raises_in
 
 def test_environment_that_raises_in_every_episode_fails_the_evaluation():
     policy = RandomPolicy(SPACES, seed=0)
-    policy.load(0, {})
     n_steps = []
     with pytest.raises(EnvironmentFailedError, match="the third step"):
         evaluate_policy(
@@ -297,9 +283,7 @@ def test_environment_that_raises_in_every_episode_fails_the_evaluation():
 
 
 def test_recurrent_policy_begins_every_episode_without_memory():
-    spec = PolicySpec(hidden_sizes=(8,), recurrence="gru", recurrent_size=4)
-    policy = make_policy(SPACES, spec, seed=0)
-    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    policy = cartpole_policy(recurrence="gru", recurrent_size=4)
     seen: list[tuple[bool, float]] = []
     act = policy.act
 
@@ -316,9 +300,7 @@ def test_recurrent_policy_begins_every_episode_without_memory():
 
 
 def test_policy_with_a_frame_stack_begins_every_episode_with_its_first_frame():
-    spec = PolicySpec(hidden_sizes=(8,), frame_stack=3)
-    policy = make_policy(SPACES, spec, seed=0)
-    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
+    policy = cartpole_policy(frame_stack=3)
     stacks: list[np.ndarray] = []
     act = policy.act
 

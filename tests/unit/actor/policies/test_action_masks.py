@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import strategies as st
 
 from rollcast.actor.policies.action_masks import FORBIDDEN, action_mask_of
 from rollcast.actor.policies.base import Policy
@@ -90,12 +89,6 @@ def chosen_bits(action_space: spaces.Space, mask: np.ndarray, action: np.ndarray
     """Returns the mask's bit of each element's choice: `[N, elements]`."""
     offsets = np.cumsum([0, *sizes_of(action_space)[:-1]])
     return np.take_along_axis(mask, (elements(action_space, action) + offsets).astype(np.intp), axis=1)
-
-
-def masks(action: str) -> st.SearchStrategy[np.ndarray]:
-    """A mask `[n]` with something allowed in every element."""
-    parts = [st.lists(st.integers(0, 1), min_size=n, max_size=n).filter(any) for n in sizes_of(ACTIONS[action])]
-    return st.tuples(*parts).map(lambda lists: np.array([bit for part in lists for bit in part], np.int8))
 
 
 def random_masks(action: str, n: int, seed: int = 0) -> np.ndarray:

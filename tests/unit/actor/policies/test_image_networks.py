@@ -6,20 +6,16 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from rollcast.actor.policies.features import feature_layout
 from rollcast.actor.policies.image_networks import ImpalaResnet
 from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.network_size import check_network_size
 from rollcast.actor.policies.networks import build_network
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
-from rollcast.services.errors import LimitExceededError
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 from tests.rollouts import random_leaf
-from tests.unit.actor.sample_environments import IMAGE_SPACES
 
 ATARI = spaces.Box(0, 255, (84, 84, 1), np.uint8)
 
@@ -70,29 +66,6 @@ def test_resnet_computes_its_formula():
                 x = x + block.second(block.first(x.relu()).relu())
         expected = torso.full(x.relu().flatten(1)).relu()
         torch.testing.assert_close(torso(image), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", IMAGE_SPACES)
-@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
-def test_every_network_takes_images_alone_and_beside_vectors(name: str, network: str):
-    space, spec = IMAGE_SPACES[name], PolicySpec(network=network, hidden_sizes=(8,))
-    built = build_network(space, 3, spec)
-    outputs = built(of_images(space))
-    assert outputs.shape == (3, 3)
-    outputs.sum().backward()
-    assert all(parameter.grad is not None for parameter in built.parameters())
-
-
-@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
-def test_size_is_known_before_it_is_built(network: str, monkeypatch: pytest.MonkeyPatch):
-    spec = PolicySpec(network=network, hidden_sizes=(8,), frame_stack=1)
-    n_bytes = 4 * sum(parameter.numel() for parameter in build_network(ATARI, 6, spec).parameters())
-    layout = feature_layout(ATARI, network)
-    monkeypatch.setattr("rollcast.actor.policies.network_size.MAX_POLICY_BYTES", n_bytes)
-    check_network_size(layout, ATARI, 6, spec)
-    monkeypatch.setattr("rollcast.actor.policies.network_size.MAX_POLICY_BYTES", n_bytes - 1)
-    with pytest.raises(LimitExceededError, match=f"and {n_bytes} bytes of weights"):
-        check_network_size(layout, ATARI, 6, spec)
 
 
 @pytest.mark.parametrize("network", BUILT_IN_NETWORKS)

@@ -8,24 +8,34 @@ from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.network_size import check_network_size
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import LimitExceededError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
-@pytest.mark.parametrize("name", [*OBSERVATION_SPACES, *IMAGE_SPACES])
-def test_computed_size_equals_that_of_the_built_network(name: str, monkeypatch: pytest.MonkeyPatch):
-    observation = {**OBSERVATION_SPACES, **IMAGE_SPACES}[name]
-    spec = PolicySpec(hidden_sizes=(16, 8))
+SPACES = {**OBSERVATION_SPACES, **IMAGE_SPACES, "atari": spaces.Box(0, 255, (84, 84, 1), np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        *((name, "auto") for name in SPACES),
+        *(("atari", network) for network in BUILT_IN_NETWORKS),
+    ],
+)
+def test_computed_size_equals_that_of_the_built_network(name: str, network: str, monkeypatch: pytest.MonkeyPatch):
+    observation = SPACES[name]
+    spec = PolicySpec(network=network, hidden_sizes=(16, 8))
     policy = TorchPolicy({"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3))}, spec)
     n_bytes = sum(array.nbytes for array in policy.state_arrays().values())
+    layout = feature_layout(observation, network)
     monkeypatch.setattr(network_size, "MAX_POLICY_BYTES", n_bytes)
-    check_network_size(feature_layout(observation), observation, 3, spec)
+    check_network_size(layout, observation, 3, spec)
     monkeypatch.setattr(network_size, "MAX_POLICY_BYTES", n_bytes - 1)
     with pytest.raises(LimitExceededError, match=f"{n_bytes} bytes of weights; expected at most {n_bytes - 1}"):
-        check_network_size(feature_layout(observation), observation, 3, spec)
+        check_network_size(layout, observation, 3, spec)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -8,11 +9,12 @@ from gymnasium import spaces
 from rollcast.actor.policies.features import VectorFeatures, feature_layout
 from rollcast.actor.policies.networks import build_network
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from tests.unit.actor.policies.test_features import batch_of
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 OWN = "tests.unit.actor.policies.own_networks"
+SPACES = {**OBSERVATION_SPACES, **IMAGE_SPACES}
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
@@ -20,10 +22,16 @@ def tensors_of(space, n=6):
     return {path: torch.from_numpy(array) for path, array in batch_of(space, n).items()}
 
 
-@pytest.mark.parametrize("name", [*OBSERVATION_SPACES, *IMAGE_SPACES])
-def test_every_space_has_a_network(name):
-    space = {**OBSERVATION_SPACES, **IMAGE_SPACES}[name]
-    network = build_network(space, 3, PolicySpec(hidden_sizes=(8,)))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "auto") for name in SPACES),
+        *itertools.product(IMAGE_SPACES, BUILT_IN_NETWORKS),
+    ],
+)
+def test_every_space_has_a_network(name, kind):
+    space = SPACES[name]
+    network = build_network(space, 3, PolicySpec(network=kind, hidden_sizes=(8,)))
     outputs = network(tensors_of(space))
     assert outputs.shape == (6, 3)
     assert outputs.dtype == torch.float32
@@ -119,12 +127,11 @@ def test_images_are_remembered(name):
     assert state.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", OBSERVATION_SPACES)
 @pytest.mark.parametrize("network", ["nature_cnn", "impala_shallow", "impala_resnet"])
-def test_networks_for_images_refuse_observations_without(name, network):
-    space = OBSERVATION_SPACES[name]
-    with pytest.raises(ConfigurationError, match=rf"network '{network}' for observations of .*; expected an image"):
-        build_network(space, 2, PolicySpec(network=network))
+def test_networks_for_images_refuse_observations_without(network):
+    for space in OBSERVATION_SPACES.values():
+        with pytest.raises(ConfigurationError, match=rf"network '{network}' for observations of .*; expected an image"):
+            build_network(space, 2, PolicySpec(network=network))
 
 
 def test_unknown_network_is_refused_with_the_names_that_there_are():

@@ -35,9 +35,15 @@ def test_rejects_wrong_weights_and_keeps_the_old(kind):
     np.testing.assert_array_equal(policy.act(batch)[1], before)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["networks.0.layers.0.weight", "log_std.0"])
-@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (NumpyMlpPolicy, "networks.0.layers.0.weight", np.nan),
+        (NumpyMlpPolicy, "log_std.0", -np.inf),
+        (TorchActingPolicy, "networks.0.layers.0.weight", np.inf),
+        (TorchActingPolicy, "log_std.0", np.nan),
+    ],
+)
 def test_rejects_policy_that_is_not_finite_and_keeps_the_last(kind, name: str, value: float):
     substeps, spec = spaces_of(action=spaces.Box(-1.0, 1.0, (2,), np.float32)), PolicySpec(hidden_sizes=(16, 8))
     policy = kind(substeps, spec, seed=0)

@@ -1,5 +1,4 @@
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -86,19 +85,6 @@ def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
     ):
         make_vector_env(Growing, 4)
     assert [env.closed for env in made] == [True] * 3
-
-
-@pytest.mark.parametrize(
-    ("observation_space", "action_space"),
-    [
-        (spaces.Text(3), spaces.Discrete(2)),
-        (spaces.Discrete(2), spaces.Box(0, 9, (2,), np.int64)),
-        (spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)})),
-    ],
-)
-def test_unsupported_spaces(observation_space, action_space):
-    with pytest.raises(InvalidSpaceError, match="expected"):
-        make_vector_env(lambda: SampledEnv(observation_space, action_space), 2)
 
 
 def test_environment_spaces():

@@ -101,8 +101,6 @@ def only_here(pid):
     ("factory", "step_s", "why"),
     [
         (functools.partial(only_here, os.getpid()), 1e-4, "no display"),
-        (functools.partial(only_here, os.getpid()), 5e-3, "no display"),
-        (UnsendableInfoEnv, 1e-4, "cannot pickle '_thread.lock'"),
         (UnsendableInfoEnv, 5e-3, "cannot pickle '_thread.lock'"),
     ],
 )

@@ -34,20 +34,18 @@ def test_says_what_gymnasiums_own_says(env, mode):
     ours.close(), theirs.close()
 
 
-@pytest.mark.parametrize("space", OBSERVATION_SPACES.values(), ids=OBSERVATION_SPACES)
-def test_every_observation_space(space):
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        *((space, spaces.Discrete(3)) for space in OBSERVATION_SPACES.values()),
+        *((spaces.Discrete(3), space) for space in ACTION_SPACES.values()),
+    ],
+    ids=[*OBSERVATION_SPACES, *(f"action: {name}" for name in ACTION_SPACES)],
+)
+def test_every_space(observation, action):
     ours, theirs = (
-        vector([lambda: SampledEnv(copy.deepcopy(space), spaces.Discrete(3))] * 2)
+        vector([lambda: SampledEnv(copy.deepcopy(observation), action)] * 2)
         for vector in (SequentialVectorEnv, SyncVectorEnv)
-    )
-    assert_same_play(ours, theirs, 20)
-    ours.close(), theirs.close()
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES.values(), ids=ACTION_SPACES)
-def test_every_action_space(space):
-    ours, theirs = (
-        vector([lambda: SampledEnv(spaces.Discrete(3), space)] * 2) for vector in (SequentialVectorEnv, SyncVectorEnv)
     )
     assert_same_play(ours, theirs, 20)
     ours.close(), theirs.close()

@@ -9,7 +9,6 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.structured import StructuredRolloutWorker
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.unit.actor.structured_environments import (
     ACTORS,
@@ -21,6 +20,7 @@ from tests.unit.actor.structured_environments import (
     transitions_of,
     worker_of,
 )
+from tests.unit.actor.workers import flat_workers
 
 
 class SpoiltEnv(StructuredEnv):
@@ -72,9 +72,7 @@ class MaskedEnv(StructuredEnv):
 
 
 def test_action_masks_are_kept_to_and_must_allow_something():
-    policy = RandomPolicy(MASKED, seed=0)
-    policy.load(0, {})
-    worker = worker_of(MaskedEnv(), n_steps=3, policy=policy)
+    worker = worker_of(MaskedEnv(), n_steps=3, policy=RandomPolicy(MASKED, seed=0))
     assert worker.collect().substeps["0"].action.ravel().tolist() == [0, 1, 0]
     with pytest.raises(EnvironmentFailedError, match=r"'action_mask' of ActorId.* allows no action: \[0, 0\]"):
         worker.collect()
@@ -154,10 +152,7 @@ def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, ca
     episode = alternating(1000)
     flaky, steady = FlakyGame([episode], nth), ScriptedEnv([alternating(5)])
     vector_env = StructuredVectorEnv([lambda: flaky, lambda: steady], drops_episodes=True)
-    policy = RandomPolicy(SPACES, seed=0)
-    policy.load(3, {})
-    arguments = {"actor_id": "a", "incarnation": 2, "env_seed": (4, 5)}
-    worker = StructuredRolloutWorker(vector_env, policy, n_steps, **arguments)
+    worker = flat_workers.worker_of(vector_env, n_steps, env_seed=(4, 5))
     found = {(index, actor): [] for index in range(2) for actor in ACTORS}
     for rollout in (worker.collect() for _ in range(10)):
         (key,) = rollout.substeps
@@ -186,9 +181,7 @@ def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, ca
 def test_a_dropped_row_is_cut_before_it():
     flaky = FlakyGame([alternating(1000)], 4)
     vector_env = StructuredVectorEnv([lambda: flaky], drops_episodes=True)
-    policy = RandomPolicy(SPACES, seed=0)
-    policy.load(3, {})
-    worker = StructuredRolloutWorker(vector_env, policy, 6, actor_id="a", incarnation=2, env_seed=(4,))
+    worker = flat_workers.worker_of(vector_env, 6)
     rollout = worker.collect()
     assert list(rollout.substeps) == ["walker"]
     first = [transition for transition in transitions_of(rollout, 0) if transition[0][0] == 0]

@@ -5,7 +5,6 @@ from gymnasium.vector import VectorEnv
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.vector.supply import EnvironmentSupply
-from rollcast.services.errors import ConfigurationError
 
 CARTPOLE = EnvironmentFactory("CartPole-v1", vectorization="sync")
 
@@ -49,8 +48,3 @@ def test_infos_are_those_that_workers_read(vectorization: str):
         vector = supply.take(2)
         vector.reset(seed=1)
         assert vector.step(np.zeros(2, int))[4] == {}
-
-
-def test_what_cannot_be_made_is_refused_before_anybody_is_told():
-    with pytest.raises(ConfigurationError, match="n_envs is 0"):
-        EnvironmentSupply(CARTPOLE, 0)

@@ -1,4 +1,4 @@
-"""Builders of rollout workers on numbered environments."""
+"""Builders of rollout workers, and of numbered environments for them."""
 
 import numpy as np
 from gymnasium import spaces
@@ -6,7 +6,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces
-from rollcast.actor.workers.flat import RolloutWorker
+from rollcast.actor.workers.make import make_worker
 from tests.unit.actor.sample_environments import (
     NumberedEnv,
 )
@@ -26,10 +26,9 @@ def numbered_vector(kind=NumberedEnv, mode=SAME):
 
 
 def worker_of(vector_env, n_rollout_steps=5, *, policy=None, env_seed=0, **arguments):
+    """A worker of flat or structured environments, which acts randomly unless it is given a policy."""
     policy = policy or RandomPolicy(environment_spaces(vector_env), seed=0)
-    return RolloutWorker(
-        vector_env, policy, n_rollout_steps, actor_id="a", incarnation=3, env_seed=env_seed, **arguments
-    )
+    return make_worker(vector_env, policy, n_rollout_steps, actor_id="a", incarnation=3, env_seed=env_seed, **arguments)
 
 
 class BatchedVectorEnv(VectorEnv):

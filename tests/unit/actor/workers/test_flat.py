@@ -158,15 +158,15 @@ def test_stamps_rollouts_with_actor_sequence_and_version():
     worker.close()
 
 
-@pytest.mark.parametrize("mode", [SAME, NEXT])
-@pytest.mark.parametrize("observation", [*OBSERVATION_SPACES, "mixed"])
+@pytest.mark.parametrize(
+    ("observation", "mode"), list(zip([*OBSERVATION_SPACES, "mixed"], itertools.cycle([SAME, NEXT]), strict=False))
+)
 def test_records_all_observation_spaces(mode, observation):
     space = {**OBSERVATION_SPACES, **IMAGE_SPACES}[observation]
     check_columns(space, spaces.Discrete(2), mode)
 
 
-@pytest.mark.parametrize("mode", [SAME, NEXT])
-@pytest.mark.parametrize("action", ACTION_SPACES)
+@pytest.mark.parametrize(("action", "mode"), list(zip(ACTION_SPACES, itertools.cycle([SAME, NEXT]), strict=False)))
 def test_records_all_action_spaces(mode, action):
     check_columns(OBSERVATION_SPACES["dict"], ACTION_SPACES[action], mode)
 

@@ -1,3 +1,4 @@
+import functools
 import sys
 
 import numpy as np
@@ -16,11 +17,6 @@ from tests.unit.actor.sample_environments import (
     NumberedEnv,
 )
 from tests.unit.actor.workers.flat_workers import NEXT, SAME, BatchedVectorEnv, numbered_vector, vector_of, worker_of
-
-
-def test_rejects_rollouts_without_steps():
-    with pytest.raises(ConfigurationError, match="n_rollout_steps is 0"):
-        worker_of(numbered_vector(), 0)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, None, "SameStep"])
@@ -48,11 +44,21 @@ def test_exception_in_step_names_environment_and_seed(mode):
     worker.close()
 
 
-def test_exception_in_reset_names_environment_and_seed():
-    worker = worker_of(vector_of(NumberedEnv, lambda: FailingEnv(fail_in_reset=True)), env_seed=[11, 22])
-    with pytest.raises(
-        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised OSError in reset\(\): no display"
-    ):
+class Leaving(NumberedEnv):
+    def step(self, action):
+        sys.exit()
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        (functools.partial(FailingEnv, fail_in_reset=True), r"OSError in reset\(\): no display"),
+        (Leaving, r"SystemExit in step\(\): sys.exit"),
+    ],
+)
+def test_what_an_environment_raises_names_it_and_its_seed(env, told):
+    worker = worker_of(vector_of(NumberedEnv, env), env_seed=[11, 22])
+    with pytest.raises(EnvironmentFailedError, match=rf"environment 1 \(seed 22\) raised {told}"):
         worker.collect()
     worker.close()
 
@@ -117,17 +123,5 @@ def test_rejects_infinite_reward_with_environment_and_seed(mode):
     worker = worker_of(vector_of(NumberedEnv, Rich, mode=mode), 4, env_seed=[11, 22])
     with pytest.raises(
         InvalidTensorError, match=r"column reward holds inf at \(t, b\) = \(0, 1\), of environment 1 .seed 22"
-    ):
-        worker.collect()
-
-
-def test_sys_exit_in_an_environment_is_a_failure():
-    class Leaving(NumberedEnv):
-        def step(self, action):
-            sys.exit()
-
-    worker = worker_of(vector_of(NumberedEnv, Leaving), 4, env_seed=[11, 22])
-    with pytest.raises(
-        EnvironmentFailedError, match=r"environment 1 \(seed 22\) raised SystemExit in step\(\): sys.exit"
     ):
         worker.collect()

@@ -13,10 +13,10 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.structured import SingleAgentEnv
 from rollcast.actor.playing.evaluate import evaluate_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
-from rollcast.actor.vector.make import environment_spaces, make_vector_env, probe_spaces, set_progress
+from rollcast.actor.vector.make import make_vector_env, probe_spaces, set_progress
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.make import make_worker
 from tests.environments import CountingEnv, ProgressEnv
+from tests.unit.actor.workers.flat_workers import worker_of
 
 
 def wrapped(**env_kwargs: object) -> gymnasium.Env:
@@ -31,12 +31,6 @@ def factory(vectorization: str, **env_kwargs: object) -> EnvironmentFactory:
     name = "structured" if vectorization == "structured" else "wrapped"
     vectorization = "auto" if vectorization == "structured" else vectorization
     return EnvironmentFactory(f"{__name__}:{name}", env_kwargs, vectorization=vectorization)
-
-
-def worker_of(vector_env):
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
-    policy.load(1, {})
-    return make_worker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "subprocess", "structured"])
@@ -113,6 +107,5 @@ def test_a_registered_vector_is_told_itself():
 
 def test_evaluation_plays_the_whole_task():
     policy = RandomPolicy(probe_spaces(factory("sync")), seed=0)
-    policy.load(1, {})
     evaluation = evaluate_policy(factory("sync"), policy, n_episodes=2, seed=0, deterministic=False)
     assert np.allclose(evaluation.returns, 5.0)

@@ -197,8 +197,6 @@ def test_environments_are_seeded_once_and_agents_share_the_seed():
     assert rollout.env_seeds == (7, 7, 8, 8)
     with pytest.raises(ConfigurationError, match="env_seed has 1 seeds; expected 2"):
         worker_of(*envs, env_seed=(7,))
-    with pytest.raises(ConfigurationError, match="expected seeds of at least 0"):
-        worker_of(*envs, env_seed=-1)
 
 
 def test_a_rollout_may_be_interrupted_and_goes_on():
@@ -209,8 +207,6 @@ def test_a_rollout_may_be_interrupted_and_goes_on():
 
 
 def test_what_cannot_be_right_is_refused():
-    with pytest.raises(ConfigurationError, match="n_rollout_steps is 0"):
-        worker_of(ScriptedEnv([alternating(3)]), n_steps=0)
     only_walkers = RandomPolicy({"walker": SPACES["walker"]}, seed=0)
     with pytest.raises(ConfigurationError, match=r"no substep 'guide', only \['walker'\]; expected all of"):
         worker_of(ScriptedEnv([alternating(3)]), policy=only_walkers)
