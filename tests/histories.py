@@ -24,6 +24,7 @@ from rollcast.services.joining.activity import ActingState
 from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.server.server import make_server
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
+from rollcast.tools.watching.run_view import RunView
 from tests.integration.learner_fakes import FakeControl, FakeSink, FakeSource
 
 STARTED_UNIX_S = 1_700_000_000.0
@@ -195,6 +196,14 @@ def relayed_run(n_behind: int = 4) -> HistoryUpdate:
             lanes.append(lane(actors[-1].actor_id, [ActingState.ACTING] * n_known + [None] * (seconds - n_known)))
     rates = points(seconds, waiting_fraction=0.38, env_steps_per_second=41_200.0, actors_alive=len(actors))
     return update(float(seconds), run=RUN, actors=tuple(actors), lanes=tuple(lanes), points=rates)
+
+
+def view_of(*updates: HistoryUpdate) -> RunView:
+    """A view that has heard these."""
+    view = RunView()
+    for one in updates:
+        view.apply(one)
+    return view
 
 
 class ServedHistory(NamedTuple):

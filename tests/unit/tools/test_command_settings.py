@@ -31,9 +31,6 @@ class TestOptions:
         parsed = {name for action in parser._actions for name in action.option_strings if action.nargs != "?"}
         assert {spelling for option in options_of(process) for spelling in option.spellings} == parsed
 
-    def test_are_described_each(self, process: type[ProcessSettings]):
-        assert not [option.name for option in options_of(process) if not option.description]
-
     def test_say_what_happens_without_them(self, process: type[ProcessSettings]):
         silent = {
             option.name

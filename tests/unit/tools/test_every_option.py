@@ -170,9 +170,8 @@ def test_an_option_says_its_unit(command: str):
         assert is_share or is_count or each.name.endswith(tuple(DIMENSIONLESS)), f"{each.name}: {says}"
 
 
-def test_numbers_without_a_dimension_are_options(command: str):
+def test_numbers_without_a_dimension_are_options():
     """The table above has no more than it needs."""
-    del command
     names = {each.name for command in COMMANDS for each in walked(command) if each.number}
     assert all(any(name.endswith(end) for name in names) for end in DIMENSIONLESS)
 

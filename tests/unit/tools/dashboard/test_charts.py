@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 
+import pytest
+
 from rollcast.services.history.history import EvaluationPoint, PolicyDelays
 from rollcast.tools.dashboard.charts import lag_chart, return_chart, speed_chart
 from tests.histories import points
@@ -59,10 +61,6 @@ class TestReturn:
         assert series(drawn(stop_return=200.0), line)["markLine"]["data"] == [{"yAxis": 200.0}]
         assert series(drawn(), line)["markLine"]["data"] == []
 
-    def test_says_what_it_waits_for(self):
-        assert drawn(points(3))["title"]["text"] == "waiting for the first episode to end"
-        assert drawn(points(3, mean_return=1.0))["title"]["text"] == ""
-
 
 class TestSpeed:
     def test_has_the_steps_and_the_waits_of_every_point(self):
@@ -87,9 +85,6 @@ class TestSpeed:
         assert data(15) == [[1.0, 0.0], [4.0, 333.3], [8.0, 250.0], [12.0, 250.0]]
         assert data(18) == [*data(15), [18.0, 0.0]], "there is no update any more"
 
-    def test_says_what_it_waits_for(self):
-        assert speed_chart((), started_unix_s=0.0)["title"]["text"] == "waiting for the first update"
-
 
 class TestLag:
     def test_shows_shares_from_lag_zero_on(self):
@@ -110,6 +105,15 @@ class TestLag:
         assert options["xAxis"]["data"][-1] == "32+"
         assert options["series"][0]["data"][-1] == 100.0
 
-    def test_says_what_it_waits_for(self):
-        options = lag_chart(PolicyDelays())
-        assert options["title"]["text"] == "waiting for rollouts to train on"
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        (drawn(points(3)), "waiting for the first episode to end"),
+        (drawn(points(3, mean_return=1.0)), ""),
+        (speed_chart((), started_unix_s=0.0), "waiting for the first update"),
+        (lag_chart(PolicyDelays()), "waiting for rollouts to train on"),
+    ],
+)
+def test_a_chart_says_what_it_waits_for(options, title):
+    assert options["title"]["text"] == title

@@ -20,13 +20,7 @@ from rollcast.tools.dashboard.figures import (
     title_of,
 )
 from rollcast.tools.watching.run_view import RunView
-from tests.histories import RUN, actor, busy_run, relayed_run, status, update
-
-
-def view_of(first):
-    view = RunView()
-    view.apply(first)
-    return view
+from tests.histories import RUN, actor, busy_run, relayed_run, status, update, view_of
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`rollcast doctor RUN_DIR`; test_diagnosis.py has what it says of a learner."""
 
-import io
 import json
 from pathlib import Path
 
@@ -12,12 +11,11 @@ from rollcast.tools.doctor.command import doctor
 from rollcast.tools.settings import DoctorSettings
 from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint, write_records
 from tests.unit.learner.health.test_rules import HEALTHY, records
+from tests.unit.tools.printed import printed
 
 
 def said(run: RunDirectory, *options: str) -> str:
-    out = io.StringIO()
-    assert doctor(DoctorSettings.from_command_line("rollcast doctor", [str(run.path), *options]), out) == 0
-    return out.getvalue()
+    return printed(doctor, DoctorSettings, run.path, *options)
 
 
 def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):

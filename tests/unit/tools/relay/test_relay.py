@@ -415,4 +415,3 @@ def test_reports_of_the_time_pass_between_the_frames_of_a_rollout(learner: Learn
         )
         assert send(uplink, "a", 3).acknowledged_sequence == 3
         uplink.cancel()
-    assert LIMITS.max_actors > 1

@@ -1,4 +1,3 @@
-import io
 import json
 from pathlib import Path
 
@@ -8,13 +7,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.tools.runs.compare import compare
 from rollcast.tools.settings import CompareSettings
 from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint, write_records
-
-
-def printed(*arguments: object) -> str:
-    out = io.StringIO()
-    settings = CompareSettings.from_command_line("rollcast compare", [str(argument) for argument in arguments])
-    assert compare(settings, out) == 0
-    return out.getvalue()
+from tests.unit.tools.printed import printed
 
 
 def test_shows_only_what_differs_and_how_far_runs_came(tmp_path: Path):
@@ -22,7 +15,7 @@ def test_shows_only_what_differs_and_how_far_runs_came(tmp_path: Path):
     second = make_run(tmp_path, "b", ppo={"discount": 0.99, "n_epochs": 4}, run_dir="y", hidden_sizes=[64], seed=4)
     write_checkpoint(first, 1, has_ended=True)
     write_records(first, {"time": 1.0, "env_steps": 1000, "train/mean_return": 20.0})
-    rows = [line.split() for line in printed(first.path, second.path).splitlines()]
+    rows = [line.split() for line in printed(compare, CompareSettings, first.path, second.path).splitlines()]
     assert rows == [
         [str(first.path), str(second.path)],
         ["ppo.discount", "0.9", "0.99"],
@@ -36,18 +29,18 @@ def test_shows_only_what_differs_and_how_far_runs_came(tmp_path: Path):
 
 def test_a_setting_that_only_one_has_is_a_difference(tmp_path: Path):
     first, second = make_run(tmp_path, "a", frame_stack=4), make_run(tmp_path, "b")
-    found = json.loads(printed(first.path, second.path, "--json-output"))
+    found = json.loads(printed(compare, CompareSettings, first.path, second.path, "--json-output"))
     assert found["settings"] == {"frame_stack": [4, None]}
 
 
 def test_equal_runs_are_said_to_be_equal(tmp_path: Path):
     first, second = make_run(tmp_path, "a"), make_run(tmp_path, "b")
-    assert "all the same" in printed(first.path, second.path)
+    assert "all the same" in printed(compare, CompareSettings, first.path, second.path)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path):
     first = make_run(tmp_path, "a")
     with pytest.raises(ConfigurationError, match="is no run: there is no such folder"):
-        printed(first.path, tmp_path / "nowhere")
+        printed(compare, CompareSettings, first.path, tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="at least 2 items"):
-        printed(first.path)
+        printed(compare, CompareSettings, first.path)

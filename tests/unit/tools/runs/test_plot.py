@@ -1,4 +1,3 @@
-import io
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rollcast.tools.runs.plot import draw, plot
 from rollcast.tools.settings import PlotSettings
 from tests.unit.learner.checkpoints.test_listing import write_checkpoint
 from tests.unit.learner.runs.test_curves import run_of
+from tests.unit.tools.printed import printed
 
 RECORDS = [(step, float(step)) for step in range(0, 100, 10)]
 
@@ -40,18 +40,12 @@ def bands_of(axes: Axes) -> list[tuple[list[float], list[float]]]:
     return [(xy.min(axis=0).tolist(), xy.max(axis=0).tolist()) for xy in corners]
 
 
-def plotted(*arguments: object) -> str:
-    out = io.StringIO()
-    assert plot(PlotSettings.from_command_line("rollcast plot", [str(argument) for argument in arguments]), out) == 0
-    return out.getvalue()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "beginning"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 def test_draws_a_picture_of_each_kind(tmp_path: Path, suffix: str, beginning: bytes):
     runs = [run_of(tmp_path / f"run{seed}", RECORDS, seed=seed).path for seed in range(3)]
     out = tmp_path / f"curves{suffix}"
-    said = plotted(*runs, "--out", out, "--over", "seconds", "--threshold", 50)
+    said = printed(plot, PlotSettings, *runs, "--out", out, "--over", "seconds", "--threshold", 50)
     assert said == f"{out}: train/mean_return of ppo CartPole-v1 (median and quartiles of 3 runs)\n"
     assert out.read_bytes().startswith(beginning)
 
@@ -67,7 +61,7 @@ def test_draws_a_picture_of_each_kind(tmp_path: Path, suffix: str, beginning: by
 def test_rejects_what_cannot_be_drawn(tmp_path: Path, arguments: tuple[str, ...], message: str):
     run = run_of(tmp_path / "run", RECORDS).path
     with pytest.raises(ConfigurationError, match=message):
-        plotted(run, *arguments)
+        printed(plot, PlotSettings, run, *arguments)
 
 
 def test_solved_seeds_that_end_early_keep_their_return_and_are_marked(tmp_path: Path):

@@ -30,8 +30,10 @@ class Learner:
             raise self.now
         return self.now
 
-    def go_on(self, seconds: int) -> None:
-        """Looks every second; the trainer trains as much as it does not wait."""
+    def go_on(self, seconds: int, now: LearnerStatus | Exception | None = None) -> None:
+        """Looks every second, from `now` on; the trainer trains as much as it does not wait."""
+        if now is not None:
+            self.now = now
         for _ in range(seconds):
             self.time += 1
             if isinstance(self.now, LearnerStatus) and self.now.phase is Phase.TRAINING:
@@ -61,8 +63,7 @@ def test_begins_with_the_actors_that_there_are(learner):
 def test_learner_and_scaler_that_restart_together_keep_the_actors(learner, phase):
     learner.now = LearnerStatus(phase=phase)
     for n_actors in (0, 1, 2, 5, 8):
-        learner.now = dataclasses.replace(learner.now, actors_alive=n_actors)
-        learner.go_on(2)
+        learner.go_on(2, dataclasses.replace(learner.now, actors_alive=n_actors))
         with pytest.raises(NotReadyError, match="answered for less than 10 s"):
             learner.scaler.wanted()
     learner.go_on(1)
@@ -73,8 +74,7 @@ def test_window_begins_anew_if_the_learner_goes_again(learner):
     learner.go_on(9)
     before, learner.now = learner.now, LearnerUnreachableError("no answer")
     learner.go_on(1)
-    learner.now = before
-    learner.go_on(5)
+    learner.go_on(5, before)
     with pytest.raises(NotReadyError):
         learner.scaler.wanted()
 
@@ -85,8 +85,7 @@ def test_step_down_that_is_withheld_is_said_once(learner, caplog):
     learner.go_on(SETTLED + 11)
     assert learner.scaler.wanted() == 8
     learner.waits = 0.0
-    learner.now = dataclasses.replace(learner.now, actors_alive=8, queue_size=8, queue_capacity=8)
-    learner.go_on(400)
+    learner.go_on(400, dataclasses.replace(learner.now, actors_alive=8, queue_size=8, queue_capacity=8))
     assert learner.scaler.wanted() == 5, "4 were too few"
     (said,) = [message for message in caplog.messages if message.startswith("still")]
     assert re.fullmatch(
@@ -100,15 +99,8 @@ def test_metrics_say_what_is_wanted_and_whether_the_learner_answers(learner):
 
     learner.go_on(SETTLED)
     assert values() == {"rollcast_scaler_wanted_actors": 4, "rollcast_scaler_learner_answers": 1}
-    learner.now = LearnerUnreachableError("no answer")
-    learner.go_on(100)
+    learner.go_on(100, LearnerUnreachableError("no answer"))
     assert values() == {"rollcast_scaler_learner_answers": 0}, "nobody knows what is wanted"
-
-
-def test_wants_more_when_the_trainer_waits(learner):
-    learner.waits = 0.5
-    learner.go_on(SETTLED + 11)
-    assert learner.scaler.wanted() == 8
 
 
 def test_nothing_changes_until_the_wanted_actors_are_there(learner):
@@ -122,39 +114,31 @@ def test_number_stays_while_the_learner_does_not_train(learner, phase):
     learner.go_on(SETTLED)
     learner.waits = 1.0
     learner.go_on(5)
-    learner.now = dataclasses.replace(learner.now, phase=phase)
-    learner.go_on(100)
+    learner.go_on(100, dataclasses.replace(learner.now, phase=phase))
     assert learner.scaler.wanted() == 4
 
 
 def test_learner_that_starts_wants_the_fewest_actors(learner):
-    learner.now = LearnerStatus(phase=Phase.STARTING)
-    learner.go_on(SETTLED)
+    learner.go_on(SETTLED, LearnerStatus(phase=Phase.STARTING))
     assert learner.scaler.wanted() == 1
-    learner.now = BUSY
-    learner.go_on(1)
+    learner.go_on(1, BUSY)
     assert learner.scaler.wanted() == 4, "they were on their way"
 
 
 class TestEnd:
     def test_nobody_is_wanted(self, learner):
         learner.go_on(1)
-        learner.now = LearnerStatus(phase=Phase.FINISHED)
-        learner.go_on(1)
+        learner.go_on(1, LearnerStatus(phase=Phase.FINISHED))
         assert learner.scaler.wanted() == 0
 
     def test_learner_that_ended_and_went_wants_nobody(self, learner):
-        learner.now = LearnerStatus(phase=Phase.FINISHED)
-        learner.go_on(1)
-        learner.now = LearnerUnreachableError("no answer")
-        learner.go_on(1000)
+        learner.go_on(1, LearnerStatus(phase=Phase.FINISHED))
+        learner.go_on(1000, LearnerUnreachableError("no answer"))
         assert learner.scaler.wanted() == 0
 
     def test_next_run_begins_anew(self, learner):
-        learner.now = LearnerStatus(phase=Phase.FINISHED)
-        learner.go_on(1)
-        learner.now = dataclasses.replace(BUSY, actors_alive=2)
-        learner.go_on(SETTLED)
+        learner.go_on(1, LearnerStatus(phase=Phase.FINISHED))
+        learner.go_on(SETTLED, dataclasses.replace(BUSY, actors_alive=2))
         assert learner.scaler.wanted() == 2
 
 
@@ -162,8 +146,7 @@ class TestSilence:
     def test_number_is_unknown_before_the_first_answer(self, learner):
         with pytest.raises(NotReadyError, match="has not been asked yet"):
             learner.scaler.wanted()
-        learner.now = LearnerUnreachableError("no learner answers at HOST:1")
-        learner.go_on(1)
+        learner.go_on(1, LearnerUnreachableError("no learner answers at HOST:1"))
         with pytest.raises(
             NotReadyError, match=r"has not answered yet: no learner answers at HOST:1.*--learner-address"
         ):
@@ -171,8 +154,7 @@ class TestSilence:
 
     def test_number_stays_for_a_while_and_then_is_unknown(self, learner):
         learner.go_on(SETTLED)
-        learner.now = LearnerUnreachableError("no answer")
-        learner.go_on(60)
+        learner.go_on(60, LearnerUnreachableError("no answer"))
         assert learner.scaler.wanted() == 4
         learner.go_on(1)
         with pytest.raises(NotReadyError, match="has not answered for 61 s: no answer"):
@@ -183,16 +165,14 @@ class TestSilence:
         learner.go_on(SETTLED + 11)
         before, learner.now = learner.now, LearnerUnreachableError("no answer")
         learner.go_on(500)
-        learner.now = before
-        learner.go_on(1)
+        learner.go_on(1, before)
         assert learner.scaler.wanted() == 8
 
 
 @pytest.mark.parametrize("error", [UnauthenticatedError, PermissionDeniedError])
 def test_refused_token_is_said_at_once(learner, error):
     learner.go_on(1)
-    learner.now = error("the token is unknown")
-    learner.go_on(1)
+    learner.go_on(1, error("the token is unknown"))
     with pytest.raises(error, match=r"the token is unknown.*--token-file"):
         learner.scaler.wanted()
 

@@ -67,6 +67,13 @@ class Scripts:
         """Returns the exit code of a script."""
         return self.start(text, **options).wait(20)
 
+    def stop(self, text, log, **options):
+        """Returns the exit code of a script that is told to stop while its program runs."""
+        job = self.start(text, **options)
+        wait_until(lambda: "began" in self.log(log), "the process")
+        job.send_signal(signal.SIGTERM)
+        return job.wait(20)
+
     def log(self, name):
         file = self.folder.logs / f"{name}.log"
         return file.read_text() if file.exists() else ""
@@ -156,10 +163,7 @@ class TestLearnersJob:
         self, scripts, fake_slurm: FakeSlurm, attempt
     ):
         fake_slurm.answer("squeue", "echo RUNNING")
-        job = scripts.start(scripts.learner(program=SAVES), restarts=attempt)
-        wait_until(lambda: "began" in scripts.log(f"learner-12-attempt{attempt}"), "the process")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(20) == 0
+        assert scripts.stop(scripts.learner(program=SAVES), f"learner-12-attempt{attempt}", restarts=attempt) == 0
         assert "saved" in scripts.log(f"learner-12-attempt{attempt}")
         assert fake_slurm.calls("scontrol") == ["scontrol requeue 12"]
         assert not fake_slurm.calls("scancel")
@@ -172,10 +176,7 @@ class TestLearnersJob:
     ):
         fake_slurm.answer("squeue", "echo COMPLETING")
         fake_slurm.answer("scontrol", f"echo 'JobId=12 Requeue=1 Restarts={restarts} BatchFlag=1'")
-        job = scripts.start(scripts.learner(program=SAVES))
-        wait_until(lambda: "began" in scripts.log("learner-12-attempt0"), "the process")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(20) == 0
+        assert scripts.stop(scripts.learner(program=SAVES), "learner-12-attempt0") == 0
         assert "saved" in scripts.log("learner-12-attempt0")
         assert not fake_slurm.calls("scontrol requeue")
         assert len(fake_slurm.calls("scancel")) == n_cancelled
@@ -183,10 +184,7 @@ class TestLearnersJob:
     def test_fails_if_the_queue_does_not_take_it_back(self, scripts, fake_slurm: FakeSlurm):
         fake_slurm.answer("squeue", "echo RUNNING")
         fake_slurm.refuse("scontrol", "Requested operation is presently disabled")
-        job = scripts.start(scripts.learner(program=SAVES))
-        wait_until(lambda: "began" in scripts.log("learner-12-attempt0"), "the process")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(20) == 1
+        assert scripts.stop(scripts.learner(program=SAVES), "learner-12-attempt0") == 1
         assert "presently disabled" in scripts.log("learner-12-attempt0")
         assert len(fake_slurm.calls("scancel")) == 2
 
@@ -225,11 +223,18 @@ class TestActorsTask:
         assert len(fake_slurm.calls("squeue")) == 3
         assert not fake_slurm.calls("scontrol"), "it does not come back"
 
-    @pytest.mark.parametrize("code", [0, 2])
-    def test_its_end_and_wrong_settings_are_final(self, scripts, fake_slurm: FakeSlurm, code):
+    @pytest.mark.parametrize(
+        ("ends_with", "restarts", "code", "calls"),
+        [(0, "0", 0, []), (2, "0", 2, []), (1, "1", 0, ["scontrol requeue 12_3"]), (1, "2", 1, [])],
+        ids=["its end", "wrong settings", "a failure", "a failure too many"],
+    )
+    def test_only_a_failure_is_started_again_and_so_many_times(
+        self, scripts, fake_slurm: FakeSlurm, ends_with, restarts, code, calls
+    ):
         fake_slurm.answer("squeue", "echo 11 RUNNING")
-        assert scripts.run(scripts.actors(program=f"exit {code}")) == code
-        assert not fake_slurm.calls("scontrol")
+        scripts.folder.address_file.touch()
+        assert scripts.run(scripts.actors(program=f"exit {ends_with}"), restarts=restarts) == code
+        assert fake_slurm.calls("scontrol") == calls
 
     def test_goes_behind_a_learner_that_waits_in_the_queue(self, scripts, fake_slurm: FakeSlurm):
         fake_slurm.answer("squeue", "echo 11 PENDING")
@@ -240,22 +245,11 @@ class TestActorsTask:
             "scontrol update JobId=12_3 Dependency=after:11",
         ]
 
-    @pytest.mark.parametrize(("restarts", "calls"), [("1", ["scontrol requeue 12_3"]), ("2", [])])
-    def test_after_a_failure_is_started_again_so_many_times(self, scripts, fake_slurm: FakeSlurm, restarts, calls):
-        fake_slurm.answer("squeue", "echo 11 RUNNING")
-        scripts.folder.address_file.touch()
-        code = scripts.run(scripts.actors(program="exit 1"), restarts=restarts)
-        assert fake_slurm.calls("scontrol") == calls
-        assert code == (0 if calls else 1)
-
     @pytest.mark.parametrize(("state", "calls"), [("RUNNING", ["scontrol requeue 12_3"]), ("COMPLETING", [])])
     def test_told_to_stop_it_goes_back_into_the_queue_unless_it_was_cancelled(
         self, scripts, fake_slurm: FakeSlurm, state, calls
     ):
         fake_slurm.answer("squeue", f"echo {state}")
         fake_slurm.answer("squeue", "echo 11 RUNNING", call=1)
-        job = scripts.start(scripts.actors(program=SAVES))
-        wait_until(lambda: "began" in scripts.log("actor-3-12-attempt0"), "the process")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(20) == 0
+        assert scripts.stop(scripts.actors(program=SAVES), "actor-3-12-attempt0") == 0
         assert fake_slurm.calls("scontrol") == calls

@@ -34,21 +34,20 @@ def test_arrays_begin_after_the_learner(fake_slurm: FakeSlurm, folder):
     ]
 
 
-def test_cancels_the_learner_if_the_actors_are_refused(fake_slurm: FakeSlurm, folder):
-    fake_slurm.refuse("sbatch", QUOTA, call=2)
-    with pytest.raises(
-        SlurmError,
-        match=f"it said: sbatch: error: {QUOTA}; ask for less .*; the learner's job 11, .*, is cancelled: nothing runs",
-    ):
-        submit_run(Cluster(), folder, {Job.ACTORS: 64})
-    assert fake_slurm.calls("scancel") == ["scancel 11"]
-
-
-def test_cancels_all_before_the_one_that_is_refused(fake_slurm: FakeSlurm, folder):
-    fake_slurm.refuse("sbatch", QUOTA, call=3)
-    with pytest.raises(SlurmError, match=r"the learner's job 11, the actors' job 12, .*, is cancelled"):
+@pytest.mark.parametrize(
+    ("refused", "said", "cancelled"),
+    [
+        (1, "no other job of the run was submitted", []),
+        (2, "ask for less .*; the learner's job 11, .*, is cancelled: nothing runs", ["scancel 11"]),
+        (3, "the learner's job 11, the actors' job 12, .*, is cancelled", ["scancel 11 12"]),
+    ],
+    ids=["the learner", "the actors", "the evaluator"],
+)
+def test_cancels_all_before_the_one_that_is_refused(fake_slurm: FakeSlurm, folder, refused, said, cancelled):
+    fake_slurm.refuse("sbatch", QUOTA, call=refused)
+    with pytest.raises(SlurmError, match=f"it said: sbatch: error: {QUOTA}; .*{said}"):
         submit_run(Cluster(), folder, {Job.ACTORS: 64, Job.EVALUATORS: 1})
-    assert fake_slurm.calls("scancel") == ["scancel 11 12"]
+    assert fake_slurm.calls("scancel") == cancelled
 
 
 def test_says_what_to_cancel_if_that_is_refused_too(fake_slurm: FakeSlurm, folder):
@@ -56,13 +55,6 @@ def test_says_what_to_cancel_if_that_is_refused_too(fake_slurm: FakeSlurm, folde
     fake_slurm.refuse("scancel", "Unable to contact slurm controller")
     with pytest.raises(SlurmError, match=r"could not be cancelled .*Unable to contact.*: cancel by hand: scancel 11"):
         submit_run(Cluster(), folder, {Job.ACTORS: 64})
-
-
-def test_cancels_nothing_if_the_learner_is_refused(fake_slurm: FakeSlurm, folder):
-    fake_slurm.refuse("sbatch", QUOTA, call=1)
-    with pytest.raises(SlurmError, match="no other job of the run was submitted"):
-        submit_run(Cluster(), folder, {Job.ACTORS: 64})
-    assert not fake_slurm.calls("scancel")
 
 
 class TestAddingActors:

@@ -13,16 +13,9 @@ from rollcast.tools.top.frame import _shown_states, frame
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import ACTING
 from tests.documents import text_of
-from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update
+from tests.histories import RUN, actor, busy_run, lane, relayed_run, status, update, view_of
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\nmessage\r漢字" * 9
-
-
-def view_of(*updates: HistoryUpdate) -> RunView:
-    view = RunView()
-    for one in updates:
-        view.apply(one)
-    return view
 
 
 def drawn(view: RunView, problem: str | None = None, *, width: int = 100, height: int | None = None) -> list[str]:
@@ -100,32 +93,6 @@ def test_columns_stay_below_their_heading_whatever_the_state(state, idle_s):
     lines = drawn(view_of(update(60.0, run=RUN, actors=actors)))
     heading = next(line for line in lines if line.startswith("lanes"))
     assert len(row(lines, "zebra")) == len(heading)
-
-
-def test_numbers_have_units_and_say_over_what():
-    text = "\n".join(drawn(view_of(busy_run()), width=200))
-    for field in (
-        "mean return 187.3 (goal 200.0)",
-        "evaluation 214.3 (200.0 to 228.6, v790; best 214.3, v790)",
-        "env steps 18,200,000 ",
-        "env steps/s 41,200/s (mean of 1 min)",
-        "updates 812 (",
-        "trainer waits 38 %",
-        "queue 48 of 64 ######..",
-        "policy lag 0:##### 60 %  1:## 30 %  2:# 10 %  limit 4",
-        "publish lag p50 12 ms (p99 80 ms, of 1 min)",
-        "data staleness p50 400 ms (p99 1.5 s, of 1 min)",
-    ):
-        assert field in text
-
-
-def test_unknown_numbers_are_dashes():
-    first = update(0.0, run=RUN, status=status(mean_return=None, updates=0, queue_capacity=0))
-    text = "\n".join(drawn(view_of(first), width=200))
-    assert "mean return - (goal 200.0)" in text
-    assert "trainer waits -" in text
-    assert "policy lag -" in text
-    assert "publish lag p50 -" in text
 
 
 def test_large_lags_share_a_bar():

@@ -41,6 +41,12 @@ def until(follower: Follower, condition: Callable[[Snapshot], bool]) -> Snapshot
     return snapshot
 
 
+def problem_of(follower: Follower) -> str:
+    problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
+    assert problem is not None
+    return problem
+
+
 def test_has_all_that_the_learner_remembers_then_what_is_new():
     with serve_history(busy_run()) as served, following(served.address) as follower:
         first = follower.wait_for_first(DEADLINE_S)
@@ -56,8 +62,7 @@ def test_has_all_that_the_learner_remembers_then_what_is_new():
 def test_says_that_no_learner_answers():
     address = f"127.0.0.1:{free_port()}"
     with following(address) as follower:
-        problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
-        assert problem is not None
+        problem = problem_of(follower)
         assert problem.startswith(f"no learner answers at {address}")
         with pytest.raises(LearnerUnreachableError, match="no learner answers"):
             follower.wait_for_first(DEADLINE_S)
@@ -82,7 +87,7 @@ def test_says_why_a_starting_learner_tells_nothing_then_follows_it():
     with serve_history(busy_run()) as served:
         served.history.error = NotReadyError("training has not started; try again with backoff")
         with following(served.address) as follower:
-            problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
+            problem = problem_of(follower)
             assert problem == "training has not started; try again with backoff"
             assert follower.wait_for_first(0.0).problem == problem
             served.history.error = None
@@ -95,8 +100,7 @@ def test_says_that_the_learner_is_too_old(monkeypatch: pytest.MonkeyPatch):
             follower.wait_for_first(DEADLINE_S)
     monkeypatch.setattr(FakeControl, "status", lambda _: LearnerStatus(phase=Phase.TRAINING, software_version="0.0.1"))
     with serve_without_history() as learner, following(learner.address) as follower:
-        problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
-        assert problem is not None
+        problem = problem_of(follower)
         assert "runs rollcast 0.0.1, which tells no history" in problem
         assert "update it, or use `rollcast status`" in problem
 
@@ -159,8 +163,7 @@ def test_says_that_a_learner_is_stuck(monkeypatch: pytest.MonkeyPatch):
     with serve_history(busy_run()) as served, Follower(served.address, interval_s=0.1) as follower:
         follower.wait_for_first(DEADLINE_S)
         with served.history.changed:  # the learner cannot answer meanwhile
-            problem = until(follower, lambda snapshot: snapshot.problem is not None).problem
-        assert problem is not None
+            problem = problem_of(follower)
         assert problem.startswith(f"the learner at {served.address} has not said anything for")
         assert until(follower, lambda snapshot: snapshot.problem is None).version > 1
 

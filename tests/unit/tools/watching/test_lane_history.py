@@ -25,10 +25,60 @@ def shown(history: LaneHistory, now: float, span_s: float, n: int, actor_id: str
     return [ActingState(int(row.argmax()) + 1) if row.any() else None for row in rows]
 
 
-def test_cells_of_one_second_are_the_intervals():
-    history = filled(lane("a", [A, S, None, A, S]))
-    assert shown(history, 5.0, 5.0, 5) == [A, S, None, A, S]
-    assert cells(history, 5.0, 5.0, 5)[0].tolist() == [0, 255, 0, 0, 0, 0]
+OLD_AND_NEW = lane("a", [S] * 20, interval_s=15.0, end_s=600.0), lane("a", [A] * 300, end_s=600.0)
+OLDER_AND_NEW = lane("a", [S] * 40, interval_s=15.0, end_s=600.0), lane("a", [A] * 300, end_s=600.0)
+SHORT_LOSS = [A] * 30 + [None] * 5 + [A] * 25
+
+
+@pytest.mark.parametrize(
+    ("lanes", "now", "span_s", "seen"),
+    [
+        pytest.param([lane("a", [A, S, None, A, S])], 5.0, 5.0, [A, S, None, A, S], id="a second: the intervals"),
+        pytest.param([lane("a", [A, S])], 2.0, 2.0, [A] * 4 + [S] * 4, id="shorter than an interval: repeated"),
+        pytest.param([lane("a", [A, S])], 2.0, 4.0, [None, None, A, S], id="before what is remembered: not known"),
+        pytest.param(OLD_AND_NEW, 600.0, 600.0, [None, None, A, A], id="coarse ones that end with the fine ones"),
+        pytest.param(OLDER_AND_NEW, 600.0, 600.0, [S, S, A, A], id="coarse ones for what is older than the fine ones"),
+        pytest.param(
+            [lane("a", [A] * 4, interval_s=15.0), lane("a", SHORT_LOSS)],
+            60.0,
+            60.0,
+            SHORT_LOSS,
+            id="a short loss, which coarse ones do not hide",
+        ),
+        pytest.param(
+            [lane("a", [A] * 6, end_s=6.0), lane("b", [A] * 10, end_s=10.0)],
+            10.0,
+            10.0,
+            [A] * 6 + [None] * 4,
+            id="an actor that is gone: not known at the end",
+        ),
+        pytest.param([lane("a", [A, S, S])], 7.9, 3.0, [A, S, S], id="the newest interval ends it"),
+        pytest.param([lane("a", [A] * 10)], 17.0, 14.0, [A, None], id="a silent learner: the end is not known"),
+        pytest.param(
+            [lane("a", [A, A]), lane("a", [S], end_s=5.0)],
+            5.0,
+            5.0,
+            [A, A, None, None, S],
+            id="new ones later: those between are not known",
+        ),
+        pytest.param(
+            [lane("a", [A, S, A]), lane("a", [S, A, S, S], end_s=5.0), lane("a", [A, A], end_s=2.0)],
+            5.0,
+            5.0,
+            [A, S, A, S, S],
+            id="the same ones again: left out",
+        ),
+    ],
+)
+def test_cells_show_what_is_known_of(lanes, now, span_s, seen):
+    history = LaneHistory()
+    for one in lanes:
+        history.add([one], STARTED_UNIX_S)
+    assert shown(history, now, span_s, len(seen)) == seen
+
+
+def test_a_cell_of_one_second_has_its_state_alone():
+    assert cells(filled(lane("a", [A, S, None, A, S])), 5.0, 5.0, 5)[0].tolist() == [0, 255, 0, 0, 0, 0]
 
 
 def test_longer_cells_are_means_of_what_is_known():
@@ -36,52 +86,6 @@ def test_longer_cells_are_means_of_what_is_known():
     assert found[:, A.value - 1].tolist() == [255, 0, 255]
     mixed = cells(filled(lane("a", [A, A, A, S])), 4.0, 4.0, 1)[0]
     assert mixed[[A.value - 1, S.value - 1]].tolist() == [191, 64]
-
-
-def test_shorter_cells_repeat_the_intervals():
-    assert shown(filled(lane("a", [A, S])), 2.0, 2.0, 8) == [A] * 4 + [S] * 4
-
-
-def test_before_what_is_remembered_nothing_is_known():
-    assert shown(filled(lane("a", [A, S])), 2.0, 4.0, 4) == [None, None, A, S]
-
-
-def test_uses_coarse_intervals_for_what_is_older_than_the_fine_ones():
-    history = filled(lane("a", [S] * 20, interval_s=15.0, end_s=600.0), lane("a", [A] * 300, end_s=600.0))
-    assert shown(history, 600.0, 600.0, 4) == [None, None, A, A]
-    history = filled(lane("a", [S] * 40, interval_s=15.0, end_s=600.0), lane("a", [A] * 300, end_s=600.0))
-    assert shown(history, 600.0, 600.0, 4) == [S, S, A, A]
-
-
-def test_short_loss_is_not_hidden_by_coarse_intervals():
-    history = filled(lane("a", [A] * 4, interval_s=15.0), lane("a", [A] * 30 + [None] * 5 + [A] * 25))
-    assert shown(history, 60.0, 60.0, 60) == [A] * 30 + [None] * 5 + [A] * 25
-
-
-def test_actor_that_is_gone_is_not_known_at_the_end():
-    history = filled(lane("a", [A] * 6, end_s=6.0), lane("b", [A] * 10, end_s=10.0))
-    assert shown(history, 10.0, 10.0, 10) == [A] * 6 + [None] * 4
-
-
-def test_lane_ends_with_its_newest_interval_and_not_with_an_unknown_cell():
-    assert shown(filled(lane("a", [A, S, S])), 7.9, 3.0, 3) == [A, S, S]
-
-
-def test_silent_learner_leaves_the_end_unknown():
-    assert shown(filled(lane("a", [A] * 10)), 17.0, 14.0, 2) == [A, None]
-
-
-def test_new_intervals_follow_and_those_between_are_not_known():
-    history = filled(lane("a", [A, A]))
-    history.add([lane("a", [S], end_s=5.0)], STARTED_UNIX_S)
-    assert shown(history, 5.0, 5.0, 5) == [A, A, None, None, S]
-
-
-def test_intervals_that_come_again_are_left_out():
-    history = filled(lane("a", [A, S, A]))
-    history.add([lane("a", [S, A, S, S], end_s=5.0)], STARTED_UNIX_S)
-    history.add([lane("a", [A, A], end_s=2.0)], STARTED_UNIX_S)
-    assert shown(history, 5.0, 5.0, 5) == [A, S, A, S, S]
 
 
 def test_memory_is_bounded():
@@ -107,18 +111,18 @@ def test_lanes_of_other_actors_are_forgotten():
     assert cells(history, 1.0, 1.0, 1, "").any()
 
 
-def test_restarted_learner_leaves_a_gap():
-    history = filled(lane("a", [A, A]))
+@pytest.mark.parametrize(
+    ("before", "seen"),
+    [
+        pytest.param([A, A], [A, A, None, None, S], id="a restart leaves a gap"),
+        pytest.param([A] * 10, [None] * 4 + [S], id="a clock that was set back forgets the lanes before"),
+    ],
+)
+def test_lanes_of_a_later_process_follow(before, seen):
+    history = filled(lane("a", before))
     history.begin_process(STARTED_UNIX_S + 4)
     history.add([lane("a", [S])], STARTED_UNIX_S + 4)
-    assert shown(history, 5.0, 5.0, 5) == [A, A, None, None, S]
-
-
-def test_clock_that_was_set_back_forgets_the_lanes_before():
-    history = filled(lane("a", [A] * 10))
-    history.begin_process(STARTED_UNIX_S + 4)
-    history.add([lane("a", [S])], STARTED_UNIX_S + 4)
-    assert shown(history, 5.0, 5.0, 5) == [None] * 4 + [S]
+    assert shown(history, 5.0, 5.0, 5) == seen
 
 
 @pytest.mark.parametrize(("interval_s", "end_s"), [(0.0, 3.0), (-1.0, 3.0), (1.0, float("nan"))])
@@ -148,13 +152,6 @@ def test_mean_shares_are_those_of_the_last_seconds():
     assert shares[[A.value - 1, S.value - 1]] == pytest.approx([0.6, 0.4])
     assert history.mean_shares("b", now_unix_s=STARTED_UNIX_S + 120, span_s=60.0) is None
     assert history.mean_shares("a", now_unix_s=STARTED_UNIX_S + 500, span_s=60.0) is None
-
-
-def test_copy_is_not_changed_by_later_intervals():
-    history = filled(lane("a", [A]))
-    copied = history.copy()
-    history.add([lane("a", [S], end_s=2.0)], STARTED_UNIX_S)
-    assert shown(copied, 1.0, 1.0, 1) == [A]
 
 
 def test_unheard_is_the_time_since_the_last_interval_that_is_known():

@@ -110,10 +110,3 @@ def test_steps_that_go_back_begin_a_new_segment():
 def test_latest_points_are_fine_ones():
     history = filled(points(240, interval_s=15.0), points(300, end_s=3600.0))
     assert len(history.latest(60.0, STARTED_UNIX_S + 3600.0)) == 60
-
-
-def test_copy_is_not_changed_by_later_points():
-    history = filled(points(10))
-    copied = history.copy()
-    history.add(points(20), STARTED_UNIX_S)
-    assert len(copied.points()) == 10

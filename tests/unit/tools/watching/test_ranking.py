@@ -1,3 +1,5 @@
+import pytest
+
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.tools.watching.ranking import gone, ranked, silences
@@ -32,27 +34,53 @@ def test_alike_actors_keep_the_order_of_their_slots():
     assert names(ranked(actors, shares.get, silences(actors))) == ["a", "b", "c", "d"]
 
 
-def test_actor_that_waits_for_the_learner_is_not_silent():
-    waiting = [
-        actor("credit", 0, idle_s=60.0, acting_state=ActingState.WAITING_FOR_CREDIT),
-        actor("policy", 1, idle_s=60.0, acting_state=ActingState.WAITING_FOR_POLICY),
-    ]
-    assert not silences(waiting)
+WAITS = {"idle_s": 60.0, "acting_state": ActingState.WAITING_FOR_CREDIT}
+SLOW = [actor(f"slow-{slot}", slot, idle_s=4.0 + 2 * slot) for slot in range(5)]
+FROZEN = actor("frozen", 0, idle_s=14.0, acting_state=ActingState.WAITING_FOR_CREDIT)
 
 
-def test_actors_whose_rollouts_all_take_long_are_not_silent():
-    slow = [actor(f"slow-{slot}", slot, idle_s=4.0 + 2 * slot) for slot in range(5)]
-    assert not silences(slow)
-    assert list(silences([*slow, actor("hangs", 9, idle_s=60.0)])) == ["hangs"]
-
-
-def test_two_of_three_that_are_silent_are_found():
-    actors = [actor("a", 0, idle_s=12.0), actor("b", 1, idle_s=40.0), actor("c", 2, idle_s=0.1)]
-    assert list(silences(actors)) == ["b", "a"]
-
-
-def test_all_are_silent_if_none_says_anything():
-    assert list(silences([actor("a", 0, idle_s=20.0), actor("b", 1, idle_s=21.0)])) == ["b", "a"]
+@pytest.mark.parametrize(
+    ("actors", "unheard", "silent"),
+    [
+        pytest.param([actor("a", 0, **WAITS)], {}, {}, id="waits for credit"),
+        pytest.param(
+            [actor("a", 0, idle_s=60.0, acting_state=ActingState.WAITING_FOR_POLICY)], {}, {}, id="waits for a policy"
+        ),
+        pytest.param(SLOW, {}, {}, id="all take long"),
+        pytest.param([*SLOW, actor("b", 9, idle_s=60.0)], {}, {"b": 60.0}, id="one takes longer than all"),
+        pytest.param(
+            [actor("a", 0, idle_s=12.0), actor("b", 1, idle_s=40.0), actor("c", 2, idle_s=0.1)],
+            {},
+            {"b": 40.0, "a": 12.0},
+            id="two of three",
+        ),
+        pytest.param(
+            [actor("a", 0, idle_s=20.0), actor("b", 1, idle_s=21.0)],
+            {},
+            {"b": 21.0, "a": 20.0},
+            id="none says anything",
+        ),
+        pytest.param(
+            [*(actor(f"w{i}", i, **WAITS) for i in range(5)), actor("b", 9, idle_s=30.0)],
+            {},
+            {"b": 30.0},
+            id="those that wait are no measure for the others",
+        ),
+        pytest.param([FROZEN], {"frozen": 13.0}, {"frozen": 13.0}, id="reports nothing, whatever it did"),
+        pytest.param(
+            [FROZEN, actor("b", 1, idle_s=14.0)],
+            {"frozen": 40.0, "b": 0.0},
+            {"frozen": 40.0, "b": 14.0},
+            id="reports nothing beside another that is silent",
+        ),
+        pytest.param([FROZEN], {"frozen": 9.0}, {}, id="has reported a moment ago"),
+        pytest.param([actor("a", state=ActorState.LOST, idle_s=99.0)], {"a": 99.0}, {}, id="is lost"),
+        pytest.param([actor("a", idle_s=0.5)], {"a": 30.0}, {}, id="has just come back"),
+    ],
+)
+def test_silent_are(actors, unheard, silent):
+    found = silences(actors, unheard.get)
+    assert list(found.items()) == list(silent.items()), "the longest first"
 
 
 def test_gone_are_those_who_did_not_leave():
@@ -62,23 +90,3 @@ def test_gone_are_those_who_did_not_leave():
         ActorState.FAILED,
         ActorState.REFUSED,
     }
-
-
-def test_actor_that_reports_nothing_is_silent_whatever_it_did():
-    actors = [actor("frozen", 0, idle_s=14.0, acting_state=ActingState.WAITING_FOR_CREDIT), actor("b", 1, idle_s=14.0)]
-    assert silences(actors[:1], {"frozen": 13.0}.get) == {"frozen": 13.0}
-    assert silences(actors, {"frozen": 40.0, "b": 0.0}.get) == {"frozen": 40.0, "b": 14.0}
-    assert not silences(actors[:1], {"frozen": 9.0}.get)
-
-
-def test_lost_actor_is_not_silent():
-    assert not silences([actor("a", state=ActorState.LOST, idle_s=99.0)], {"a": 99.0}.get)
-
-
-def test_actor_that_has_just_come_back_is_not_silent():
-    assert not silences([actor("a", idle_s=0.5)], {"a": 30.0}.get)
-
-
-def test_waiting_actors_are_no_measure_for_the_others():
-    waiting = [actor(f"w{i}", i, idle_s=60.0, acting_state=ActingState.WAITING_FOR_CREDIT) for i in range(5)]
-    assert list(silences([*waiting, actor("hangs", 9, idle_s=30.0)])) == ["hangs"]

@@ -5,13 +5,7 @@ from rollcast.services.replay.replay import ReplayWaiting
 from rollcast.services.status.status import EvaluationStatus
 from rollcast.tools.watching.rows import rows
 from rollcast.tools.watching.run_view import RunView
-from tests.histories import RUN, busy_run, replay_status, status, update
-
-
-def view_of(first):
-    view = RunView()
-    view.apply(first)
-    return view
+from tests.histories import RUN, busy_run, replay_status, status, update, view_of
 
 
 def text_of(view):

@@ -5,16 +5,9 @@ import numpy as np
 from rollcast.services.history.history import EventSeverity, HistoryEvent, LearnerActivity
 from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.run_view import RunView
-from tests.histories import RUN, STARTED_UNIX_S, actor, busy_run, lane, points, status, update
+from tests.histories import RUN, STARTED_UNIX_S, actor, busy_run, lane, points, status, update, view_of
 
 LATER = dataclasses.replace(RUN, started_unix_s=STARTED_UNIX_S + 500.0)
-
-
-def view_of(*updates) -> RunView:
-    view = RunView()
-    for one in updates:
-        view.apply(one)
-    return view
 
 
 def event(time_s: float, text: str = "it happened") -> HistoryEvent:
@@ -100,6 +93,8 @@ def test_actors_are_ranked_by_who_is_worst_off():
 
 def test_copy_is_not_changed_by_later_updates():
     view = view_of(busy_run())
-    copied = view.copy()
-    view.apply(update(61.0, points=points(1, end_s=61.0), events=(event(60.5),)))
+    copied, lanes = view.copy(), view.lane("node-1", 60.0, 60)
+    new = lane("node-1", [ActingState.SENDING] * 5, end_s=65.0)
+    view.apply(update(61.0, points=points(1, end_s=61.0), events=(event(60.5),), lanes=(new,)))
     assert (copied.now_s, len(copied.points()), len(copied.events)) == (60.0, 60, 2)
+    np.testing.assert_array_equal(copied.lane("node-1", 60.0, 60), lanes)

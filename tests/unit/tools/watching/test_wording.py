@@ -2,7 +2,6 @@ import dataclasses
 
 import pytest
 
-from rollcast.services.history.history import HistoryUpdate
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearningFinding, Phase
 from rollcast.tools.watching.relays import RelayActors
@@ -17,7 +16,7 @@ from rollcast.tools.watching.wording import (
     state_text,
     waiting_fraction,
 )
-from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, replay_status, status, update
+from tests.histories import RUN, actor, busy_run, lane, points, relayed_run, replay_status, status, update, view_of
 
 A, S, W, P = (
     ActingState.ACTING,
@@ -25,12 +24,6 @@ A, S, W, P = (
     ActingState.WAITING_FOR_CREDIT,
     ActingState.WAITING_FOR_POLICY,
 )
-
-
-def view_of(one: HistoryUpdate) -> RunView:
-    view = RunView()
-    view.apply(one)
-    return view
 
 
 def sentence(waiting: float = 0.0, *, states: list[ActingState] | None = None, actors=None, **of_status) -> str:
