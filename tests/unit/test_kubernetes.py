@@ -159,18 +159,23 @@ def test_what_a_config_map_may_set_is_in_no_pod_where_it_would_win(everything):
         assert {entry["name"] for entry in container(everything, name).get("env", ())} <= WIRED, name
 
 
-def test_settings_of_actors_are_changed_by_a_config_map(tmp_path):
+def changed(tmp_path, components, *changes):
+    """Builds the manifests with changes of config maps, `name: VARIABLE=value`."""
     folder = tmp_path / "own"
     folder.mkdir()
-    build_with(folder, ("evaluator",))
+    build_with(folder, components)
     (tmp_path / "changed").mkdir()
-    (tmp_path / "changed/kustomization.yaml").write_text(
-        "resources: [../own]\n"
-        "configMapGenerator:\n"
-        "  - {name: actor, behavior: merge, literals: [ROLLCAST_WAIT_FOR_NEXT_RUN=false]}\n"
-        "  - {name: learner, behavior: merge, literals: [ROLLCAST_STOP_TIMEOUT_S=90]}\n"
+    maps = (change.split(": ") for change in changes)
+    generators = [{"name": name, "behavior": "merge", "literals": [literal]} for name, literal in maps]
+    text = yaml.safe_dump({"resources": ["../own"], "configMapGenerator": generators})
+    (tmp_path / "changed/kustomization.yaml").write_text(text)
+    return build(tmp_path / "changed")
+
+
+def test_settings_of_actors_are_changed_by_a_config_map(tmp_path):
+    documents = changed(
+        tmp_path, ("evaluator",), "actor: ROLLCAST_WAIT_FOR_NEXT_RUN=false", "learner: ROLLCAST_STOP_TIMEOUT_S=90"
     )
-    documents = build(tmp_path / "changed")
     for name in ("actor", "evaluator"):
         assert environment_of(documents, name)["ROLLCAST_WAIT_FOR_NEXT_RUN"] == "false"
         assert environment_of(documents, name)["ROLLCAST_CONNECT_TIMEOUT_S"] == "600"
@@ -244,17 +249,7 @@ def test_evaluator_is_an_actor_with_another_role():
 
 
 def test_changed_setting_replaces_the_pods_that_have_it(tmp_path):
-    before = overlay("base")
-    folder = tmp_path / "own"
-    folder.mkdir()
-    build_with(folder, ())
-    (tmp_path / "changed").mkdir()
-    (tmp_path / "changed/kustomization.yaml").write_text(
-        "resources: [../own]\n"
-        "configMapGenerator:\n"
-        "  - {name: environment, behavior: merge, literals: [ROLLCAST_ENV_ID=Acrobot-v1]}\n"
-    )
-    after = build(tmp_path / "changed")
+    before, after = overlay("base"), changed(tmp_path, (), "environment: ROLLCAST_ENV_ID=Acrobot-v1")
     for name in ("learner", "actor"):
         assert environment_of(after, name)["ROLLCAST_ENV_ID"] == "Acrobot-v1"
         assert container(after, name)["envFrom"][0] != container(before, name)["envFrom"][0]

@@ -77,29 +77,22 @@ def enter(room, error):
 
 
 class TestTroubleshooting:
-    def test_each_line_of_the_log_is_found(self):
-        known = rows(LOGGED)
-        missing = [
-            f"{message.text}  [{message.module}]"
-            for message in FOUND
-            if message.is_logged and message.has_words and not any(matches(row, message.text) for row in known)
-        ]
-        assert not missing, "give a row of docs/howto/troubleshoot.md to:\n" + "\n".join(missing)
-
-    def test_lines_that_pass_on_another_text_are_known(self):
-        assert {message.module for message in FOUND if message.is_logged and not message.has_words} == PASSED_ON
-
-    def test_each_error_is_found(self):
-        known = rows(ERRORS)
+    @pytest.mark.parametrize(("heading", "is_logged"), [(LOGGED, True), (ERRORS, False)], ids=["log", "errors"])
+    def test_each_message_is_found(self, heading: str, is_logged: bool):
+        known = rows(heading)
         missing = [
             f"{message.printed}  [{message.module}]"
             for message in FOUND
-            if not message.is_logged
+            if message.is_logged is is_logged
+            and message.has_words
             # it names the setting, its value and what was expected: the section begins with that
             and message.kind != "ConfigurationError"
             and not any(matches(row, message.printed) for row in known)
         ]
         assert not missing, "give a row of docs/howto/troubleshoot.md to:\n" + "\n".join(missing)
+
+    def test_lines_that_pass_on_another_text_are_known(self):
+        assert {message.module for message in FOUND if message.is_logged and not message.has_words} == PASSED_ON
 
     def test_each_class_of_errors_is_found(self):
         made = {message.kind for message in FOUND if not message.is_logged}
