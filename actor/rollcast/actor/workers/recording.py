@@ -162,7 +162,7 @@ class RolloutColumns:
 
 @dataclass(frozen=True, slots=True)
 class PlayedRows:
-    """What an `EpisodeTracker` reads of a rollout that was recorded elsewhere; `RolloutColumns` documents it."""
+    """The part of a rollout that an `EpisodeTracker` reads, recorded elsewhere; `RolloutColumns` documents it."""
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
