@@ -1,5 +1,7 @@
 """Texts of actors that are as long as a message may be: they are cut, and every answer about actors still fits one."""
 
+from collections.abc import Callable
+
 import pytest
 
 from rollcast.services.client.channel import make_channel
@@ -31,23 +33,11 @@ def failure(**texts: str) -> bytes:
     return rollout_pb2.StreamRolloutsRequest(failure=rollout_pb2.ActorFailure(**fields)).SerializeToString()
 
 
-def with_path(path: str) -> bytes:
+def rollout_with(spoil: Callable[[rollout_pb2.Rollout], object]) -> bytes:
     (message,) = RolloutEncoder().encode(make_rollout(1, actor_id="a"))
     request = rollout_pb2.StreamRolloutsRequest.FromString(message)
     request.ClearField("digest")
-    request.rollout.substeps[0].observation[0].path = path
-    return request.SerializeToString()
-
-
-def with_key(key: str) -> bytes:
-    request = rollout_pb2.StreamRolloutsRequest.FromString(with_path(""))
-    request.rollout.substeps[0].key = key
-    return request.SerializeToString()
-
-
-def with_name(name: str) -> bytes:
-    request = rollout_pb2.StreamRolloutsRequest.FromString(with_path(""))
-    request.rollout.actor_id = name
+    spoil(request.rollout)
     return request.SerializeToString()
 
 
@@ -71,11 +61,19 @@ def test_a_failure_is_cut_where_it_is_received(served, field):
     assert field != "traceback" or told.detail.endswith("the end")
 
 
-@pytest.mark.parametrize("make", [with_path, with_key, with_name])
-def test_a_refusal_repeats_the_beginning_of_a_name_and_still_says_what_was_expected(served, make, caplog):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda rollout: setattr(rollout.substeps[0].observation[0], "path", LONG),
+        lambda rollout: setattr(rollout.substeps[0], "key", LONG),
+        lambda rollout: setattr(rollout, "actor_id", LONG),
+    ],
+    ids=["path", "key", "name"],
+)
+def test_a_refusal_repeats_the_beginning_of_a_name_and_still_says_what_was_expected(served, spoil, caplog):
     client, _ = served
     client.join(offer("a"))
-    error = raw_stream(client.address, opening(), make(LONG))
+    error = raw_stream(client.address, opening(), rollout_with(spoil))
     assert isinstance(error, InvalidRolloutError)
     assert "as agreed at Join" in str(error) or "as this stream was opened" in str(error)
     (actor,), _ = check_answers(client)

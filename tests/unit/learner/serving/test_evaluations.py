@@ -90,6 +90,8 @@ def test_evaluator_gets_the_next_policy_once_it_has_reported_and_skips_to_the_ne
     join(desk)
     evaluator = Subscribed(desk)
     assert evaluator.version() is None, "none is due"
+    with pytest.raises(InvalidInputError, match="version 9 of the policy; expected none, until it is given one"):
+        desk.report(report(9))
     due(desk, 3)
     assert evaluator.version() == 3
     due(desk, *range(4, 14))
@@ -101,6 +103,10 @@ def test_evaluator_gets_the_next_policy_once_it_has_reported_and_skips_to_the_ne
     assert (result.evaluation.mean, result.seconds) == (2.0, 0.5)
     assert desk.info().skipped == 9
     assert desk.take() == []
+    due(desk, 14)
+    desk.report(report(13))
+    desk.end()
+    assert evaluator.version() is None, "nothing is given after the end"
 
 
 def test_each_policy_goes_to_one_of_several_evaluators():
@@ -126,22 +132,19 @@ def test_report_counts_once_however_often_it_comes():
     assert versions_taken(desk) == []
 
 
-def test_evaluator_that_comes_back_with_its_policy_goes_on_with_it():
+@pytest.mark.parametrize("reports", ["before it comes back", "afterwards"])
+def test_evaluator_that_comes_back_with_its_policy_goes_on_with_it(reports: str):
     desk, evaluator = playing_version_1()
     evaluator.close()
+    if reports == "before it comes back":
+        desk.report(report(1))
     assert join(desk) == 1, "the same process"
     again = Subscribed(desk, holds_version=1)
     due(desk, 2)
-    assert again.version() is None
-    desk.report(report(1))
+    if reports == "afterwards":
+        assert again.version() is None
+        desk.report(report(1))
     assert (versions_taken(desk), again.version()) == ([1], 2)
-
-
-def test_report_is_taken_while_the_subscription_is_broken():
-    desk, evaluator = playing_version_1()
-    evaluator.close()
-    desk.report(report(1))
-    assert versions_taken(desk) == [1]
 
 
 @pytest.mark.parametrize(("newer", "given"), [((), 1), ((2,), 2)])
@@ -279,13 +282,6 @@ def test_fewer_episodes_count_and_a_policy_without_any_is_skipped():
     assert desk.info().last_error == ""
 
 
-def test_rejects_report_of_a_version_that_was_not_given():
-    desk = evaluations()
-    join(desk)
-    with pytest.raises(InvalidInputError, match="version 9 of the policy; expected none, until it is given one"):
-        desk.report(report(9))
-
-
 def test_failure_is_shown_until_the_next_report_and_its_policy_is_due_again():
     memory = RunHistory()
     desk, evaluator = playing_version_1(note=memory.note)
@@ -333,15 +329,6 @@ def test_policies_are_pending_while_a_connected_evaluator_has_them_or_is_about_t
     assert desk.info().n_pending == 1
     evaluator.close()
     assert desk.info().n_pending == 0
-
-
-def test_nothing_is_given_after_the_end():
-    desk = evaluations()
-    join(desk)
-    evaluator = Subscribed(desk)
-    due(desk, 1)
-    desk.end()
-    assert evaluator.version() is None
 
 
 def test_unnamed_evaluators_get_names():

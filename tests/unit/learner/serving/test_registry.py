@@ -33,6 +33,13 @@ def make_registry(**changes: object) -> ActorRegistry:
     return ActorRegistry(**{"max_actors": 4, **changes})
 
 
+def streaming(registry: ActorRegistry, name: str, nonce: int) -> Callable[..., None]:
+    """Joins and opens a stream; returns what closes it: as one that was lost, unless it ends clean."""
+    record = registry.join(offer(name, nonce))
+    registry.open_stream(name, record.incarnation, cancel := lambda: None)
+    return lambda clean=False: registry.close_stream(record, cancel, clean=clean)
+
+
 def test_a_process_that_joins_again_is_the_same_actor():
     registry = make_registry()
     first = registry.join(offer("a", 1))
@@ -74,12 +81,10 @@ def test_an_unnamed_actor_is_given_a_name():
 
 def test_too_many_actors_are_refused_until_one_has_gone():
     registry = make_registry(max_actors=1)
-    record = registry.join(offer("a", 1))
+    close = streaming(registry, "a", 1)
     with pytest.raises(LimitExceededError, match="max_actors is 1"):
         registry.join(offer("b", 2))
-    cancel = lambda: None  # noqa: E731 - identity matters
-    registry.open_stream("a", 1, cancel)
-    registry.close_stream(record, cancel, clean=True)
+    close(clean=True)
     assert registry.join(offer("b", 2)).slot == 1
 
 
@@ -99,31 +104,24 @@ def test_who_opens_no_stream_loses_its_slot_to_whoever_comes_next():
 
 def test_who_has_played_keeps_its_slot_whatever_becomes_of_its_next_process():
     registry = make_registry(max_actors=1, join_lease_s=-1.0)
-    cancel = lambda: None  # noqa: E731 - identity matters
-    registry.join(offer("a", 1))
-    registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=True)
+    streaming(registry, "a", 1)(clean=True)
     registry.join(offer("a", 2))
-    late = registry.join(offer("b", 3))
-    assert late.slot == 1
+    assert registry.join(offer("b", 3)).slot == 1
     lost, _ = registry.infos()
     assert (lost.state, lost.last_error) == (ActorState.LOST, "joined and opened no stream within -1 s")
     with pytest.raises(LimitExceededError, match="max_actors is 1"):
-        registry.open_stream("a", 2, cancel)
-    other = lambda: None  # noqa: E731 - identity matters
-    registry.open_stream("b", 1, other)
-    registry.close_stream(late, other, clean=True)
-    assert registry.open_stream("a", 2, cancel).slot == 0, "it was only slow"
+        registry.open_stream("a", 2, lambda: None)
+    streaming(registry, "b", 3)(clean=True)
+    assert registry.open_stream("a", 2, lambda: None).slot == 0, "it was only slow"
 
 
 def test_an_actor_that_comes_back_has_its_place_until_its_lease_ends():
     registry = make_registry(max_actors=1)
-    cancel = lambda: None  # noqa: E731 - identity matters
-    registry.join(offer("a", 1))
-    registry.close_stream(registry.open_stream("a", 1, cancel), cancel, clean=False)
+    streaming(registry, "a", 1)()
     registry.join(offer("a", 1))
     with pytest.raises(LimitExceededError, match="max_actors is 1"):
         registry.join(offer("b", 2))
-    registry.open_stream("a", 1, cancel)
+    registry.open_stream("a", 1, lambda: None)
 
 
 @pytest.mark.parametrize("seeds", range(10))
@@ -161,12 +159,9 @@ def test_no_more_than_max_actors_are_alive_however_they_come_and_go(seeds: int):
 def test_of_too_many_names_the_one_gone_for_longest_is_forgotten(monkeypatch):
     monkeypatch.setattr("rollcast.learner.serving.registry.MAX_REMEMBERED_ACTORS", 3)
     registry = make_registry()
-    cancel = lambda: None  # noqa: E731 - identity matters
-    registry.join(offer("stays", 0))
-    registry.open_stream("stays", 1, cancel)
+    streaming(registry, "stays", 0)
     for nonce in range(1, 6):
-        registry.join(offer(f"guest-{nonce}", nonce))
-        registry.close_stream(registry.open_stream(f"guest-{nonce}", 1, cancel), cancel, clean=True)
+        streaming(registry, f"guest-{nonce}", nonce)(clean=True)
     assert {info.actor_id for info in registry.infos()} == {"stays", "guest-4", "guest-5"}
     assert registry.join(offer("guest-4", 9)).incarnation == 2, "who comes back makes nobody one too many"
     assert len(registry.infos()) == 3
@@ -360,32 +355,6 @@ def test_counts_the_episodes_that_actors_have_dropped_whatever_becomes_of_them()
     assert registry.n_dropped_episodes == 2**53, "the status can say it, whatever an actor says"
 
 
-def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_come_back():
-    registry = make_registry()
-    cancels = {}
-    for nonce, name in enumerate(("streams", "left", "lost", "lost-long-ago", "came-back"), start=1):
-        record = registry.join(offer(name, nonce))
-        cancels[name] = record, (cancel := lambda: None)
-        registry.open_stream(name, 1, cancel)
-        if name in ("lost", "lost-long-ago", "came-back"):
-            registry.close_stream(record, cancel, clean=False)
-        if name == "left":
-            registry.close_stream(record, cancel, clean=True)
-    cancels["lost-long-ago"][0].lost_at -= 31.0
-    assert registry.missing(30.0) == ["came-back", "lost"]
-    registry.join(offer("came-back", 5))
-    registry.join(offer("lost", 3))
-    assert registry.missing(30.0) == ["came-back", "lost"], "they have no stream yet"
-    registry.open_stream("came-back", 1, lambda: None)
-    assert registry.missing(30.0) == ["lost"]
-    registry.told_end("lost")
-    registry.told_end("unknown")
-    registry.told_end("streams")
-    assert registry.missing(30.0) == []
-    states = {info.actor_id: info.state for info in registry.infos()}
-    assert (states["lost"], states["streams"]) == (ActorState.LEFT, ActorState.STREAMING)
-
-
 class Clock:
     """The registry's clock, in whole seconds; it begins with that of the records, which is the machine's."""
 
@@ -403,11 +372,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def streaming(registry: ActorRegistry, name: str, nonce: int) -> Callable[[], None]:
-    """Joins and opens a stream; returns what loses it."""
-    record = registry.join(offer(name, nonce))
-    registry.open_stream(name, record.incarnation, cancel := lambda: None)
-    return lambda: registry.close_stream(record, cancel, clean=False)
+def test_the_missing_are_those_that_lost_their_connection_lately_and_did_not_come_back(clock: Clock):
+    registry = make_registry(max_actors=5)
+    names = ("streams", "left", "lost-long-ago", "lost", "came-back")
+    close = {name: streaming(registry, name, nonce) for nonce, name in enumerate(names, start=1)}
+    close["left"](clean=True)
+    close["lost-long-ago"]()
+    clock.now += 31.0
+    close["lost"]()
+    close["came-back"]()
+    assert registry.missing(30.0) == ["came-back", "lost"]
+    registry.join(offer("came-back", 5))
+    registry.join(offer("lost", 4))
+    assert registry.missing(30.0) == ["came-back", "lost"], "they have no stream yet"
+    registry.open_stream("came-back", 1, lambda: None)
+    assert registry.missing(30.0) == ["lost"]
+    for name in ("lost", "unknown", "streams"):
+        registry.told_end(name)
+    assert registry.missing(30.0) == []
+    assert (states(registry)["lost"], states(registry)["streams"]) == ("LEFT", "STREAMING")
 
 
 def states(registry: ActorRegistry) -> dict[str, str]:

@@ -126,17 +126,20 @@ def test_the_last_record_is_of_the_end_of_training():
     assert [record["train/updates"] for record in kept.records] == [*range(1, 8)], "none is written twice"
 
 
-def test_training_that_fails_leaves_a_record_of_its_last_update():
+def test_training_that_fails_leaves_a_record_of_its_last_update_and_the_history_has_why():
     class FailsAtTheFourth(Impala):
         def update(self, batch: Batch, *, progress: float) -> Metrics:
             if self.n_updates == 3:
                 raise RollcastError("the loss is odd")
             return super().update(batch, progress=progress)
 
-    kept = KeptMetrics()
+    kept, control = KeptMetrics(), TrainingControl(algorithm="impala", run_dir=None)
     with pytest.raises(RollcastError, match="odd"):
-        trainer_of(algorithm_class=FailsAtTheFourth, writers=[kept], log_interval_s=1e9).run()
+        trainer_of(algorithm_class=FailsAtTheFourth, writers=[kept], control=control, log_interval_s=1e9).run()
     assert [record["train/updates"] for record in kept.records] == [1, 3]
+    (event,) = control.memory.news(None).events
+    assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
+    assert "in update" in event.detail
 
 
 def test_metrics_have_the_statistics_of_events():
@@ -175,19 +178,6 @@ def test_the_history_has_the_end_of_training_its_lags_and_the_time_of_its_thread
     assert spent[LearnerActivity.UPDATING] > 0
     assert spent[LearnerActivity.WAITING] > 0
     assert spent[LearnerActivity.PUBLISHING] > 0
-
-
-def test_the_history_has_why_training_failed():
-    class Failing(Impala):
-        def update(self, batch: Batch, *, progress: float) -> Metrics:
-            raise RollcastError("the loss is odd")
-
-    control = TrainingControl(algorithm="impala", run_dir=None)
-    with pytest.raises(RollcastError, match="odd"):
-        trainer_of(control=control, algorithm_class=Failing).run()
-    (event,) = control.memory.news(None).events
-    assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
-    assert "in update" in event.detail
 
 
 def test_updates_compute_with_the_arithmetic_of_the_run_and_policies_are_float32():
