@@ -20,6 +20,9 @@ def test_a_wait_has_a_reason_only_while_it_lasts():
     assert waits.current() == ("", 0.0)
     waits.explain("too late")
     assert waits.current() == ("", 0.0)
+    with pytest.raises(RuntimeError), waits.waiting_for("rollouts"):
+        raise RuntimeError
+    assert waits.current() == ("", 0.0)
 
 
 def test_a_wait_within_another_says_how_that_one_will_end():
@@ -49,13 +52,6 @@ def test_the_time_of_the_outer_wait_is_told_and_logged(monkeypatch, caplog):
     assert caplog.messages == ["waiting 12 s for a batch, and so for rollouts"]
 
 
-def test_an_exception_ends_the_wait():
-    waits = WaitMonitor()
-    with pytest.raises(RuntimeError), waits.waiting_for("rollouts"):
-        raise RuntimeError
-    assert waits.current() == ("", 0.0)
-
-
 def test_a_wait_is_logged_after_ten_seconds_and_then_each_minute(caplog: pytest.LogCaptureFixture):
     log = WaitLog()
     with caplog.at_level(logging.INFO):
@@ -76,13 +72,10 @@ def test_another_wait_begins_anew(caplog: pytest.LogCaptureFixture):
 ACTOR = ActorInfo(actor_id="left", state=ActorState.STREAMING, slot=0, incarnation=1)
 
 
-def test_a_short_silence_is_nobodys_fault():
+def test_a_short_silence_is_nobodys_fault_and_a_long_one_is_the_environments():
     assert explain_wait([replace(ACTOR, idle_s=2.0)], ()) == (
         "rollouts from 1 connected actor (left has been quiet for 2 s)"
     )
-
-
-def test_a_long_silence_is_the_environments():
     quiet = replace(ACTOR, actor_id="right", idle_s=QUIET_S)
     assert explain_wait([replace(ACTOR, idle_s=1.0), quiet], ()) == (
         "rollouts from 2 connected actors (right has been quiet for 10 s): their environments are slow or hang"

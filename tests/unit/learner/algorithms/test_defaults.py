@@ -5,7 +5,6 @@ from rollcast.learner.algorithms.defaults import (
     ALGORITHM_GROUPS,
     check_algorithm,
     foreign_groups,
-    readers_of,
     short_name,
     with_algorithm_defaults,
 )
@@ -37,23 +36,16 @@ def test_foreign_groups_are_read_by_other_algorithms_only(algorithm: str, foreig
     assert foreign_groups(algorithm) == foreign
 
 
-def test_readers_of_a_group_are_named():
-    assert [readers_of(group) for group in ("impala", "replay")] == ["impala", "sac, dqn or r2d2"]
-
-
 def test_short_name_leaves_the_module_out():
     assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "appo", "sac", "dqn", "r2d2", OWN])
-def test_check_accepts_algorithm(name: str):
-    assert check_algorithm(name) == name
-
-
-@pytest.mark.parametrize("name", ["a2c", "", "my module:", ":Mine"])
-def test_check_rejects_unknown_algorithm(name: str):
-    with pytest.raises(ConfigurationError):
-        check_algorithm(name)
+def test_algorithms_are_those_that_there_are_and_classes_of_modules():
+    for name in (*ALGORITHM_DEFAULTS, OWN):
+        assert check_algorithm(name) == name
+    for name in ("a2c", "", "my module:", ":Mine"):
+        with pytest.raises(ConfigurationError):
+            check_algorithm(name)
 
 
 def test_defaults_replace_only_settings_that_were_not_given():
