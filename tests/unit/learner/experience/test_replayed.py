@@ -80,15 +80,6 @@ def test_a_buffer_on_the_learners_device_gives_the_same_batches():
             torch.testing.assert_close(others.action, columns.action, rtol=0, atol=0)
 
 
-def test_actors_are_random_until_the_buffer_is_filled():
-    source = make_source(samples_per_insert=4.0, error_buffer=400.0)
-    policy = source.actors.policy
-    with source:
-        assert policy.state_arrays()["exploration.uniform"] == 1
-        source.next("cpu")
-        assert policy.state_arrays()["exploration.uniform"] == 0
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

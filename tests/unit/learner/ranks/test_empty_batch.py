@@ -12,6 +12,7 @@ from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import B
+from tests.every_algorithm import make_algorithm
 from tests.rank_updates import CASES, N_ENVS, N_STEPS
 
 IMAGES = Box(0, 255, (1, 36, 36), np.uint8)
@@ -60,8 +61,6 @@ def test_it_has_the_shapes_of_a_batch_with_data(name: str):
 
 @pytest.mark.parametrize("algorithm", ["impala", "dqn", "r2d2"])
 def test_it_fits_stacks_of_frames_masks_and_spaces_of_every_kind(algorithm: str):
-    case = CASES[algorithm]
-    settings = case.make()._settings
     observation = Dict(
         image=IMAGES,
         action_mask=Box(0, 1, (3,), np.int8),
@@ -71,7 +70,7 @@ def test_it_fits_stacks_of_frames_masks_and_spaces_of_every_kind(algorithm: str)
     spec = PolicySpec(hidden_sizes=(8,), frame_stack=2)
     if algorithm == "r2d2":
         spec = dataclasses.replace(spec, recurrence="gru", recurrent_size=4)
-    learner = type(case.make())(spaces, spec, settings)
+    learner = make_algorithm(algorithm, spaces, spec, **CASES[algorithm].settings)
     of_transitions = algorithm == "dqn"
     batch = empty_batch(
         learner.policy,

@@ -45,10 +45,6 @@ def test_ppo_with_its_own_defaults_is_the_default(settings: type[LearnerSettings
     assert (named.algorithm, named.n_rollout_steps, named.total_steps) == ("ppo", 128, 1_000_000)
 
 
-def test_actor_leaves_envs_per_actor_to_the_learner():
-    assert ActorSettings.from_command_line("rollcast", []).envs_per_actor is None
-
-
 @pytest.mark.parametrize("settings", [LearnerSettings, ActorSettings])
 def test_rejects_more_environments_than_the_protocol_allows(settings):
     most = settings.from_command_line("rollcast", ["--envs-per-actor", str(MAX_ENVS_PER_ACTOR)])
@@ -113,15 +109,6 @@ def test_sequences_of_r2d2_need_no_entry(by_variable: bool, monkeypatch: pytest.
 def test_r2d2_refuses_settings_of_transitions(arguments: list[str], message: str):
     with pytest.raises(ConfigurationError, match=message):
         TrainSettings.from_command_line("rollcast train", ["--algorithm", "r2d2", *arguments])
-
-
-def test_help_follows_the_algorithm_of_the_environment_variable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("ROLLCAST_ALGORITHM", "sac")
-    with pytest.raises(SystemExit):
-        TrainSettings.from_command_line("rollcast train", ["--help"])
-    assert "--sac.policy-learning-rate" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -266,18 +253,16 @@ def test_algorithm_of_another_recipe_is_refused():
             ("--steps", "1", "--deterministic"),
             "deterministic is True with policy 'random'; expected the policy of a run",
         ),
+        (("--steps", "1", "--deterministic", "--policy", "runs/mine"), None),
     ],
 )
-def test_rejects_settings_that_contradict_each_other(arguments: tuple[str, ...], message: str):
+def test_rejects_settings_that_contradict_each_other(arguments: tuple[str, ...], message: str | None):
+    given = ["--output", "x", *arguments]
+    if message is None:
+        assert RecordSettings.from_command_line("rollcast record", given).deterministic
+        return
     with pytest.raises(ConfigurationError, match=message):
-        RecordSettings.from_command_line("rollcast record", ["--output", "x", *arguments])
-
-
-def test_takes_the_likeliest_actions_of_a_run():
-    settings = RecordSettings.from_command_line(
-        "rollcast record", ["--output", "x", "--steps", "1", "--deterministic", "--policy", "runs/mine"]
-    )
-    assert settings.deterministic
+        RecordSettings.from_command_line("rollcast record", given)
 
 
 def test_rejects_the_device_of_a_learner():
