@@ -31,6 +31,12 @@ def scrape(address: str) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
+@pytest.fixture
+def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives requests and their answers half a second."""
+    monkeypatch.setattr("rollcast.services.metrics.server._REQUEST_S", 0.5)
+
+
 def test_a_scrape_has_what_is_collected_within_a_second_and_the_process_itself():
     values: Iterator[float] = map(float, itertools.count(3))
     with MetricsServer("127.0.0.1:0", lambda: collected(next(values))) as server:
@@ -92,7 +98,7 @@ def test_half_requests_take_few_threads_and_keep_nobody_out():
         assert threading.active_count() - n_threads <= 17, "those of 16 requests, and the server's"
 
 
-def test_a_request_that_does_not_come_is_ended_however_often_it_says_a_letter():
+def test_a_request_that_does_not_come_is_ended_however_often_it_says_a_letter(short_requests: None):
     with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", collected) as server:
         slow = dial(stack, server)
 
@@ -110,7 +116,7 @@ def test_a_request_that_does_not_come_is_ended_however_often_it_says_a_letter():
         wait_until(is_ended, "the end of the connection")
 
 
-def test_an_answer_that_nobody_takes_is_given_up():
+def test_an_answer_that_nobody_takes_is_given_up(short_requests: None):
     families = Families()
     for number in range(20_000):
         families.gauge("queue_size", "trajectories", 1.0, {"actor": f"{number:0200d}"})

@@ -32,6 +32,12 @@ def waits(subscribers, n=1):
     wait_until(lambda: subscribers.n_waiting == n, "the subscribers wait")
 
 
+@pytest.fixture
+def no_time(monkeypatch):
+    """Lets no time pass, so that nobody is sent what is not wanted."""
+    monkeypatch.setattr("rollcast.services.policies.subscribers.time", SimpleNamespace(monotonic=lambda: 1.0))
+
+
 def test_waiting_gives_the_newest_and_skips_those_between(subscribers):
     with subscribers.subscription(0, "") as wait, ThreadPoolExecutor(1) as thread:
         assert wait(0.0) is None
@@ -176,10 +182,9 @@ def test_playing_actor_gets_large_versions_less_often(subscribers, monkeypatch):
         assert wait(0.0).version == 3, "with a credit it gets it at once"
 
 
-def test_of_two_subscriptions_of_an_actor_each_gets_what_it_wants(subscribers):
+def test_of_two_subscriptions_of_an_actor_each_gets_what_it_wants(subscribers, no_time):
     """One's client has gone; which, is not known: the one that was opened first may be served last."""
-    with ExitStack() as stack:
-        old, *_ = with_many_actors(subscribers, stack)
+    with subscribers.subscription(0, "actor-0") as old:
         subscribers.offer(version(1))
         assert old(0.0).version == 1
         with subscribers.subscription(0, "actor-0") as new:
@@ -193,10 +198,8 @@ def test_of_two_subscriptions_of_an_actor_each_gets_what_it_wants(subscribers):
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_open_subscription_of_an_actor_is_forgotten(subscribers, monkeypatch, seed):
+def test_no_open_subscription_of_an_actor_is_forgotten(subscribers, no_time, seed):
     """Subscriptions open and close in any order; each gets what is wanted, nothing twice or out of order."""
-    # no time passes, so nobody is sent what is not wanted
-    monkeypatch.setattr("rollcast.services.policies.subscribers.time", SimpleNamespace(monotonic=lambda: 1.0))
     rng, newest, has = random.Random(seed), 0, {}
     with ExitStack() as stack:
         opened = []
@@ -259,9 +262,8 @@ def test_versions_only_rise_for_many_subscribers_at_once(subscribers):
 class TestPoliciesWithAnswers:
     """Versions that an actor's rollout stream takes, and its subscription does not bring."""
 
-    def test_what_was_taken_is_not_sent_besides(self, subscribers):
-        with ExitStack() as stack:
-            wait, *_ = with_many_actors(subscribers, stack)
+    def test_what_was_taken_is_not_sent_besides(self, subscribers, no_time):
+        with subscribers.subscription(0, "actor-0") as wait:
             subscribers.offer(version(1))
             assert subscribers.take("actor-0").version == 1
             assert subscribers.take("actor-0") is None

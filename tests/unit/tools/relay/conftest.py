@@ -6,6 +6,9 @@ import pytest
 
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.relays import Learner, relaying, serve_learner
+from tests.unit.services.conftest import subscriptions_end_soon
+
+__all__ = ["subscriptions_end_soon"]
 
 
 @pytest.fixture
