@@ -38,7 +38,7 @@ from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.rollouts import NESTED
 from tests.unit.services.joining.test_join_codec import AGREEMENT, OFFER
-from tests.unit.services.status.test_description_codec import DESCRIPTION
+from tests.unit.services.status.test_codec import DESCRIPTION
 
 # The declared limit is 2**23 elements: lowered to these, reaching it costs microseconds.
 _MAX_SPACE_ELEMENTS = 1 << 12

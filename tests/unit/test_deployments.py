@@ -88,11 +88,6 @@ class TestAllOfThem:
         assert COMPOSE["services"][component]["tmpfs"] == ["/tmp"]
         assert COMPOSE["services"][component]["security_opt"] == ["no-new-privileges:true"]
         assert {"type": "tmpfs", "target": "/tmp"} in STACK["services"][component]["volumes"]
-        assert container(overlay("base"), component)["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
 
     def test_set_only_what_there_is(self, component):
         for where, variables in environment(component).items():

@@ -50,7 +50,10 @@ SAFE_YAML = {
 }
 
 # Nothing pickles without one of these. Other files are not read token by token, which takes seconds.
-SUSPECT = re.compile(rf"{'|'.join(FORBIDDEN)}|multiprocessing|\b(load|save|yaml)\b")
+SUSPECT = re.compile(
+    rf"{'|'.join(FORBIDDEN)}|multiprocessing|allow_pickle|torch *\. *(save|load)\b|from torch import.*\b(save|load)\b"
+    r"|\b(np|numpy) *\. *load\b|\byaml *\."
+)
 
 SKIPPED = {"build", "dist", "runs", "node_modules", "__pycache__"}
 

@@ -1,15 +1,18 @@
 import random
 
+import pytest
+
 from tests.chaos.faults import KINDS, Fault, draw_faults
 from tests.chaos.learner_faults import LEARNER_KINDS, draw_learner_faults
 from tests.chaos.ledger import Entries
 from tests.chaos.report import Recovery, Report, summary
 
 
-def test_the_same_seed_draws_the_same_faults():
-    drawn = [draw_faults(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
+@pytest.mark.parametrize(("draw", "kinds"), [(draw_faults, KINDS), (draw_learner_faults, LEARNER_KINDS)])
+def test_the_same_seed_draws_the_same_faults(draw, kinds):
+    drawn = [draw(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert {fault.kind for fault in drawn[0]} == set(KINDS)
+    assert {fault.kind for fault in drawn[0]} == set(kinds)
 
 
 def test_short_runs_have_nothing_that_takes_long():
@@ -47,10 +50,7 @@ def test_the_summary_has_a_line_for_each_suite_and_their_sum():
     ]
 
 
-def test_the_same_seed_draws_the_same_faults_of_a_learner():
-    drawn = [draw_learner_faults(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert {fault.kind for fault in drawn[0]} == set(LEARNER_KINDS)
+def test_short_faults_of_a_learner_of_a_kind_that_is_chosen():
     only = draw_learner_faults(50, random.Random(0), short=True, only=["learner_freeze"])
     assert {fault.kind for fault in only} == {"learner_freeze"}
     assert all(fault.seconds <= 3 for fault in only)

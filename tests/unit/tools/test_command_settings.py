@@ -1,10 +1,6 @@
-import math
 import re
-from collections.abc import Iterator
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource
 
 from rollcast.services.errors import ConfigurationError
@@ -77,29 +73,3 @@ def test_take_no_variable_of_another_process_for_a_misspelt_one(
         if variable.removeprefix("ROLLCAST_").lower().partition("__")[0] not in process.model_fields:
             monkeypatch.setenv(variable, "x")
     assert "there is no such setting" not in _complaint(process)
-
-
-def _numbers(settings: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo, type[BaseModel]]]:
-    for name, field in settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _numbers(field.annotation, f"{prefix}{name}.")
-        elif "float" in str(field.annotation):
-            yield f"{prefix}{name}", field, settings
-
-
-def _accepts(field: FieldInfo, settings: type[BaseModel], value: float) -> bool:
-    kind = field.rebuild_annotation()
-    model = type("One", (BaseModel,), {"__annotations__": {"one": kind}, "model_config": settings.model_config})
-    try:
-        TypeAdapter(model).validate_python({"one": value})
-    except ValidationError:
-        return False
-    return True
-
-
-def test_settings_reject_nan_and_infinity_unless_their_help_mentions_inf(process: type[ProcessSettings]):
-    for name, field, settings in _numbers(process):
-        assert not _accepts(field, settings, math.nan), name
-        assert not _accepts(field, settings, -math.inf), name
-        says_so = re.search(r"\binf\b", field.description or "") is not None
-        assert _accepts(field, settings, math.inf) is says_so, name

@@ -236,6 +236,16 @@ def _at(settings: BaseModel, path: Iterable[str]) -> Any:
     return functools.reduce(getattr, path, settings)
 
 
+def _rounds(ways: Mapping[Walked, list[Any]]) -> Iterator[dict[Walked, Any]]:
+    """Yields texts to read together: each text of each option, but of numbers and lists of these some.
+
+    Numbers of one type are read by the same code: each is written in two ways, and all ways are among those of a type.
+    """
+    n_rounds = max((2 if each.number else len(some) for each, some in ways.items()), default=0)
+    for index in range(n_rounds):
+        yield {each: some[(index + position) % len(some)] for position, (each, some) in enumerate(ways.items()) if some}
+
+
 Source = Literal["command line", "variables", "file"]
 
 
@@ -293,8 +303,7 @@ def test_values_are_taken_as_people_write_them(command: str, source: Source):
     taken = set()
     for beside, options in _together(command):
         values = {each: right(each) for each in options if each.name not in UNWALKED}
-        for index in range(max(map(len, values.values()), default=0)):
-            texts = {each: list(ways)[index % len(ways)] for each, ways in values.items()}
+        for texts in _rounds({each: list(ways) for each, ways in values.items()}):
             settings = read(source, command, texts, beside)
             for each, text in texts.items():
                 assert _at(settings, each.option.path) == values[each][text], f"{each.name}, written as {text!r}"
@@ -331,13 +340,20 @@ def wrong(each: Walked, source: Source) -> list[Any]:
         return [*([""] if in_file and kind is Path else []), *([3, [1], {"a": 1}, True, "a\0b"] if in_file else empty)]
     if each.number is not None:
         beyond = list(map(str, _beyond(each)))
-        numbers = ["x", "nan", "-inf", "true", "5 seconds", "0x10", "1,5" if kind in (int, float) else "1 5", *beyond]
-        numbers += ["2.5", "inf", "1e400", "9" * 500, "1e30"] if each.number is int else []
-        return [*numbers, *empty, *([*beyond, math.nan, True, {"a": 1}, [[1]]] if in_file else [])]
+        return [*beyond, *(beyond if in_file else []), *_no_numbers(each, empty, in_file=in_file)]
     if get_origin(kind) in (tuple, list):
         return [{"a": 1}, [3]] if in_file else []
     refused = [text for text in ("no such thing", "a:b:c", "-%", "'", "\n") if not each.takes(text)]
     return [*refused[:2], *empty, *([3, {"a": 1}, True, "a\0b"] if in_file else [])]
+
+
+def _no_numbers(each: Walked, empty: list[str], *, in_file: bool) -> list[Any]:
+    """Returns four values that no number of the option's type can be; those of many options are all of them."""
+    every = ["x", "nan", "-inf", "true", "5 seconds", "0x10", "1,5" if each.kind in (int, float) else "1 5"]
+    every += ["2.5", "inf", "1e400", "9" * 500, "1e30"] if each.number is int else []
+    every += [*empty, *([math.nan, True, {"a": 1}, [[1]]] if in_file else [])]
+    begin = sum(map(ord, each.name))
+    return [every[(begin + 3 * index) % len(every)] for index in range(4)]
 
 
 @pytest.mark.parametrize("source", get_args(Source))
@@ -378,3 +394,10 @@ def test_a_wrong_value_ends_the_command_with_status_2(command: str, capsys: pyte
     assert not told.out
     (line,) = told.err.splitlines()
     assert line.startswith(f"rollcast {command}: {own[0].partition('=')[0]}: ")
+
+
+def test_infinity_is_a_number_where_the_help_says_so(command: str):
+    for each in walked_here(command):
+        if each.number is float:
+            says_so = re.search(r"\binf\b", each.option.description) is not None
+            assert each.takes(math.inf) is says_so, each.name

@@ -175,8 +175,10 @@ def test_video_without_its_extra_names_the_one_command_that_installs_it(tmp_path
     reason="needs the extra `video` (moviepy and pygame), and it is not installed",
 )
 def test_writes_a_video_of_every_episode(tmp_path):
-    for _ in range(2):
-        evaluate_policy(FACTORY, cartpole_policy(), n_episodes=2, seed=0, deterministic=True, video_dir=tmp_path)
+    for n_episodes in (1, 2):
+        evaluate_policy(
+            FACTORY, cartpole_policy(), n_episodes=n_episodes, seed=0, deterministic=True, video_dir=tmp_path
+        )
     assert len(list(tmp_path.glob("*.mp4"))) == 2
 
 

@@ -66,21 +66,6 @@ def test_state_has_exploration_arrays_of_its_head(head):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head", HEADS)
-def test_numpy_and_torch_act_alike(kind, head):
-    torch_one = torch_policy(head)
-    policy = kind(spaces_of(head), spec_of(head), seed=0)
-    policy.load(1, torch_one.state_arrays())
-    _, parameters = policy.act(OBSERVATION, deterministic=True)
-    with torch.no_grad():
-        expected = torch_one.parameters_of({"": torch.from_numpy(OBSERVATION[""])}).numpy()
-    np.testing.assert_allclose(parameters, expected, rtol=1e-4, atol=1e-5)
-    action, parameters = policy.act(OBSERVATION)
-    assert all(HEADS[head].contains(one) for one in action[:50])
-    assert np.isfinite(policy.log_prob(parameters, action)).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head", HEADS)
 def test_uniform_exploration_begins_and_ends(kind, head):
     source = torch_policy(head)
     policy = kind(spaces_of(head), spec_of(head), seed=0)

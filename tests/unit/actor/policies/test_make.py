@@ -52,16 +52,24 @@ def test_rejects_network_other_than_the_allowed_one(allowed):
         make_policy(spaces_of(), PolicySpec(network=OWN), seed=0, allowed_network=allowed)
 
 
-@pytest.mark.parametrize("action", ACTION_SPACES)
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(("action", "activation"), list(zip(ACTION_SPACES, ["tanh", "relu"] * 6, strict=False)))
 def test_numpy_and_torch_agree_on_actions(action, activation):
     agree(spaces_of(VECTOR, ACTION_SPACES[action]), PolicySpec(hidden_sizes=(16, 8), activation=activation))
 
 
-@pytest.mark.parametrize("observation", OBSERVATION_SPACES)
-@pytest.mark.parametrize("hidden_sizes", [(), (64, 64)])
+@pytest.mark.parametrize(
+    ("observation", "hidden_sizes"), list(zip(OBSERVATION_SPACES, [(), (64, 64)] * 6, strict=False))
+)
 def test_numpy_and_torch_agree_on_observations(observation, hidden_sizes):
     agree(spaces_of(OBSERVATION_SPACES[observation]), PolicySpec(hidden_sizes=hidden_sizes))
+
+
+@pytest.mark.parametrize(
+    ("head", "action"),
+    [("squashed_gaussian", "box"), ("q_values", "discrete start"), ("dueling_q_values", "discrete start")],
+)
+def test_numpy_and_torch_agree_on_heads(head, action):
+    agree(spaces_of(VECTOR, ACTION_SPACES[action]), PolicySpec(hidden_sizes=(16, 8), head=head))
 
 
 def agree(substeps, spec):
@@ -161,11 +169,16 @@ def test_gpu_policy_agrees_with_cpu_policy():
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("hidden_sizes", [(), (16, 8)])
 @pytest.mark.parametrize(
-    ("action", "head"),
-    [("discrete", "default"), ("box", "default"), ("discrete", "q_values"), ("discrete", "dueling_q_values")],
+    ("kind", "hidden_sizes", "action", "head"),
+    [
+        ("lstm", (), "discrete", "default"),
+        ("gru", (16, 8), "discrete", "default"),
+        ("lstm", (16, 8), "box", "default"),
+        ("gru", (), "box", "default"),
+        ("lstm", (), "discrete", "q_values"),
+        ("gru", (16, 8), "discrete", "dueling_q_values"),
+    ],
 )
 def test_numpy_and_torch_agree_on_what_they_remember(kind, hidden_sizes, action, head):
     substeps = spaces_of(action=ACTION_SPACES[action])

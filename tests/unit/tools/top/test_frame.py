@@ -61,8 +61,14 @@ def some_views() -> tuple[RunView, ...]:
     )
 
 
-@pytest.mark.parametrize("height", [1, 2, 5, 14, 20, 30, 60, None])
-@pytest.mark.parametrize("width", [1, 7, 20, 60, 80, 160])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    # each height with two widths, low and narrow ones together
+    [
+        *((1, 1), (160, 1), (7, 2), (80, 2), (20, 5), (160, 5), (60, 14), (1, 14), (80, 20), (7, 20), (160, 30)),
+        *((60, 30), (20, 60), (80, 60), (1, None), (160, None)),
+    ],
+)
 def test_fits_any_terminal(width, height):
     for view in some_views():
         for problem in (None, HOSTILE):
