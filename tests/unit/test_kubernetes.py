@@ -102,9 +102,9 @@ def documents(request):
     return overlay(request.param)
 
 
-@pytest.fixture
-def everything(tmp_path):
-    return build_with(tmp_path, COMPONENTS)
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    return build_with(tmp_path_factory.mktemp("everything"), COMPONENTS)
 
 
 def test_every_component_has_an_overlay_or_needs_none():

@@ -15,15 +15,21 @@ def test_loads_what_is_named():
     assert load_entry_point("collections:OrderedDict.fromkeys")("ab") == {"a": None, "b": None}
 
 
-@pytest.mark.parametrize("name", ["", "math", "math:", ":sqrt", "a b:c", ".relative:name", "math..x:sqrt"])
-def test_malformed(name):
-    with pytest.raises(ConfigurationError, match=r"malformed; expected 'package.module:name'"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *(
+            (name, r"malformed; expected 'package.module:name'")
+            for name in ("", "math", "math:", ":sqrt", "a b:c", ".relative:name", "math..x:sqrt")
+        ),
+        ("nowhere.at_all:name", r"no module 'nowhere'.*PYTHONPATH"),
+        (f"{HERE}:NumberdEnv", r"no attribute 'NumberdEnv'.*NumberedEnv"),
+        (f"{HERE}:not_callable", "is a int; expected a callable"),
+    ],
+)
+def test_rejects_name_of_nothing_that_can_be_called(name, message):
+    with pytest.raises(ConfigurationError, match=message):
         load_entry_point(name)
-
-
-def test_module_missing():
-    with pytest.raises(ConfigurationError, match=r"no module 'nowhere'.*PYTHONPATH"):
-        load_entry_point("nowhere.at_all:name")
 
 
 def test_module_of_the_current_folder_comes_before_an_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -42,16 +48,6 @@ def test_current_folder_is_not_searched_for_a_module_that_is_not_there(tmp_path:
     with pytest.raises(ConfigurationError, match=r"there is no nowhere.py in this folder"):
         load_entry_point("nowhere:make")
     assert str(tmp_path) not in sys.path
-
-
-def test_attribute_missing_lists_what_there_is():
-    with pytest.raises(ConfigurationError, match=r"no attribute 'NumberdEnv'.*NumberedEnv"):
-        load_entry_point(f"{HERE}:NumberdEnv")
-
-
-def test_not_callable():
-    with pytest.raises(ConfigurationError, match="is a int; expected a callable"):
-        load_entry_point(f"{HERE}:not_callable")
 
 
 def test_errors_inside_the_module_are_its_own(tmp_path, monkeypatch):

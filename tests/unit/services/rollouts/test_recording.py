@@ -153,20 +153,26 @@ class TestFilesThatAreNotWhole:
                     assert f"the {n_whole} rollouts before it are whole" in str(error)
                     assert f"`head -c {borders[n_whole + 1]} {path} > NEW`" in str(error)
 
-    def test_rejects_empty_file(self, tmp_path):
-        (tmp_path / "demo").write_bytes(b"")
-        with pytest.raises(RecordingError, match="demo: it is empty; expected a recording"):
-            list(read_rollouts(tmp_path / "demo"))
-
     @pytest.mark.parametrize("path", ["missing", "."])
     def test_rejects_missing_file(self, tmp_path, path):
         with pytest.raises(ConfigurationError, match=r"cannot be read: (No such file|Is a directory)"):
             list(read_rollouts(tmp_path / path))
 
-    @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n" * 40, b"import sys\n" * 50, b"\x00", b"\x02{}" * 9])
-    def test_rejects_another_kind_of_file(self, tmp_path, content):
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", "it is empty; expected a recording"),
+            (b"\x81\x80\x80\x02" + bytes(MAX_HEADER_BYTES + 1), f"a message of {MAX_HEADER_BYTES + 1} bytes; expected"),
+            *(
+                (content, ".*expected")
+                for content in (b"\x89PNG\r\n\x1a\n" * 40, b"import sys\n" * 50, b"\x00", b"\x02{}" * 9)
+            ),
+        ],
+        ids=["nothing", "a long header", "a picture", "a program", "a zero", "objects"],
+    )
+    def test_rejects_another_kind_of_file(self, tmp_path, content, message):
         (tmp_path / "demo").write_bytes(content)
-        with pytest.raises(RecordingError, match=r"demo: .*expected"):
+        with pytest.raises(RecordingError, match=f"demo: (.*: )?{message}"):
             list(read_rollouts(tmp_path / "demo"))
 
     @pytest.mark.parametrize(
@@ -188,11 +194,6 @@ class TestFilesThatAreNotWhole:
             assert tracemalloc.get_traced_memory()[1] < 1 << 20
         finally:
             tracemalloc.stop()
-
-    def test_rejects_header_above_its_limit(self, tmp_path):
-        (tmp_path / "demo").write_bytes(b"\x81\x80\x80\x02" + bytes(MAX_HEADER_BYTES + 1))
-        with pytest.raises(RecordingError, match=f"a message of {MAX_HEADER_BYTES + 1} bytes; expected at most"):
-            list(read_rollouts(tmp_path / "demo"))
 
     def test_a_header_of_absurd_numbers_allocates_nothing(self, tmp_path, whole):
         proto = recording_header_to_proto(HEADER)

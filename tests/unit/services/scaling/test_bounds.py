@@ -20,17 +20,17 @@ def test_bounds_hold_but_for_zero(metadata, clamped):
     assert [bounds.clamp(wanted) for wanted in (0, 1, 9, 50)] == clamped
 
 
-@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "many", "\u0661", "9" * 7, "1 "])
-def test_what_is_no_number_is_refused_with_its_value(value):
-    with pytest.raises(InvalidInputError, match=f"minActors is {value!r}; expected a whole number"):
-        ActorBounds.from_metadata({"minActors": value})
-
-
-def test_bounds_that_cross_are_refused():
-    with pytest.raises(InvalidInputError, match="minActors is 5 and its maxActors 4"):
-        ActorBounds.from_metadata({"minActors": "5", "maxActors": "4"})
-
-
-def test_misspelt_name_is_refused_with_a_guess():
-    with pytest.raises(InvalidInputError, match=r"'maxActor'; expected minActors, maxActors .*maxActors"):
-        ActorBounds.from_metadata({"maxActor": "5"})
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        *(
+            ({"minActors": value}, f"minActors is {value!r}; expected a whole number")
+            for value in ("", "0", "-1", "1.5", "many", "\u0661", "9" * 7, "1 ")
+        ),
+        ({"minActors": "5", "maxActors": "4"}, "minActors is 5 and its maxActors 4"),
+        ({"maxActor": "5"}, r"'maxActor'; expected minActors, maxActors .*maxActors"),
+    ],
+)
+def test_what_are_no_bounds_is_refused(metadata, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ActorBounds.from_metadata(metadata)

@@ -1,12 +1,15 @@
 """The options of a settings class."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
+from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.options import Takes, option_name, options_of, variable_name
+from rollcast.services.settings.resume_rules import FREE, LEARNING, resume_rule, stays, why_not
+from rollcast.services.settings.setting import setting
 
 
 class Inner(BaseModel):
@@ -60,3 +63,31 @@ def test_only_a_flag_can_be_negated():
 def test_names_follow_the_path():
     assert option_name(("impala", "learning_rate")) == "--impala.learning-rate"
     assert variable_name(("impala", "learning_rate")) == "ROLLCAST_IMPALA__LEARNING_RATE"
+
+
+class Example(BaseModel):
+    n_steps: AtLeastOne = setting(8, "Steps.", LEARNING)
+    name: str = setting("a", "The name.", stays("it is painted on the door"), examples=["a", "b"])
+    options: dict[str, Any] = setting({"gravity": 9.8}, "Options.", FREE)
+
+
+def test_holds_the_default_the_text_and_the_examples():
+    shown = {option.name: (option.default, option.description, option.choices) for option in options_of(Example)}
+    assert shown == {
+        "--n-steps": (8, "Steps.", ()),
+        "--name": ("a", "The name.", ("a", "b")),
+        "--options": ({"gravity": 9.8}, "Options.", ()),
+    }
+
+
+def test_holds_the_rule_for_resumed_runs():
+    rules = {name: resume_rule(field) for name, field in Example.model_fields.items()}
+    assert rules["n_steps"] == LEARNING
+    assert rules["options"] == FREE
+    assert rules["name"] is not None
+    assert why_not(rules["name"]) == "it is painted on the door"
+
+
+def test_gives_each_object_a_dictionary_of_its_own():
+    Example().options["gravity"] = 0.0
+    assert Example().options == {"gravity": 9.8}
