@@ -50,7 +50,10 @@ def tasks(number):
 
 
 def kill_node(node):
-    """Kills a node as a power cut does: its daemon, and every process of its jobs, at once."""
+    """Kills a node as a power cut does: its daemon, and every process of its jobs, at once.
+
+    Slurm would notice after its SlurmdTimeout, and is told.
+    """
     on_node = slurm("squeue", "--noheader", f"--nodelist={node}", "--format=%A").split()
     daemon = psutil.Process(int((HOME / f"slurmd-{node}.pid").read_text()))
     steps = [
@@ -63,6 +66,7 @@ def kill_node(node):
     for process in doomed:
         process.send_signal(signal.SIGKILL)
     psutil.wait_procs(doomed, timeout=10)
+    slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=killed")
 
 
 def start_node(node):

@@ -1,6 +1,5 @@
 """`rollcast slurm` on a real cluster of two nodes: `../shared/slurm/cluster-up` starts one."""
 
-import contextlib
 import re
 import stat
 
@@ -12,13 +11,15 @@ from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
 from rollcast.tools.slurm.folder import Job, SlurmFolder
 from tests.needs import lacks
-from tests.processes import DEADLINE_S, rollcast, wait_until
+from tests.processes import rollcast, wait_until
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
 
-# Training that does not end by itself, in environments that leave the cores to the tests beside it.
+# Training that does not end by itself, in environments that leave the cores to the tests beside it. An actor gathers a
+# batch in a third of a second, and a checkpoint follows each update.
 ENDLESS = (
     *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.005}'),
-    *("--stop-return", "1e9", "--total-steps", "1000000000", "--checkpoint-interval-s", "1"),
+    *("--n-rollout-steps", "16", "--envs-per-actor", "4", "--batch-size", "4", "--checkpoint-interval-s", "0.01"),
+    *("--stop-return", "1e9", "--total-steps", "1000000000"),
 )
 # Nodes have 8 cores: the learner and two actors fill one, a third actor is on the other.
 SIZES = ("--learner-cpus", "2", "--actor-cpus", "3", "--patience-s", "60")
@@ -30,6 +31,7 @@ class Run:
     def __init__(self, folder):
         self.folder = SlurmFolder(folder)
         self.jobs = {}
+        self._viewer = None
 
     def submit(self, *options):
         """Submits the run; returns what was printed."""
@@ -43,25 +45,34 @@ class Run:
         security = ClientSecurity(tls_ca=rendezvous / "ca.pem", token_file=rendezvous / f"{role}.token")
         return LearnerClient(self.folder.address, timeout_s=5.0, security=security)
 
+    def _asked(self, question):
+        """Returns the learner's answer; None while it is away. It may be elsewhere when it is back."""
+        try:
+            self._viewer = self._viewer or self.client()
+            return question(self._viewer)
+        except LearnerUnreachableError:
+            self.close()
+            return None
+
+    def close(self):
+        if self._viewer is not None:
+            self._viewer.close()
+        self._viewer = None
+
     def streaming(self):
-        """Actor -> incarnation of the actors that play; none while the learner is away."""
-        with contextlib.suppress(LearnerUnreachableError), self.client() as client:
-            return {
-                actor.actor_id: actor.incarnation for actor in client.actors() if actor.state is ActorState.STREAMING
-            }
-        return {}
+        """Returns the actors that play; none while the learner is away."""
+        actors = self._asked(LearnerClient.actors) or ()
+        return {actor.actor_id for actor in actors if actor.state is ActorState.STREAMING}
 
     def status(self):
         """Returns the status; None while the learner is away."""
-        with contextlib.suppress(LearnerUnreachableError), self.client() as client:
-            return client.status()
-        return None
+        return self._asked(LearnerClient.status)
 
-    def wait_for_actors(self, *actors, timeout_s=DEADLINE_S):
+    def wait_for_actors(self, *actors):
         """Waits until these actors play, and no others, and something is learnt from them."""
-        wait_until(lambda: set(self.streaming()) == set(actors), f"{actors}, not {self.streaming()}", timeout_s)
+        wait_until(lambda: self.streaming() == set(actors), f"{actors}, not {self.streaming()}")
         before = self.status().updates
-        wait_until(lambda: (now := self.status()) is not None and now.updates > before, "updates", timeout_s)
+        wait_until(lambda: (now := self.status()) is not None and now.updates > before, "updates")
 
     def begin_actors(self):
         """Lets the actors begin as soon as the learner has begun."""
@@ -89,15 +100,17 @@ def run(tmp_path):
     try:
         yield run
     finally:
+        run.close()
         for job in Job:
             slurm("scancel", "--quiet", f"--name={run.folder.job_name(job)}")
         wait_until(run.is_over, "the end of the jobs")
 
 
-def test_a_run_trains_through_dead_nodes_and_signals_and_scaling_until_it_is_stopped(run):
+def test_a_run_trains_through_dead_nodes_signals_scaling_and_scancel_until_it_is_stopped(run):
     """One run for everything, since Slurm takes its time to begin a job."""
     printed = run.submit(*ENDLESS, *SIZES, "--run-dir", run.folder.run_dir, "--actors", "2")
     learner, actors = run.jobs["learner"], run.jobs["actors"]
+    run.begin_actors()
     run.wait_for_actors("actor-0", "actor-1")
     for path in (run.folder.rendezvous, *run.folder.rendezvous.iterdir()):
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -135,26 +148,21 @@ def test_a_run_trains_through_dead_nodes_and_signals_and_scaling_until_it_is_sto
     assert run.status().env_steps >= steps, "nothing was lost: it was told to stop, and saved"
     assert f"resuming {run.folder.run_dir}: " in run.log(f"learner-{learner}-attempt2")
 
-    with run.client("operator") as operator:
-        operator.stop()
-    wait_until(run.is_over, "the end of all jobs")
-
-
-def test_a_run_that_is_cancelled_while_it_saves_goes_on_where_it_is_submitted_again(run):
-    run.submit(*ENDLESS, *SIZES, "--run-dir", run.folder.run_dir, "--actors", "1", "--checkpoint-interval-s", "0.01")
-    run.begin_actors()
-    run.wait_for_actors("actor-0")
+    # cancelled while it saves, and submitted again
     checkpoints = run.folder.run_dir / "checkpoints"
     wait_until(lambda: any(checkpoints.glob(".*.tmp")), "a checkpoint that is being written")
-    slurm("scancel", run.jobs["learner"])
+    slurm("scancel", learner)
     wait_until(run.is_over, "the end of the learner, which takes its actors along")
     saved = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
-
     run.submit("--resume", run.folder.run_dir, "--actors", "1")
     run.begin_actors()
     run.wait_for_actors("actor-0")
     assert run.status().phase is Phase.TRAINING
     assert run.status().updates > saved > 0
+
+    with run.client("operator") as operator:
+        operator.stop()
+    wait_until(run.is_over, "the end of all jobs")
 
 
 def test_of_a_run_whose_actors_slurm_refuses_nothing_stays(run):
