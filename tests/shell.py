@@ -44,13 +44,13 @@ _LONGEST_S = 300.0
 # A stand-in for a program. It asks the tests to fork the program, passes signals on, and ends with its exit code.
 _STAND_IN = """#!{python} -IS
 import json, os, signal, socket, sys
-script, *arguments = [*{script!r}, *sys.argv[1:]]
-if script.startswith("-"):
-    os.execv({python!r}, [{python!r}, script, *arguments])
+words = [*{script!r}, *sys.argv[1:]]
+if not words or words[0].startswith("-"):
+    os.execv({python!r}, [{python!r}, *words])
 environment = dict(os.environ, PATH=os.environ["PATH"].replace({folder!r} + os.pathsep, ""))
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tests:
     tests.connect({address!r})
-    socket.send_fds(tests, [json.dumps([script, arguments, os.getcwd(), environment]).encode()], [1, 2])
+    socket.send_fds(tests, [json.dumps([words, os.getcwd(), environment]).encode()], [1, 2, 0])
     pid = int(tests.recv(64))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: os.kill(pid, number))
@@ -62,8 +62,10 @@ sys.exit(code)
 """
 
 
-class _Programs:
+class Programs:
     """A folder of stand-ins for `rollcast` and `python`, which start without importing torch anew.
+
+    Scripts are forked from a process that has imported rollcast. `python` without a script is the real one.
 
     Attributes:
         folder: The folder.
@@ -101,17 +103,17 @@ class _Programs:
 def _run(stand_in: socket.socket) -> None:
     """Runs what a stand-in asks for, which ends when the stand-in is killed."""
     with stand_in:
-        message, outputs, _, _ = socket.recv_fds(stand_in, 1 << 20, 2)
+        message, files, _, _ = socket.recv_fds(stand_in, 1 << 20, 3)
         if not message:
             return
-        script, arguments, cwd, environment = json.loads(message)
+        (script, *arguments), cwd, environment = json.loads(message)
         try:
             process = zygote().fork(
-                script, arguments, cwd=Path(cwd), environment=environment, outputs=outputs, is_script=True
+                script, arguments, cwd=Path(cwd), environment=environment, outputs=files, is_script=True
             )
         finally:
-            for output in outputs:
-                os.close(output)
+            for file in files:
+                os.close(file)
 
         def end() -> None:
             stand_in.recv(1)
@@ -140,7 +142,7 @@ class Shell:
         self.folder, self.port = folder, free_port()
         (folder / "home").mkdir()
         (folder / "examples").symlink_to(ROOT / "examples")
-        self._programs = _Programs() if is_warm else None
+        self._programs = Programs() if is_warm else None
         self._activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))} && "
         if self._programs is not None:
             self._activate += f"PATH={shlex.quote(str(self._programs.folder))}:$PATH && "
@@ -206,9 +208,10 @@ class Terminal:
     Args:
         folder: The folder to begin in; several terminals may share it.
         port: What stands for port 50051.
+        programs: What stands for `rollcast` and `python`.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, programs: Programs) -> None:
         self._port = port
         self._screen, self._changed = Screen(), threading.Condition()
         self._is_over, self._asked = False, 0
@@ -230,7 +233,8 @@ class Terminal:
         self._reader = threading.Thread(target=self._read, name="test-terminal", daemon=True)
         self._reader.start()
         self.wait(lambda: self._screen.asked == 1, "bash to ask")
-        self.type(f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))}; PS1='\\{ord(ASKS):03o}'")
+        activate = f". {shlex.quote(str(Path(sys.executable).parent / 'activate'))}"
+        self.type(f"{activate}; PATH={shlex.quote(str(programs.folder))}:$PATH; PS1='\\{ord(ASKS):03o}'")
         self.wait_ready()
 
     def __enter__(self) -> Self:

@@ -8,8 +8,10 @@ need a fresh interpreter start one themselves: those of README's commands, of th
 import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import gc
 import json
+import multiprocessing.util
 import os
 import runpy
 import selectors
@@ -18,16 +20,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 _IMPORTED_FIRST: Final = (
     "rollcast.tools.cli",
     "rollcast.learner.training.training_run",
     "rollcast.actor.acting.process",
+    "rollcast.learner.commands.train",
+    "rollcast.tools.dashboard.server",
     # the first optimiser of a process imports it
     "torch._dynamo",
 )
@@ -169,7 +174,7 @@ class Zygote:
             cwd: The folder in which it runs.
             environment: All its variables.
             merge_errors: True: what it prints to stderr comes in `stdout`.
-            outputs: Two descriptors to print to instead, which stay the caller's.
+            outputs: Two descriptors to print to instead, and perhaps a third to read from. They stay the caller's.
             is_script: The program is a file: `python PROGRAM ARGUMENTS`.
 
         Raises:
@@ -230,7 +235,7 @@ def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
                 os.read(woken, 4096)
                 _reap(channel, numbers)
             if channel in ready:
-                message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 2)
+                message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 3)
                 if not message:
                     os._exit(0)
                 request = _Request(**json.loads(message))
@@ -262,12 +267,15 @@ def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # ignored where the tests run under nohup, and here in what they start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    os.dup2(fds[0], 1)
-    os.dup2(fds[1], 2)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    for fd in (*fds, nothing):
+    if len(fds) == 2:
+        fds.append(os.open(os.devnull, os.O_RDONLY))
+    for fd, number in zip(fds, (1, 2, 0), strict=True):
+        os.dup2(fd, number)
         os.close(fd)
+    if os.isatty(0):
+        # so that Ctrl-C in it is a signal; a terminal of a shell stays the shell's
+        with contextlib.suppress(PermissionError):
+            fcntl.ioctl(0, termios.TIOCSCTTY)
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(request.environment)
@@ -279,6 +287,56 @@ def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     sys.argv[:] = [request.program, *request.arguments]
     channel.send(json.dumps([request.number, "pid", os.getpid()]).encode())
     channel.close()
+    _prepare_forkserver()
+
+
+def _prepare_forkserver() -> None:
+    """Forks a process that becomes multiprocessing's forkserver as soon as this one starts it: it has its imports.
+
+    A forkserver that is started anew imports for longer than most runs train.
+    """
+    asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        asking.close()
+        _become_forkserver(asked)
+    asked.close()
+    start_anew = multiprocessing.util.spawnv_passfds
+
+    def start(path: bytes, arguments: Sequence[str], passed: Sequence[int]) -> int:
+        if "multiprocessing.forkserver" not in arguments[-1] or asking.fileno() == -1:
+            return start_anew(path, arguments, passed)
+        with asking:
+            request = json.dumps([arguments[-1], list(passed), dict(os.environ)])
+            socket.send_fds(asking, [request.encode()], list(passed))
+        return pid
+
+    multiprocessing.util.spawnv_passfds = start
+
+
+def _become_forkserver(asked: socket.socket) -> NoReturn:
+    """Waits for what the new forkserver has to run, and for its descriptors; there is none if the parent ends."""
+    end_with_parent()
+    with asked:
+        message, received, _, _ = socket.recv_fds(asked, _MAX_REQUEST_BYTES, 8)
+    if not message:
+        os._exit(0)
+    code, numbers, environment = json.loads(message)
+    os.environ.clear()
+    os.environ.update(environment)
+    # away from the numbers that they are to have
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1 + max(*numbers, *received)) for fd in received]
+    for fd in received:
+        os.close(fd)
+    for fd, number in zip(moved, numbers, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    # it outlives its parent until its pipe is closed, as any forkserver
+    _prctl(_PR_SET_PDEATHSIG, 0)
+    try:
+        exec(code, {"__name__": "__main__"})
+    finally:
+        os._exit(0)
 
 
 def _main() -> Any:

@@ -3,12 +3,13 @@
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.processes import ROOT, environment, free_port
+from tests.chaos.processes import start_logged
+from tests.processes import free_port
+from tests.zygote import ForkedProcess
 
 _END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
@@ -88,17 +89,10 @@ class LearnerProcess:
         if code != (0 if number == signal.SIGTERM else -number):
             self.failures.append(f"the learner ended with {code} after signal {number}:\n{self._tail()}")
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
         options = [str(part) for pair in self._options.items() for part in pair if part != ""]
         self.n_starts += 1
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.learning", self.record, "learner", *options],
-                cwd=ROOT,
-                env=environment() | self._variables,
-                stdout=log,
-                stderr=log,
-            )
+        return start_logged("tests.chaos.learning", [str(self.record), "learner", *options], self.log, self._variables)
 
     def _supervise(self) -> None:
         while not self._closing.wait(_LOOK_S):

@@ -31,6 +31,7 @@ _STEP_S: Final = 0.005
 _RECOVERY_TIMEOUT_S: Final = 180.0
 _START_TIMEOUT_S: Final = 300.0
 _LOOK_S: Final = 0.05
+_CLOCKS: Final[tuple[LearnerKind, ...]] = ("learner_clock", "actors_clock")
 
 _COMMON: Final[Mapping[str, object]] = {
     "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
@@ -94,7 +95,7 @@ def run_learner_chaos(
     """
     rng, began = random.Random(seed), time.monotonic()
     report = Report(algorithm + ("-durable" if durable else ""), seed)
-    clocks = {name: Clock(folder / name) for name in ("learner_clock", "actors_clock")}
+    clocks = {name: Clock(folder / name) for name in _CLOCKS}
     with contextlib.ExitStack() as stack:
         stack.callback(remove_traces)
         disk = stack.enter_context(SmallDisk(folder / "disk"))
@@ -103,7 +104,9 @@ def run_learner_chaos(
         options = learner_options(algorithm, seed)
         if durable:
             options["--durable"] = ""
-        learner = LearnerProcess(folder, disk.path / "run", options, clocks["learner_clock"].variables())
+        # a process with a clock of its own has to import everything anew
+        variables = {name: clock.variables() if name in kinds else {} for name, clock in clocks.items()}
+        learner = LearnerProcess(folder, disk.path / "run", options, variables["learner_clock"])
         stack.callback(learner.close)
         lineage = Lineage(learner.record, durable=durable)
         stack.callback(lineage.close)
@@ -119,7 +122,7 @@ def run_learner_chaos(
                 n_envs=_ENVS_PER_ACTOR,
                 step_s=_STEP_S,
                 policy_encoding=encoding_of(i),
-                variables=clocks["actors_clock"].variables(),
+                variables=variables["actors_clock"],
             )
             assault = ActorAssault(
                 actor,

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -81,19 +81,7 @@ class SupervisedActor:
         return True
 
     def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
-        arguments = [str(self.acknowledgements), *self._options]
-        with self.log.open("ab") as log:
-            if not self._variables:
-                outputs = [log.fileno()] * 2
-                return zygote().fork(_MODULE, arguments, cwd=ROOT, environment=environment(), outputs=outputs)
-            # what changes the clock is loaded by the loader
-            return subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *arguments],
-                cwd=ROOT,
-                env=environment() | self._variables,
-                stdout=log,
-                stderr=log,
-            )
+        return start_logged(_MODULE, [str(self.acknowledgements), *self._options], self.log, self._variables)
 
     def _supervise(self) -> None:
         while not self._closing.wait(_LOOK_S):
@@ -101,6 +89,19 @@ class SupervisedActor:
                 if self._process.poll() is not None and not self._closing.is_set():
                     self._process = self._start()
                     self.n_starts += 1
+
+
+def start_logged(
+    module: str, arguments: Sequence[str], path: Path, variables: Mapping[str, str]
+) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Starts a module of tests whose output is added to a file; with variables, in a fresh interpreter."""
+    with path.open("ab") as log:
+        if not variables:
+            outputs = [log.fileno()] * 2
+            return zygote().fork(module, arguments, cwd=ROOT, environment=environment(), outputs=outputs)
+        # what changes the clock is loaded by the loader
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stdout=log, stderr=log)
 
 
 def acting_options(

@@ -8,8 +8,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.services.client.client import LearnerClient
 from rollcast.services.security.security import ServerSecurity
 from tests.histories import busy_run, points, serve_history, status, update
 from tests.processes import (
@@ -28,21 +25,12 @@ from tests.processes import (
     environment,
     refused,
     rollcast,
-    running,
-    status_of,
-    wait_until,
+    zygote,
 )
 
 _HOME = "\x1b[H"
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _ALTERNATE, _NORMAL, _HIDE, _SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
-
-# Makes the terminal that of the process's session, so that Ctrl-C in it is a signal.
-_IN_ITS_TERMINAL = """
-import fcntl, runpy, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-runpy.run_module("rollcast.learner", run_name="__main__", alter_sys=True)
-"""
 
 
 class Terminal:
@@ -55,14 +43,12 @@ class Terminal:
         self.seen = ""
         # COLUMNS would fix the width.
         inherited = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _IN_ITS_TERMINAL, "top", *arguments],
+        self.process = zygote().fork(
+            "rollcast.learner",
+            ["top", *arguments],
             cwd=ROOT,
-            env=inherited | {"TERM": "xterm-256color"} | variables,
-            stdin=self._slave,
-            stdout=self._slave,
-            stderr=self._slave,
-            start_new_session=True,
+            environment=inherited | {"TERM": "xterm-256color"} | variables,
+            outputs=[self._slave] * 3,
         )
 
     def resize(self, width: int, height: int) -> None:
@@ -177,34 +163,6 @@ class TestInATerminal:
                 top.read_until(lambda: not any("No news" in line for line in top.lines()), "news again")
             top.press(b"q")
             assert top.ends() == 0
-
-
-class TestARealRun:
-    def test_lane_of_the_learner_and_all_actors_are_shown_then_the_end(self, tmp_path: Path):
-        address = f"unix:{tmp_path}/learner"
-        learner = ("learner", "learner", "--address", address, "--total-steps", "1000000000", "--stop-return", "1e9")
-        learner += ("--algorithm", "impala")
-        act = ("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--actor-id")
-        with running(*learner, "--run-dir", tmp_path / "run"), running(*act, "left-arm"), running(*act, "right-arm"):
-            with LearnerClient(address, timeout_s=DEADLINE_S) as client:
-                wait_until(lambda: status_of(client).updates, "training")
-                with terminal("--address", address) as top:
-                    top.read_until(lambda: "U" in _lane(top.lines(), "learner"), "an update in the learner's lane")
-                    assert top.lines()[0].startswith("rollcast  CartPole-v1  impala")
-                    for name in ("left-arm", "right-arm"):
-                        top.read_until(lambda name=name: _lane(top.lines(), name).strip("."), f"the states of {name}")
-                    client.pause()
-                    top.shows("Training is paused by an operator")
-                    top.shows("an operator has paused training")
-                    client.resume()
-                    client.stop()
-                    top.shows("Training has ended")
-                    top.press(b"q")
-                    assert top.ends() == 0
-
-
-def _lane(lines: list[str], name: str) -> str:
-    return next((line.split()[1] for line in lines if line.startswith(f"{name} ")), "")
 
 
 class TestInAPipe:

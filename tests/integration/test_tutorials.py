@@ -9,7 +9,7 @@ import pytest
 
 from tests.documents import ROOT
 from tests.processes import free_port
-from tests.shell import Terminal
+from tests.shell import Programs, Terminal
 from tests.transcript import ANY_LINES, Entry, File, pattern_of, session
 
 # On an idle machine the longest takes 40 s; most of it is training.
@@ -50,12 +50,13 @@ def play(steps: list[File | Entry], folder: Path) -> None:
     port = free_port()
     terminals: dict[str, Terminal] = {}
     with contextlib.ExitStack() as stack:
+        programs = stack.enter_context(contextlib.closing(Programs()))
         for step, following in zip(entries, [*entries[1:], None], strict=True):
             if isinstance(step, File):
                 (folder / step.name).write_text(step.text, encoding="utf-8")
                 continue
             if step.terminal not in terminals:
-                terminals[step.terminal] = stack.enter_context(Terminal(folder, port))
+                terminals[step.terminal] = stack.enter_context(Terminal(folder, port, programs))
             terminal = terminals[step.terminal]
             if step.is_key:
                 terminal.press(step.typed)
