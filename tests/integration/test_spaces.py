@@ -1,5 +1,7 @@
 """Every observation and action space: from the environment over the wire into an update, and back as a policy."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -17,10 +19,9 @@ from tests.processes import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
-CASES = [(name, "discrete") for name in OBSERVATION_SPACES] + [("vector", name) for name in ACTION_SPACES]
 
-
-@pytest.mark.parametrize(("observation", "action"), CASES)
+# Which go together, the matrix knows: test_combinations.py.
+@pytest.mark.parametrize(("observation", "action"), zip(OBSERVATION_SPACES, itertools.cycle(ACTION_SPACES)))
 def test_trains_and_acts_in_every_space(observation: str, action: str):
     env_factory = EnvironmentFactory("tests.environments:SpaceEnv", {"observation": observation, "action": action})
     algorithm = Impala(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)), ImpalaSettings(), seed=0)

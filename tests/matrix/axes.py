@@ -270,7 +270,7 @@ def total_steps(case: Case) -> int:
     """Returns so many steps that each substep is learnt from twice at least."""
     if not replays(case):
         return 3 * N_STEPS * batch_size(case) * n_substeps(case)
-    return (80 if case["replay.entry"] == "rollouts" else 40) * n_substeps(case)
+    return (64 if case["replay.entry"] == "rollouts" else 24) * n_substeps(case)
 
 
 def arguments(case: Case) -> list[str]:
@@ -295,6 +295,8 @@ def arguments(case: Case) -> list[str]:
         "collect_timeout_s": 30,
     }
     algorithm = str(case["algorithm"])
+    if algorithm in ("ppo", "appo"):
+        given[f"{algorithm}.n_epochs"] = 2
     own = ALGORITHM_DEFAULTS.get(algorithm, {})
     for name, value in case.items():
         if name.startswith("env.") or name == "batch_size" or " " in name or value is None:
