@@ -1,5 +1,6 @@
 """Environments that do what they must not, importable by actor processes: `tests.wrong_environments:WrongEnv`."""
 
+import functools
 import multiprocessing
 import sys
 from typing import Any, Final
@@ -54,6 +55,10 @@ class WrongEnv(CountingEnv):
         if self._step == 3 and self._what == "sight":
             observation[2] = np.nan
         return observation
+
+
+make_exit = functools.partial(WrongEnv, "exit")
+make_token = functools.partial(WrongEnv, "token")
 
 
 class ParentEnv(CountingEnv):

@@ -1,7 +1,7 @@
-"""Action masks through the whole system: actors as processes, the wire, the replay buffer, `Act`, `evaluate`, `record`.
+"""Action masks through `record`, `train`, `evaluate` and `Act`.
 
-The environment raises on an action that is not allowed, so that a run that ends well has ignored no mask. What policies
-learn with masks is tested in tests/unit/learner/algorithms/test_masked_learning.py.
+The environment raises on an action that is not allowed, so that a run that ends well has ignored no mask. So does that
+of the matrix, with which test_combinations.py trains every algorithm.
 """
 
 import json
@@ -19,21 +19,6 @@ pytestmark = pytest.mark.slow
 ENV_ID = "tests.masked_environments:MaskedCorridor"
 
 
-REPLAY = ("--replay.min-size", 200, "--replay.samples-per-insert", 8)
-
-
-# The policies that they learn are tested in tests/unit/learner/algorithms/test_learning.py.
-@pytest.mark.parametrize(("algorithm", "options"), [("impala", ()), ("dqn", REPLAY), ("sac", REPLAY)])
-def test_no_algorithm_chooses_forbidden_actions(algorithm: str, options: tuple[object, ...], tmp_path: Path):
-    completed(
-        *("train", "--algorithm", algorithm, "--env-id", ENV_ID, "--hidden-sizes", 16, "--total-steps", 600, *options),
-        *("--n-rollout-steps", 8, "--batch-size", 8, "--run-dir", tmp_path / "run"),
-        *("--summary-json", tmp_path / "summary.json"),
-    )
-    assert json.loads((tmp_path / "summary.json").read_text())["updates"] > 5
-    completed("evaluate", tmp_path / "run", "--n-episodes", 20)
-
-
 def test_trains_with_mask_from_info_and_random_recording(tmp_path: Path):
     arguments = (
         *("--env-id", "rollcast.actor.environments.action_mask:make"),
@@ -42,9 +27,11 @@ def test_trains_with_mask_from_info_and_random_recording(tmp_path: Path):
     file = tmp_path / "random.rollouts"
     completed("record", *arguments, "--rollouts", 40, "--n-rollout-steps", 16, "--output", file)
     completed(
-        *("train", "--algorithm", "dqn", *arguments, "--initial-data", file, "--total-steps", 300, *REPLAY),
+        *("train", "--algorithm", "dqn", *arguments, "--initial-data", file, "--total-steps", 300),
+        *("--replay.min-size", 200, "--replay.samples-per-insert", 8),
         *("--vectorization", "subprocess", "--run-dir", tmp_path / "run"),
     )
+    completed("evaluate", tmp_path / "run", "--n-episodes", 20)
 
 
 def test_act_never_returns_forbidden_actions(tmp_path: Path):

@@ -16,7 +16,7 @@ def test_an_actor_waits_for_the_file_and_follows_a_learner_that_moved(tmp_path: 
     file = tmp_path / "learner.address"
     address = f"file:{file}"
     learning = ("learner", "learner", "--address", "127.0.0.1:0", "--address-file", file, "--stop-return", "1e9")
-    learning = (*learning, "--spaces-from", "first_actor")
+    learning += ("--spaces-from", "first_actor", "--algorithm", "impala")
     with running("actor", "--learner-address", address, "--envs-per-actor", 8) as actor:
         ports = []
         for options in (("--run-dir", tmp_path / "run"), ("--resume", tmp_path / "run")):
@@ -35,7 +35,7 @@ def test_certificates_name_the_learner_though_nobody_knew_its_machine(tmp_path: 
     certs, file = tmp_path / "certs", tmp_path / "learner.address"
 
     naming = ("--address-file", file, "--advertised-host", "127.0.0.1", "--tls-server-name", "rollcast-learner")
-    learning = ("learner", "learner", "--address", "0.0.0.0:0", *serving(certs), *naming)
+    learning = ("learner", "learner", "--address", "0.0.0.0:0", *serving(certs), *naming, "--algorithm", "impala")
     with (
         running(*learning, "--run-dir", tmp_path / "run", "--stop-return", "1e9"),
         running("actor", "--learner-address", f"file:{file}", "--envs-per-actor", 8, *calling(certs, "actor")),

@@ -25,7 +25,6 @@ def records_of(run: Path) -> list[dict[str, float]]:
     "options",
     [
         pytest.param(("--actor-kind", "sequential"), id="sequential"),
-        pytest.param(("--vectorization", "sync"), id="actor processes"),
         pytest.param(("--vectorization", "subprocess"), id="processes of actor processes"),
     ],
 )

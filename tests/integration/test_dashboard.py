@@ -137,41 +137,38 @@ class TestWhatItShows:
                 assert elsewhere == []
                 assert seen.complaints == []
 
-    def test_a_new_update_is_shown_without_loading_again(self, browser, first):
-        with shown(browser, first) as (seen, served):
-            later = dataclasses.replace(first.status, env_steps=99_999_999)
-            event = HistoryEvent(time_s=61.0, severity=EventSeverity.ERROR, who="a", text="it broke", detail="why\nso")
-            served.history.set_next(update(61.0, status=later, actors=first.actors, events=(event,)))
-            seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
-            seen.wait_for_text(".events .error summary", "it broke")
-            seen.page.locator(".events .error summary").first.click()
-            seen.wait_for_text(".events .error pre", "so")
-
-    def test_what_is_not_healthy_about_training_stands_below_the_sentence(self, browser, first):
-        with shown(browser, first) as (seen, served):
-            assert not seen.page.locator("[data-learning]").is_visible()
-            found = tuple(LearningFinding("rule", f"{HOSTILE} {i}", "try --ppo.normalize-rewards") for i in range(2))
-            ill = dataclasses.replace(first.status, findings=found)
-            served.history.set_next(update(61.0, status=ill, actors=first.actors))
-            seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
-            assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
-            assert seen.page.locator("img").count() == 0
-            served.history.set_next(update(62.0, status=first.status, actors=first.actors))
-            seen.page.wait_for_selector("[data-learning]", state="hidden")
-
-    def test_text_of_actors_is_text(self, browser):
-        event = HistoryEvent(time_s=2.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail=HOSTILE)
-        hostile = dataclasses.replace(
-            busy_run(2), actors=(actor(HOSTILE, last_error=HOSTILE, idle_s=99.0, via=(HOSTILE,)),), events=(event,)
-        )
-        with shown(browser, hostile) as (seen, _):
-            seen.wait_for_text(".lanes tbody", HOSTILE[:20])
-            seen.wait_for_text("[data-relays] tbody", HOSTILE)
-            seen.wait_for_text(".events .who", HOSTILE[:20])
-            seen.page.locator(".lanes tbody tr").nth(1).click()
-            seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
-            assert seen.page.locator("img").count() == 0
-            assert seen.complaints == []
+    def test_updates_are_shown_without_loading_again_and_their_texts_are_texts(self, browser, first):
+        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            with watcher(browser) as seen:
+                seen.open(url)
+                assert not seen.page.locator("[data-learning]").is_visible()
+                found = tuple(
+                    LearningFinding("rule", f"{HOSTILE} {i}", "try --ppo.normalize-rewards") for i in range(2)
+                )
+                later = dataclasses.replace(first.status, env_steps=99_999_999, findings=found)
+                event = HistoryEvent(time_s=61.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail="so")
+                hostile = actor(HOSTILE, last_error=HOSTILE, idle_s=99.0, via=(HOSTILE,))
+                served.history.set_next(update(61.0, status=later, actors=(hostile,), events=(event,)))
+                seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
+                seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
+                assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
+                seen.wait_for_text(".lanes tbody", HOSTILE[:20])
+                seen.wait_for_text("[data-relays] tbody", HOSTILE)
+                seen.wait_for_text(".events .who", HOSTILE[:20])
+                seen.page.locator(".events .error summary").first.click()
+                seen.wait_for_text(".events .error pre", "so")
+                seen.page.locator(".lanes tbody tr").nth(1).click()
+                seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
+                assert seen.page.locator("img").count() == 0
+                assert seen.complaints == []
+                ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
+                served.history.set_next(update(62.0, status=ended, actors=first.actors))
+                seen.page.wait_for_selector("[data-learning]", state="hidden")
+                seen.wait_for_text(".phase", "FINISHED")
+            with watcher(browser) as after_the_end:
+                after_the_end.open(url)
+                after_the_end.page.wait_for_selector('tr[data-actor="left-arm"]')
+                wait_until(lambda: after_the_end.lane("left-arm")["painted"], "the lane to be painted")
 
     def test_relays_are_summed_up_and_one_that_loses_its_actors_is_marked(self, browser):
         first = relayed_run(20)
@@ -198,24 +195,25 @@ class TestWhatItShows:
             assert seen.page.locator('tr[data-actor^="rack-2-"]').count() == 0
             assert seen.complaints == []
 
-    def test_a_page_that_is_opened_after_the_end_has_lanes(self, browser, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            with watcher(browser) as seen:
-                seen.open(url)
-                seen.wait_for_text(".phase", "TRAINING")
-                ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
-                served.history.set_next(update(first.now_s + 1.0, status=ended, actors=first.actors))
-                seen.wait_for_text(".phase", "FINISHED")
-            with watcher(browser) as seen:
-                seen.open(url)
-                seen.page.wait_for_selector('tr[data-actor="left-arm"]')
-                wait_until(lambda: seen.lane("left-arm")["painted"], "the lane to be painted")
-
-    def test_a_telephone_shows_all_without_sideways_scrolling(self, browser, first):
+    def test_dark_light_and_a_telephone(self, browser, first):
         long_name = "rack-2-of-the-second-room-" * 3
         said = HistoryEvent(time_s=59.0, severity=EventSeverity.INFO, who=long_name, text="a-long-word-" * 12)
         first = dataclasses.replace(busy_run(20), events=(*first.events, said))
+        colours = set()
         with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
+            for scheme, focus in (("dark", 236), ("light", 28)):
+                with watcher(browser, color_scheme=scheme) as seen:
+                    seen.open(url)
+                    colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+                    seen.page.wait_for_selector(".q-btn")
+                    assert seen.page.locator("main").count() == 1
+                    contrasts = seen.page.locator(".q-btn").evaluate_all(CONTRASTS)
+                    assert len(contrasts) > 8
+                    assert min(contrasts) >= 4.5, "as WCAG asks for"
+                    seen.page.keyboard.press("Tab")
+                    shadow = seen.page.evaluate("getComputedStyle(document.activeElement).boxShadow")
+                    assert shadow == f"rgb({focus}, {focus}, {focus}) 0px 0px 0px 3px", "it has the focus"
+            assert len(colours) == 2
             with watcher(browser) as seen:
                 seen.page.set_viewport_size({"width": 390, "height": 844})
                 seen.open(url)
@@ -225,57 +223,31 @@ class TestWhatItShows:
                 text = seen.page.locator(".events .text", has_text="a-long-word").first
                 assert text.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing of it is cut"
 
-    @pytest.mark.parametrize("scheme", ["dark", "light"])
-    def test_buttons_can_be_read_and_the_one_with_the_focus_is_seen(self, browser, first, scheme):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            with watcher(browser, color_scheme=scheme) as seen:
-                seen.open(url)
-                seen.page.wait_for_selector(".q-btn")
-                assert seen.page.locator("main").count() == 1
-                contrasts = seen.page.locator(".q-btn").evaluate_all(CONTRASTS)
-                assert len(contrasts) > 8
-                assert min(contrasts) >= 4.5, "as WCAG asks for"
-                seen.page.keyboard.press("Tab")
-                shadow = seen.page.evaluate("getComputedStyle(document.activeElement).boxShadow")
-                assert shadow == f"rgb({'236, 236, 236' if scheme == 'dark' else '28, 28, 28'}) 0px 0px 0px 3px"
-
-    def test_dark_and_light_follow_the_browser(self, browser, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            colours = set()
-            for scheme in ("dark", "light"):
-                with watcher(browser, color_scheme=scheme) as seen:
-                    seen.open(url)
-                    colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-            assert len(colours) == 2
-
-    def test_each_of_several_learners_has_a_page(self, browser, first):
-        other = dataclasses.replace(first, status=status(env_steps=77))
-        with serve_run(first) as one, serve_run(other) as two:
+    def test_each_of_several_learners_has_a_page_with_as_many_actors_and_as_much_time_as_there_is(self, browser, first):
+        with serve_run(first) as one, serve_run(dataclasses.replace(busy_run(200), status=status(env_steps=77))) as two:
             with dashboard("--learner-address", f"{one.address},{two.address}") as (url, _), watcher(browser) as seen:
                 seen.open(url)
                 seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
                 seen.page.get_by_role("link", name=two.address).click()
                 seen.wait_for_text('[data-figure="env steps"]', "77")
-
-    def test_two_hundred_actors_are_shown_over_as_much_time_as_is_chosen(self, browser):
-        with shown(browser, busy_run(200)) as (seen, _):
-            seen.wait_for_text(".strips-head", "12 of 200 actors")
-            for choice in ("1 h", "1 min"):
-                seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
-                seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
-            seen.page.get_by_label("find an actor").fill("node-150")
-            seen.page.wait_for_selector('tr[data-actor="node-150"]')
-            assert seen.complaints == []
+                seen.wait_for_text(".strips-head", "12 of 200 actors")
+                for choice in ("1 h", "1 min"):
+                    seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
+                    seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
+                seen.page.get_by_label("find an actor").fill("node-150")
+                seen.page.wait_for_selector('tr[data-actor="node-150"]')
+                assert seen.complaints == []
+                seen.page.goto(f"{url}7")
+                seen.wait_for_text("#app", "There is no page '7'; expected /0 to /1.")
 
 
 class TestOperating:
-    @pytest.mark.parametrize(("options", "token"), [((), VIEWER), (("--read-only",), OPERATOR)])
-    def test_neither_a_viewer_nor_a_read_only_page_has_buttons(self, browser, first, tokens, options, token):
-        with shown(browser, first, *options, security=tokens, ROLLCAST_TOKEN=token) as (seen, _):
+    def test_a_read_only_page_has_no_buttons(self, browser, first, tokens):
+        with shown(browser, first, "--read-only", security=tokens, ROLLCAST_TOKEN=OPERATOR) as (seen, _):
             seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
             assert not seen.page.locator("[data-action=stop]").is_visible()
 
-    def test_an_operator_saves_pauses_resumes_and_stops(self, browser, first, tokens):
+    def test_an_operator_saves_pauses_resumes_and_stops_and_is_told_of_a_refusal(self, browser, first, tokens):
         with shown(browser, first, security=tokens, ROLLCAST_TOKEN=OPERATOR) as (seen, served):
             seen.page.locator("[data-action=checkpoint]").click()
             seen.wait_for_text("[data-outcome]", "The checkpoint is written: /run/checkpoint, with policy v3.")
@@ -296,14 +268,9 @@ class TestOperating:
             seen.page.locator("[data-confirm]").click()
             seen.wait_for_text("[data-outcome]", "The learner ends training: it saves what it has")
             assert served.control.calls == ["pause", "resume", "stop"]
-
-    def test_a_refusal_is_shown(self, browser, first):
-        with serve_run(first) as served:
             served.control.run_dir = ""
-            with dashboard("--learner-address", served.address) as (url, _), watcher(browser) as seen:
-                seen.open(url)
-                seen.page.locator("[data-action=checkpoint]").click()
-                seen.wait_for_text("[data-outcome]", "Checkpoint has failed: the run keeps no directory")
+            seen.page.locator("[data-action=checkpoint]").click()
+            seen.wait_for_text("[data-outcome]", "Checkpoint has failed: the run keeps no directory")
 
 
 class TestBadInput:
@@ -322,12 +289,6 @@ class TestBadInput:
     def test_a_wrong_token_is_named(self, browser, first, tokens):
         with shown(browser, first, security=tokens, ROLLCAST_TOKEN="wrong-" + 32 * "w") as (seen, _):
             seen.wait_for_text("[role=alert]", "refuses the token")
-
-    def test_a_page_that_there_is_not_says_so(self, browser, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            with watcher(browser) as seen:
-                seen.page.goto(f"{url}7")
-                seen.wait_for_text("#app", "There is no page '7'; expected /0 to /0.")
 
     @pytest.mark.parametrize(
         ("options", "told"),

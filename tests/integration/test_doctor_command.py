@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from tests.processes import completed, ended, free_port, rollcast, running, status_of, wait_until
+from tests.processes import ended, free_port, rollcast, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +33,3 @@ def test_reports_no_learner_then_nothing_wrong_then_a_lost_actor(tmp_path: Path)
         code, found = findings(address)
         assert code == 1
         assert any("actor one (slot 0) is lost" in what for _, what in found)
-
-
-def test_a_run_that_collapses_is_told_while_it_trains_and_afterwards(tmp_path: Path):
-    run = tmp_path / "run"
-    options = ("--env-id", "CartPole-v1", "--algorithm", "ppo", "--ppo.n-epochs", 1, "--torch-threads", 1)
-    spoilt = ("--ppo.learning-rate", 1, "--total-steps", 60_000, "--log-interval-s", 0.01, "--n-rollout-steps", 64)
-    shown = completed("train", *options, *spoilt, "--run-dir", run).stdout
-    told = [line for line in shown.splitlines() if line.startswith("learning: ")]
-    assert any("the policy is worse than at random; try a lower --ppo.learning-rate" in line for line in told), shown
-    assert len(told) == len(set(told))
-    done = completed("doctor", run)
-    assert "note:  the mean return is" in done.stdout
-    assert "the policy is worse than at random" in done.stdout

@@ -95,10 +95,10 @@ ALTERNATING = ("--env-id", "tests.environments:Alternating", *SEQUENTIAL, "--tot
 EVALUATED = ("--eval-interval-steps", 160, "--eval-episodes", 8)
 
 
-def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_if_that_is_asked_for(
+def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that_is_asked_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    for actions in ("likeliest", "drawn", "both"):
+    for actions in ("likeliest", "both"):
         run = tmp_path / actions
         trained(run, *ALTERNATING, *EVALUATED, "--eval-actions", actions)
         records = evaluations_of(run)
@@ -134,43 +134,6 @@ def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_a
     assert again
     assert all(record["eval/score_first"] > 0.55 for record in again), "the first policy is that of before the resume"
     assert read_run_policy(run, "best").mean_return == max(record["eval/mean_return"] for record in first + again)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--eval-interval-steps", 10), "in an environment with 1 agent; expected several"),
-        ((), "--eval-opponents 3 without an evaluation; expected --eval-interval-s"),
-    ],
-)
-def test_opponents_that_cannot_be_are_refused(options: tuple[object, ...], message: str, tmp_path: Path):
-    assert message in refused("train", "--eval-opponents", 3, "--run-dir", tmp_path / "run", *options)
-
-
-def test_learnt_values_have_no_actions_to_draw(tmp_path: Path):
-    options = (
-        "--algorithm",
-        "dqn",
-        "--eval-interval-steps",
-        10,
-        "--eval-actions",
-        "drawn",
-        "--run-dir",
-        tmp_path / "run",
-    )
-    assert "'drawn' with --algorithm dqn, whose policy takes the action of the highest value" in refused(
-        "train", *options
-    )
-    assert not (tmp_path / "run").exists()
-
-
-def test_training_ends_when_an_evaluation_reaches_the_return(tmp_path: Path):
-    options = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--stop-return", RETURN_OF_COUNTING)
-    summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options)
-    assert summary["solved"] is True
-    assert summary["evaluations"] == 1
-    assert 100 <= summary["env_steps"] < 200
-    assert "15.0, best of 1: 15.0 (solved: 15)" in printed
 
 
 def test_return_of_training_ends_it_if_that_is_asked_for(tmp_path: Path):

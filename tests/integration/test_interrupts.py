@@ -1,4 +1,4 @@
-"""Ctrl-C as a terminal sends it: to every process of the group, early, once, and again and again."""
+"""Ctrl-C, a closed terminal and SIGTERM: early, once, and again and again."""
 
 import os
 import signal
@@ -7,12 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.processes import DEADLINE_S, ROOT, environment, is_alive, wait_until
+from tests.processes import DEADLINE_S, ROOT, descendants, environment, is_alive, running, wait_until
 
-TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 1)
+TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 0.1)
 # For each command a library that it imports on its way; the actor's and the learner's are long.
 EARLY = [
     (("learner", "status"), "pydantic_core"),
@@ -23,86 +22,55 @@ EARLY = [
 ]
 
 
-@pytest.fixture
-def temporary():
-    """A folder for what is temporary; its path is short, because sockets lie there."""
-    with tempfile.TemporaryDirectory(prefix="rollcast-test-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def start(temporary):
-    """Starts a command in a process group of its own, with its own folder for what is temporary."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start_one(*arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"rollcast.{arguments[0]}", *map(str, arguments[1:])],
-            cwd=ROOT,
-            env=environment() | {"TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # one thread
-        )
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(DEADLINE_S)
-        process.stdout.close()
-
-
-def as_in_a_terminal() -> None:
-    """Ignores neither signal: a shell's background jobs ignore Ctrl-C, what `nohup` starts the other one."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def has_mapped(process: subprocess.Popen[str], library: str) -> bool:
-    return process.poll() is not None or library in Path(f"/proc/{process.pid}/maps").read_text()
-
-
 @pytest.mark.parametrize(("command", "library"), EARLY)
-def test_ctrl_c_during_imports_ends_quietly(start, command, library, tmp_path):
-    process = start(*command, *(("--run-dir", tmp_path / "run") if command is TRAIN else ()))
-    wait_until(lambda: has_mapped(process, library), "the import has begun")
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=DEADLINE_S)
+def test_ctrl_c_during_imports_ends_quietly(command, library, tmp_path):
+    own = ("--run-dir", tmp_path / "run") if command is TRAIN else ()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"rollcast.{command[0]}", *map(str, (*command[1:], *own))],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    maps = Path(f"/proc/{process.pid}/maps")
+    try:
+        wait_until(lambda: process.poll() is not None or library in maps.read_text(), "the import has begun")
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.communicate()
     assert (process.returncode, output) == (130, "")
 
 
-def test_training_whose_terminal_is_closed_saves_and_ends_well(start, tmp_path):
-    process = start(*TRAIN, "--run-dir", tmp_path / "run")
+@pytest.mark.parametrize(
+    ("send", "number", "times", "code"),
+    [
+        pytest.param(os.killpg, signal.SIGINT, 1, 130, id="Ctrl-C"),
+        pytest.param(os.killpg, signal.SIGINT, 5, 130, id="Ctrl-C five times"),
+        pytest.param(os.killpg, signal.SIGHUP, 1, 0, id="its terminal is closed"),
+        pytest.param(os.kill, signal.SIGTERM, 1, 0, id="SIGTERM, to its first process alone"),
+    ],
+)
+def test_training_that_is_ended_leaves_no_process_and_no_temporary_folder(send, number, times, code, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children
-    os.killpg(process.pid, signal.SIGHUP)
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, output
-    assert "Traceback" not in output
-    assert (tmp_path / "run" / "policy_last.safetensors").is_file()
-    wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
-
-
-@pytest.mark.parametrize("times", [1, 5])
-def test_interrupted_training_leaves_no_process_and_no_temporary_folder(start, times, tmp_path, temporary):
-    process = start(*TRAIN, "--run-dir", tmp_path / "run")
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children
-    for _ in range(times):
-        os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130, output
-    assert "Traceback" not in output
-    wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
-    # torch keeps one for whoever comes next
-    left = {path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")}
-    assert left == set()
+    # of its own, where no other run leaves anything, and short: names of sockets have 107 characters
+    with (
+        tempfile.TemporaryDirectory(prefix="rc-") as temporary,
+        running(*TRAIN, "--algorithm", "impala", "--run-dir", tmp_path / "run", TMPDIR=temporary) as process,
+    ):
+        wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
+        assert list(Path(temporary).glob("rollcast-*")), "the socket's folder"
+        children = descendants(process)
+        assert len(children) >= 2
+        for _ in range(times):
+            send(process.pid, number)
+        output, _ = process.communicate(DEADLINE_S)
+        assert process.returncode == code, output
+        assert "Traceback" not in output
+        wait_until(lambda: not any(map(is_alive, children)), f"{children} to be gone")
+        # torch keeps one for whoever comes next
+        assert [path for path in Path(temporary).iterdir() if not path.name.startswith("torchinductor")] == []
+    assert (tmp_path / "run" / "policy_last.safetensors").is_file() or times > 1

@@ -8,9 +8,16 @@ import pytest
 
 from rollcast.learner.checkpoints.manifest import read_info
 from rollcast.services.client.client import LearnerClient
-from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
+from tests.processes import ended, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
+
+
+# Its actors have places for what they play, and play none for rollouts that they send again.
+PPO = (
+    *("--algorithm", "ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64),
+    *("--hidden-sizes", 16, "--torch-threads", 1),
+)
 
 
 def wait_for_updates(address: str, n_updates: int = 5) -> None:
@@ -20,7 +27,7 @@ def wait_for_updates(address: str, n_updates: int = 5) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
-    learner = ("learner", "learner", "--address", address, "--stop-return", 1e9)
+    learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, *PPO)
     with running("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", "phoenix") as actor:
         with running(*learner, "--run-dir", tmp_path / "first") as first:
             wait_for_updates(address)
@@ -42,20 +49,11 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
     assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        ("dqn", "--replay.min-size", 200),
-        # whose actors have places for what they play, and play none for rollouts that they send again
-        ("ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64),
-    ],
-    ids=lambda algorithm: algorithm[0],
-)
-def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path, algorithm: tuple[object, ...]):
+def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path):
+    """test_chaos.py kills learners with replay buffers."""
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
-    learner += ("--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2)
-    learner += ("--hidden-sizes", 16, "--torch-threads", 1, "--algorithm", *algorithm)
+    learner += ("--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2, *PPO)
     actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
     with running(*actor, "one") as first, running(*actor, "two") as second:
         with running(*learner) as killed, LearnerClient(address) as client:
@@ -82,20 +80,12 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
     assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"
 
 
-def test_rejects_resume_of_deterministic_run_with_actor_processes(tmp_path: Path):
-    steps = ("--total-steps", 200, "--deterministic", "--envs-per-actor", 4, "--n-rollout-steps", 8, "--batch-size", 8)
-    completed("train", "--run-dir", tmp_path / "run", *steps)
-    said = refused("train", "--resume", tmp_path / "run", "--total-steps", 400)
-    assert "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential" in said
-
-
 def test_an_actor_that_comes_while_another_is_frozen_plays_in_its_place(tmp_path: Path):
     """The frozen one holds all places of the round; for the learner it is there until its keepalive pings are late."""
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run", "--stop-return", 1e9)
-    learner += ("--algorithm", "ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64)
     actor = ("actor", "--learner-address", address, "--actor-id")
-    with running(*learner, "--torch-threads", 1, "--hidden-sizes", 16), running(*actor, "frozen") as frozen:
+    with running(*learner, *PPO), running(*actor, "frozen") as frozen:
         wait_for_updates(address)
         frozen.send_signal(signal.SIGSTOP)
         with running(*actor, "next"):

@@ -84,31 +84,26 @@ def finish(process: subprocess.Popen[str]) -> str:
     return printed
 
 
-def run(folder: Path, *command: object, path: str = ".") -> str:
-    return finish(started(folder, *command, path=path))
-
-
-@pytest.mark.parametrize("path", [".", ""], ids=["PYTHONPATH", "no path"])
-def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path, path: str):
-    options = ("--vectorization", "subprocess", "--total-steps", 400)
-    run(folder, ROLLCAST, "train", "--env-id", "myenv:make", *SMALL, *options, "--run-dir", "run", path=path)
-    run(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json", path=path)
+def test_train_and_evaluate_work_among_modules_of_the_same_names(folder: Path):
+    given = ("--env-id", "myenv:make", *SMALL, "--vectorization", "subprocess", "--total-steps", 400)
+    finish(started(folder, ROLLCAST, "train", *given, "--run-dir", "run"))
+    finish(started(folder, ROLLCAST, "evaluate", "run", "--n-episodes", 2, "--summary-json", "figures.json"))
     assert json.loads((folder / "figures.json").read_text())["mean"] > 0
 
 
 def test_a_program_trains_among_modules_of_the_same_names(folder: Path):
     """With spawn; the commands' processes are forked by a server."""
     # the first policy, and one after each of three updates
-    assert "trained: [4]" in run(folder, sys.executable, "train.py")
+    assert "trained: [4]" in finish(started(folder, sys.executable, "train.py"))
 
 
 def test_learner_and_remote_actor_work_among_modules_of_the_same_names(folder: Path):
+    """Without PYTHONPATH: the command itself looks into the current folder, and `-m` puts it first."""
     address = f"127.0.0.1:{free_port()}"
     listening = ("learner", "--address", address, "--env-id", "myenv:make", *SMALL[2:], "--total-steps", 400)
-    learner = started(folder, ROLLCAST, *listening, "--run-dir", "run")
+    learner = started(folder, ROLLCAST, *listening, "--run-dir", "run", path="")
     dialling = ("--learner-address", address, "--env-id", "myenv:make", "--vectorization", "subprocess")
-    # `-m` puts the current folder first
-    actor = started(folder, sys.executable, "-m", "rollcast.actor", *dialling)
+    actor = started(folder, sys.executable, "-m", "rollcast.actor", *dialling, path="")
     try:
         assert "env steps" in finish(learner)
         finish(actor)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rollcast.services.client.client import LearnerClient
 from tests.actor_kinds import make_actors
 from tests.rollouts import make_rollout
 
@@ -10,15 +9,6 @@ from tests.rollouts import make_rollout
 def put(actors, *, sequence: int, policy_version: int) -> None:
     rollout = make_rollout(sequence=sequence, n_steps=4, policy_version=policy_version)
     assert actors._queue.put(rollout, is_active=lambda: True)
-
-
-def test_status_counts_dropped_trajectories():
-    with make_actors("remote", n_actors=0, max_policy_lag=0) as actors:
-        actors.broadcast_updated_policy(actors.policy.state_arrays())
-        put(actors, sequence=1, policy_version=1)
-        assert actors.poll_slice(8) is None
-        with LearnerClient(actors.addresses[0]) as client:
-            assert client.status().stale_trajectories == 2
 
 
 def test_does_not_ask_all_actors_whom_it_waits_for_after_each_stale_rollout(monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,23 +16,15 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError, RollcastError
 from rollcast.services.status.status import LearnerStatus, Phase
-from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, running, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, refused, running, wait_until
 from tests.zygote import ForkedProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Small updates, and two environments for an actor: rounds follow each other quickly.
 QUICK = (
-    "--batch-size",
-    4,
-    "--envs-per-actor",
-    2,
-    "--n-rollout-steps",
-    16,
-    "--stop-return",
-    1e9,
-    "--log-interval-s",
-    0.2,
+    *("--batch-size", 4, "--envs-per-actor", 2, "--n-rollout-steps", 16, "--stop-return", 1e9),
+    *("--log-interval-s", 0.2),
 )
 ENDLESS = ("--total-steps", 10**9)
 
@@ -87,13 +78,7 @@ def ranks(
     with contextlib.ExitStack() as stack:
         for rank in range(2):
             of_rank = (own or {}).get(rank, ())
-            process = running(
-                "learner",
-                "learner",
-                *(*at, *QUICK, *arguments, *of_rank),
-                RANK=str(rank),
-                **place,
-            )
+            process = running("learner", "learner", *at, *QUICK, *arguments, *of_rank, RANK=str(rank), **place)
             found.processes.append(stack.enter_context(process))
         yield found
 
@@ -107,11 +92,14 @@ def actors(address: str, n: int, *arguments: object) -> Iterator[list[ForkedProc
         ]
 
 
-def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
-    run = tmp_path / "run"
-    with ranks("--run-dir", run, "--total-steps", 6000, "--ranks.check-updates", 1, "--log-level", "INFO") as two:
+def test_two_ranks_teach_one_policy_with_the_actors_of_both(tmp_path: Path):
+    run, summary = tmp_path / "run", tmp_path / "summary.json"
+    arguments = ("--run-dir", run, "--ranks.check-updates", 1, "--log-level", "INFO", "--summary-json", summary)
+    # an untrained policy has a return of 22
+    learning = ("--algorithm", "impala", "--batch-size", 8, "--stop-return", 60)
+    with ranks(*arguments, *learning, "--total-steps", 800_000) as two:
         with actors(two.address(1), 4) as four:
-            outputs = [two.ended(rank) for rank in range(2)]
+            outputs = [two.ended(rank, 240) for rank in range(2)]
             assert [code for code, _ in outputs] == [0, 0], outputs
             assert [actor.wait(DEADLINE_S) for actor in four] == [0] * 4
     # every actor dialled rank 1, which kept half of them; slots follow from the rank
@@ -120,57 +108,17 @@ def test_two_ranks_train_one_policy_with_the_actors_of_both(tmp_path: Path):
         assert sorted(slots) == [rank, rank + 2], output
     assert "env steps" in outputs[0][1], "rank 0 sums the run up"
     assert "env steps" not in outputs[1][1], "once"
+    assert json.loads(summary.read_text())["solved"]
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["env_steps"] > records[0]["env_steps"], "one run, of which rank 0 keeps the metrics"
     (checkpoint,) = (run / "checkpoints").iterdir()
     assert (checkpoint / "rank1" / "training.json").is_file()
     states = [json.loads((checkpoint / part / "training.json").read_text()) for part in (".", "rank1")]
-    assert states[0]["progress"]["env_steps"] == states[1]["progress"]["env_steps"] >= 6000
-    for name in ("updates", "episodes", "returns"):
+    for name in ("env_steps", "updates", "episodes", "returns"):
         assert [state["progress"][name] for state in states] == [states[0]["progress"][name]] * 2, name
     assert len(states[0]["progress"]["returns"]) == 100, "those of all ranks, of which the last 100 count"
     assert [len(state["actors"]["actors"]) for state in states] == [2, 2]
     assert states[0]["actors"]["policy_version"] == states[1]["actors"]["policy_version"]
-
-
-def test_two_ranks_learn(tmp_path: Path):
-    # An untrained policy has 22. Two ranks with B = 8 have needed up to 400k steps for 475.
-    arguments = ("--run-dir", tmp_path / "run", "--total-steps", 800_000, "--batch-size", 8, "--stop-return", 400)
-    arguments += ("--algorithm", "impala")
-    summary = tmp_path / "summary.json"
-    with ranks(*arguments, "--envs-per-actor", 4, "--summary-json", summary) as two:
-        with actors(two.address(), 2, "--envs-per-actor", 4):
-            assert [two.ended(rank, 240)[0] for rank in range(2)] == [0, 0]
-    found = json.loads(summary.read_text())
-    assert found["solved"], found
-    assert found["mean_return"] >= 400
-
-
-def test_a_killed_rank_ends_the_other_and_both_resume_with_the_same_actors(tmp_path: Path):
-    arguments = ("--run-dir", tmp_path / "run", "--resume", "auto", "--checkpoint-interval-s", 0.5, *ENDLESS)
-    with ranks(*arguments) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120) as two:
-        wait_for_an_actor_at_each(first)
-        first.wait_for_updates()
-        with LearnerClient(first.address()) as client:
-            client.save_checkpoint()
-        before = first.updates()
-        first.processes[1].send_signal(signal.SIGKILL)
-        code, output = first.ended(0)
-        assert code == 1
-        assert "RankLostError: rank 0 of 2 waited" in output
-        assert re.search(r"rank 1 does not answer any more, and was last at: .+, after \d+ updates", output), output
-        with ranks(*arguments, port=first.port) as second:
-            second.wait_for_updates(before + 5)
-            wait_for_an_actor_at_each(second)
-            with LearnerClient(second.address(1)) as client:
-                (info,) = client.actors()
-                assert info.incarnation == 1, "the same process, at the same rank"
-                assert info.slot % 2 == 1
-                client.stop()
-            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
-        assert [actor.wait(DEADLINE_S) for actor in two] == [0, 0], (
-            "a call of Stop ends training for the actors of all ranks"
-        )
 
 
 def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
@@ -219,14 +167,6 @@ def test_what_an_operator_asks_acts_on_all_ranks(tmp_path: Path):
     assert all((path / "rank1" / "training.json").is_file() for path in checkpoints)
 
 
-def test_a_rank_without_actors_takes_part_with_no_weight(tmp_path: Path):
-    arguments = ("--run-dir", tmp_path / "run", "--total-steps", 2000, "--ranks.data-timeout-s", 0.1)
-    with ranks(*arguments, "--ranks.check-updates", 1, "--log-level", "INFO") as two, actors(two.address(), 1):
-        outputs = [two.ended(rank) for rank in range(2)]
-    assert [code for code, _ in outputs] == [0, 0], outputs
-    assert "joined: slot" not in outputs[1][1]
-
-
 def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
     arguments = ("--run-dir", tmp_path / "run", "--ranks.data-timeout-s", 0.5, "--ranks.check-updates", 1, *ENDLESS)
     with ranks(*arguments) as two, actors(two.address(), 2) as both:
@@ -247,10 +187,9 @@ def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
     "arguments",
     [
         ("--algorithm", "dqn", "--replay.sampler", "prioritized", "--normalize-observations", "--durable"),
-        ("--algorithm", "sac", "--durable"),
         ("--algorithm", "ppo", "--ppo.minibatch-steps", 16, "--ppo.n-epochs", 2, "--normalize-observations"),
     ],
-    ids=["dqn", "sac", "ppo"],
+    ids=["dqn", "ppo"],
 )
 def test_ranks_of_each_kind_stop_and_resume(arguments: tuple[object, ...], tmp_path: Path):
     if "ppo" not in arguments:
@@ -369,9 +308,11 @@ def test_policies_that_drift_apart_end_the_run_with_the_rank_that_differs(tmp_pa
 
 
 def test_an_actor_stays_where_it_is_if_it_cannot_reach_the_rank_it_is_sent_to(tmp_path: Path):
+    """That rank takes part without data."""
     # Nobody listens there: both ranks serve at 127.0.0.1.
     unreachable = ("--advertised-host", "127.0.0.99", "--address-file", tmp_path / "address")
-    with ranks("--run-dir", tmp_path / "run", "--ranks.data-timeout-s", 0.1, *unreachable, *ENDLESS) as two:
+    checked = ("--ranks.check-updates", 1, "--ranks.data-timeout-s", 0.1)
+    with ranks("--run-dir", tmp_path / "run", *checked, *unreachable, *ENDLESS) as two:
         with actors(two.address(), 2, "--log-level", "INFO") as both:
             wait_until(lambda: _n_streaming(two, 0) == 2, "both actors at the rank that they have dialled", 120)
             two.wait_for_updates()
@@ -397,44 +338,22 @@ def test_a_rank_that_hangs_is_named_after_the_deadline(tmp_path: Path):
         assert two.ended(1)[0] == 1
 
 
-def test_a_frozen_rank_0_ends_the_others_although_it_serves_the_store(tmp_path: Path):
-    arguments = ("--run-dir", tmp_path / "run", *ENDLESS, "--ranks.timeout-s", 8)
-    with ranks(*arguments) as two, actors(two.address(), 2):
-        two.wait_for_updates()
-        two.processes[0].send_signal(signal.SIGSTOP)
-        code, output = two.ended(1)
-        assert code == 1
-        assert "RankLostError: rank 1 of 2 has lost the store of the ranks after" in output
-        assert "it has not answered for 5 s" in output
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--deterministic",), "--deterministic with 2 ranks"),
-        (("--cuda-graphs", "on"), "--cuda-graphs on with 2 ranks; expected auto or off"),
-        (("--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
-        (("--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
-        (("--address", "127.0.0.1:65535"), "whose port would be 65536"),
+        (("train",), "expected rollcast learner under torchrun"),
+        (("learner", "--deterministic"), "--deterministic with 2 ranks"),
+        (("learner", "--cuda-graphs", "on"), "--cuda-graphs on with 2 ranks; expected auto or off"),
+        (("learner", "--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
+        (("learner", "--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
     ],
 )
-def test_settings_that_several_ranks_cannot_have_are_refused(arguments: tuple[object, ...], message: str):
-    with ranks(*arguments) as two:
-        code, output = two.ended(1)
-        assert code in (1, 2)
-        assert message in output
-        two.processes[0].send_signal(signal.SIGKILL)
-
-
-def test_train_refuses_to_be_one_of_several_ranks():
+def test_what_several_ranks_cannot_have_is_refused(arguments: tuple[object, ...], message: str):
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    with running("learner", "train", **place) as process:
-        output, _ = process.communicate(60)
-        assert process.returncode == 2
-        assert "expected rollcast learner under torchrun" in output
+    assert message in refused(*arguments, **place)
 
 
-def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
+def test_torchrun_starts_the_ranks_again_and_they_resume_with_the_same_actors(tmp_path: Path):
     run, port = tmp_path / "run", free_ports(2)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"),
@@ -453,6 +372,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
     )
     try:
         with actors(two.address(), 2, "--connect-timeout-s", 120, "--reconnect-timeout-s", 120) as both:
+            wait_for_an_actor_at_each(two)
             two.wait_for_updates()
             wait_until(lambda: any((run / "checkpoints").glob("[0-9]*")), "a checkpoint")
             before = two.updates()
@@ -461,11 +381,16 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path: Path):
             learners[1].kill()
             wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end")
             two.wait_for_updates(before + 5)
-            wait_until(lambda: _n_streaming(two, 0) + _n_streaming(two, 1) == 2, "both actors to come back")
-            with LearnerClient(two.address()) as client:
+            wait_for_an_actor_at_each(two)
+            with LearnerClient(two.address(1)) as client:
+                (info,) = client.actors()
+                assert info.incarnation == 1, "the same process, at the same rank"
+                assert info.slot % 2 == 1
                 client.stop()
             assert started.wait(DEADLINE_S) == 0
-            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
+            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0], (
+                "a call of Stop ends training for the actors of all ranks"
+            )
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)

@@ -45,17 +45,6 @@ def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: 
     assert load_policy(run, name="last").act(np.zeros(2, np.float32)) in (0, 1)
 
 
-def test_begins_with_policy_of_the_same_memory_and_frames_only(tmp_path: Path):
-    train(tmp_path / "one", *HERE, *STACKED)
-    begin = (*HERE, *STACKED, "--initial-policy", tmp_path / "one")
-    train(tmp_path / "two", *begin)
-    three = ("train", *ENV, *SMALL, *begin, "--run-dir", tmp_path / "three")
-    said = refused(*three, "--recurrence", "gru")
-    assert "has recurrence lstm; expected gru, as of this run; set --recurrence" in said
-    said = refused(*three, "--frame-stack", 2)
-    assert "has frame_stack 4; expected 2, as of this run; set --frame-stack" in said
-
-
 def test_recording_with_states_fills_the_buffer_of_r2d2_if_every_sequence_has_one(tmp_path: Path):
     train(tmp_path / "one", *HERE, *R2D2)
     short, long = tmp_path / "short.rollouts", tmp_path / "long.rollouts"

@@ -31,6 +31,7 @@ def actor(addresses: str, *options: object) -> tuple[object, ...]:
 def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
     return (
         *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
+        *("--algorithm", "impala", "--n-rollout-steps", 16, "--torch-threads", 1),
         *("--stop-return", 1e9, "--log-level", "INFO", *options),
     )
 
@@ -47,7 +48,7 @@ def has_policy(address: str) -> bool:
 
 def test_training_in_rounds_through_two_relays_in_a_row_ends_everywhere(tmp_path: Path):
     """Actors that play ahead are behind the relays of the tests below."""
-    options = ("--algorithm", "ppo", "--n-rollout-steps", 16, "--ppo.n-epochs", 1)
+    options = ("--algorithm", "ppo", "--ppo.n-epochs", 1)
     ports = free_port(), free_port(), free_port()
     own, near, far = (f"127.0.0.1:{port}" for port in ports)
     with (
@@ -66,7 +67,7 @@ def test_training_in_rounds_through_two_relays_in_a_row_ends_everywhere(tmp_path
 
 
 def test_deterministic_training_is_the_same_through_a_relay(tmp_path: Path):
-    returns = []
+    learnt = []
     for name in ("direct", "relayed"):
         with contextlib.ExitStack() as stack:
             port, relay_port = free_port(), free_port()
@@ -77,9 +78,9 @@ def test_deterministic_training_is_the_same_through_a_relay(tmp_path: Path):
             for i in range(2):
                 stack.enter_context(running("actor", "--learner-address", addresses, "--actor-id", f"actor-{i}"))
             options = ("--total-steps", 2_000, "--deterministic", "--batch-size", 16, "--envs-per-actor", 8)
-            done = completed(*learner(port, tmp_path / name, *options)[1:])
-            returns.append([line for line in done.stdout.splitlines() if line.startswith("mean return")])
-    assert returns[0] == returns[1] != []
+            completed(*learner(port, tmp_path / name, *options)[1:])
+            learnt.append((tmp_path / name / "policy_last.safetensors").read_bytes())
+    assert learnt[0] == learnt[1]
 
 
 def test_killed_relays_lose_nothing_and_repeat_nothing(tmp_path: Path):
@@ -148,7 +149,7 @@ def test_a_relay_that_is_told_to_stop_ends_in_time_and_its_actors_go_on(tmp_path
 def test_a_killed_durable_learner_goes_on_behind_a_relay(tmp_path: Path):
     port, relay_port = free_port(), free_port()
     own, run = f"127.0.0.1:{port}", tmp_path / "run"
-    options = ("--algorithm", "impala", "--durable", "--resume", "auto")
+    options = ("--durable", "--resume", "auto")
     with (
         running(*relay(relay_port, own)) as relaying,
         running(*actor(f"127.0.0.1:{relay_port}", "--actor-id", "a")) as acting,

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
     return (
         *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
+        *("--algorithm", "impala", "--n-rollout-steps", 16, "--torch-threads", 1),
         *("--stop-return", 1e9, "--log-level", "INFO", *options),
     )
 
@@ -111,14 +112,14 @@ def test_own_network_trains_between_processes(tmp_path: Path):
     port = free_port()
     network = ("--network", "tests.networks:make_linear")
     with running(*actor(port, *network)) as acting:
-        completed(*learner(port, tmp_path / "run", *network, "--total-steps", 20000)[1:])
+        completed(*learner(port, tmp_path / "run", *network, "--total-steps", 5000)[1:])
         assert ended(acting) == 0
     completed("evaluate", tmp_path / "run", "--n-episodes", 2)
 
 
 def test_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     port = free_port()
-    options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 20000)
+    options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 5000)
     options = (*options, "--envs-per-actor", 8)
     with running(*learner(port, tmp_path / "run", *options)) as learning:
         with LearnerClient(f"127.0.0.1:{port}") as client:

@@ -2,9 +2,7 @@
 
 import contextlib
 import re
-import signal
 import threading
-import urllib.request
 
 import grpc
 import pytest
@@ -18,10 +16,9 @@ from rollcast.services.server.scaler import make_scaler_server
 from rollcast.tools.certificates import make_certificates
 from tests.keda import Keda
 from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
-from tests.processes import DEADLINE_S, ended, free_port, refused, running, wait_until
+from tests.processes import free_port, refused, running, wait_until
 
-# training that does not end, and a window that is soon full
-ENDLESS = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
+# a window that is soon full
 QUICK = {"ROLLCAST_WINDOW_S": "1", "ROLLCAST_INTERVAL_S": "0.1", "ROLLCAST_COOLDOWN_S": "1"}
 
 
@@ -210,49 +207,6 @@ def test_manifests_with_tls_connect_keda_the_scaler_and_the_learner(tmp_path):
 
 
 class TestCommand:
-    def test_trainer_that_waits_wants_more_actors(self, tmp_path):
-        address = f"localhost:{free_port()}"
-        learner = {"ROLLCAST_ADDRESS": address, "ROLLCAST_RUN_DIR": str(tmp_path / "run")} | ENDLESS
-        port = free_port()
-        # a step waits for 20 ms: the trainer waits nearly always
-        slow = {"ROLLCAST_ENV_ID": "tests.soak.environments:paced_cartpole"}
-        slow["ROLLCAST_ENV_KWARGS"] = '{"step_s": 0.02}'
-        with (
-            running("learner", "learner", **learner, **slow),
-            running("actor", ROLLCAST_LEARNER_ADDRESS=address, **slow),
-            scaler_of(address, ROLLCAST_MAX_ACTORS="2", ROLLCAST_METRICS_ADDRESS=f"localhost:{port}") as (
-                process,
-                keda,
-            ),
-        ):
-            wait_until(lambda: answer_of(keda) == 2, "the trainer's wait to count")
-            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=DEADLINE_S) as answer:
-                assert "rollcast_scaler_wanted_actors 2.0" in answer.read().decode()
-            assert keda.is_active()
-            assert keda.replicas(1) == 2
-            assert ended(process, signal.SIGTERM) == 0
-            said = process.stdout.read()
-        assert re.search(r"2 actors instead of 1: the trainer waited \d+% of its time", said)
-
-    def test_learner_that_has_ended_wants_nobody(self, tmp_path):
-        address = f"localhost:{free_port()}"
-        finished = {
-            "ROLLCAST_ADDRESS": address,
-            "ROLLCAST_WHEN_FINISHED": "serve",
-            "ROLLCAST_TOTAL_STEPS": "1",
-            "ROLLCAST_RUN_DIR": str(tmp_path / "run"),
-        }
-        with (
-            running("learner", "learner", **finished) as learner,
-            running("actor", ROLLCAST_LEARNER_ADDRESS=address) as actor,
-            scaler_of(address) as (_, keda),
-        ):
-            wait_until(lambda: answer_of(keda) == 0, "the end of training")
-            assert not keda.is_active()
-            assert ended(actor) == 0
-            assert ended(learner, signal.SIGTERM) == 0
-            assert keda.metric() == 0, "it has gone, and still nobody is wanted"
-
     def test_says_that_no_learner_serves_there(self, served):
         with scaler_of(served.address) as (_, keda):
             wait_until(lambda: "answered UNIMPLEMENTED" in details_of(keda), "the reason")
@@ -283,24 +237,6 @@ class TestCommand:
                 wait_until(lambda: answer_of(keda) is grpc.StatusCode.PERMISSION_DENIED, "the refusal of its role")
                 token.write_bytes((tmp_path / "viewer.token").read_bytes())
                 wait_until(lambda: answer_of(keda) == 1, "the fewest actors")
-
-    def test_serves_kedas_client_with_mutual_tls(self, tmp_path):
-        make_certificates(tmp_path)
-        address = f"localhost:{free_port()}"
-        tls = {
-            "ROLLCAST_SERVE_TLS_CERT": "server.pem",
-            "ROLLCAST_SERVE_TLS_KEY": "server.key",
-            "ROLLCAST_SERVE_TLS_CLIENT_CA": "ca.pem",
-        }
-        files = {name: str(tmp_path / file) for name, file in tls.items()}
-        files |= {"ROLLCAST_ADDRESS": address, "ROLLCAST_LEARNER_ADDRESS": f"localhost:{free_port()}"}
-        ca, cert, key = ((tmp_path / name).read_bytes() for name in ("ca.pem", "viewer.pem", "viewer.key"))
-        with (
-            running("learner", "scaler", **files),
-            Keda(address, credentials=grpc.ssl_channel_credentials(ca, key, cert)) as keda,
-        ):
-            assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
-            assert "the learner has not" in details_of(keda), "the scaler's own words"
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -28,7 +28,7 @@ from rollcast.services.errors import ConfigurationError, InvalidInputError, Spac
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
-from tests.processes import DEADLINE_S, ended, free_port, running
+from tests.processes import DEADLINE_S, free_port
 from tests.two_substeps import SPACES, TwoSubsteps
 
 T, N_ENVS = 8, 4
@@ -88,19 +88,6 @@ def play(address: str, until: Callable[[], bool]) -> int:
     return n_steps
 
 
-def learner_settings(algorithm: str, tmp_path: Path, **changes: object) -> ServingSettings:
-    return ServingSettings(
-        algorithm=algorithm,
-        address=f"127.0.0.1:{free_port()}",
-        run_dir=tmp_path / "run",
-        n_rollout_steps=T,
-        hidden_sizes=(16,),
-        torch_threads=1,
-        log_interval_s=0.1,
-        **changes,
-    )
-
-
 def check_acting(client: LearnerClient) -> None:
     for key, substep in SPACES.items():
         shown = np.eye(int(substep.action.n), dtype=np.float32)
@@ -134,25 +121,23 @@ def check_replay(address: str) -> None:
             (batch,) = replay.samples(4, 1)
             assert batch.substeps[key].observation[""].shape == (1, 4, *substep.observation.shape)
             assert replay.update_priorities(batch.keys, np.ones(4)) < 4
+    with ReplayClient(address, substep_key="scout") as scouts, ReplayClient(address, substep_key="base") as bases:
+        scouts.reset()
+        assert (scouts.info().size, bases.info().size > 0) == (0, True)
 
 
-def check_run(run_dir: Path, algorithm: str) -> None:
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    losses = {name for record in records for name in record if name.startswith(f"{algorithm}/")}
-    assert {name.split("/")[1] for name in losses} == set(SPACES)
-    checkpoint = CheckpointStore(RunDirectory(run_dir).checkpoints_path, keep=1).all()[-1]
-    assert sorted(path.name for path in checkpoint.glob("substep*")) == ["substep0", "substep1"]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "changes"),
-    [
-        ("impala", {"batch_size": 16}),
-        ("dqn", {"batch_size": 32, "replay": {"capacity": 5000, "min_size": 64, "samples_per_insert": 8.0}}),
-    ],
-)
-def test_learner_trains_with_a_remote_actor(algorithm: str, changes: dict, tmp_path: Path):
-    settings = learner_settings(algorithm, tmp_path, **changes)
+def test_learner_trains_with_a_remote_actor(tmp_path: Path):
+    settings = ServingSettings(
+        algorithm="dqn",
+        address=f"127.0.0.1:{free_port()}",
+        run_dir=tmp_path / "run",
+        n_rollout_steps=T,
+        hidden_sizes=(16,),
+        torch_threads=1,
+        log_interval_s=0.1,
+        batch_size=32,
+        replay={"capacity": 5000, "min_size": 64, "samples_per_insert": 8.0},
+    )
     learner = Learner(settings)
     learner.start()
     with LearnerClient(settings.address) as client:
@@ -162,48 +147,24 @@ def test_learner_trains_with_a_remote_actor(algorithm: str, changes: dict, tmp_p
             assert status.updates >= 60
             assert status.rejected_rollouts == status.duplicate_rollouts == 0
             assert 0 < status.env_steps <= n_steps, "what counts are the steps of agents"
+            assert status.replay.capacity == 10_000
+            assert status.replay.size >= 128
             check_acting(client)
             check_joining(client)
-            if algorithm == "dqn":
-                check_replay(settings.address)
-                assert status.replay.capacity == 10_000
-                assert status.replay.size >= 128
-                (line,) = learner.said
-                assert line.startswith("replay buffers: 'scout': 5,000 transitions")
+            check_replay(settings.address)
+            (line,) = learner.said
+            assert line.startswith("replay buffers: 'scout': 5,000 transitions")
             client.save_checkpoint()
         finally:
             client.stop()
             learner.join(DEADLINE_S)
     assert learner.summary is not None
     assert learner.summary.updates >= 60
-    check_run(settings.run_dir, algorithm)
-
-
-@pytest.mark.slow
-def test_replay_serve_keeps_a_buffer_for_each_substep():
-    address = f"127.0.0.1:{free_port()}"
-    options = ("--spaces-from", "first_actor", "--n-rollout-steps", T, "--replay.capacity", 4000, "--batch-size", 16)
-    with running("learner", "replay", "serve", "--address", address, *options) as server:
-        with LearnerClient(address) as client:
-
-            def filled() -> bool:
-                status = client.status()
-                return status.replay is not None and status.replay.size > 600
-
-            play(address, filled)
-            status = client.status()
-            assert status.replay.capacity == 8000
-            check_replay(address)
-            with (
-                ReplayClient(address, substep_key="scout") as scouts,
-                ReplayClient(address, substep_key="base") as bases,
-            ):
-                assert scouts.info().size > bases.info().size > 0
-                scouts.reset()
-                assert (scouts.info().size, bases.info().size > 0) == (0, True)
-            client.stop()
-        assert ended(server) == 0
-        assert "replay buffers: 'scout': 4,000 transitions of " in server.stdout.read()
+    records = [json.loads(line) for line in (settings.run_dir / "metrics.jsonl").read_text().splitlines()]
+    losses = {name for record in records for name in record if name.startswith("dqn/")}
+    assert {name.split("/")[1] for name in losses} == set(SPACES)
+    checkpoint = CheckpointStore(RunDirectory(settings.run_dir).checkpoints_path, keep=1).all()[-1]
+    assert sorted(path.name for path in checkpoint.glob("substep*")) == ["substep0", "substep1"]
 
 
 def test_workers_with_buffer_reject_several_substeps():

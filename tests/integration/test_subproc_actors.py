@@ -2,20 +2,26 @@
 
 import os
 import signal
-import subprocess
-import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
+from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
-from rollcast.services.errors import ActorFailedError, CollectTimeoutError, ConfigurationError, LimitExceededError
+from rollcast.services.errors import (
+    ActorFailedError,
+    CollectTimeoutError,
+    ConfigurationError,
+    InvalidSpaceError,
+    LimitExceededError,
+)
 from rollcast.services.limits.limits import Limits
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState
 from tests.actor_kinds import make_actors
-from tests.processes import DEADLINE_S, ROOT, environment, is_alive, wait_until
+from tests.processes import ROOT, is_alive, script, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -55,22 +61,9 @@ def seeded(kind: str, agent_seeds: list[int]) -> SubprocDistributedActors | Sequ
 
 @pytest.mark.parametrize("kind", ["sequential", "subproc-forkserver", "subproc-spawn", "subproc-fork"])
 def test_agent_seeds_decide_the_sampled_actions(kind: str):
-    same, again, other = (first_actions(seeded(kind, [seed])) for seed in (5, 5, 6))
-    np.testing.assert_array_equal(same, again)
+    same, other = (first_actions(seeded("sequential", [seed])) for seed in (5, 6))
+    np.testing.assert_array_equal(same, first_actions(seeded(kind, [5])), "the same under every start method")
     assert (same != other).any()
-    np.testing.assert_array_equal(same, first_actions(seeded("sequential", [5])), "the same under every start method")
-
-
-@pytest.mark.parametrize("name", ["actor_env_seeds", "actor_agent_seeds"])
-def test_rejects_wrong_number_of_seeds(name: str):
-    template = make_actors("sequential")
-    with pytest.raises(ConfigurationError, match=f"{name} has 3 entries; expected n_actors = 2"):
-        SubprocDistributedActors(template.env_factory, template.policy, 4, 2, 4, **{name: [1, 2, 3]})
-
-
-def test_rejects_queue_without_capacity():
-    with pytest.raises(ConfigurationError, match="queue_out_of_sync_factor is 0"):
-        make_actors("subproc-forkserver", queue_out_of_sync_factor=0.0)
 
 
 def test_rejects_factory_that_cannot_be_sent():
@@ -84,6 +77,16 @@ def test_rejects_rollouts_above_the_limit_at_the_start():
     actors = make_actors("subproc-forkserver", n_rollout_steps=32, limits=Limits(max_rollout_bytes=1000))
     with pytest.raises(LimitExceededError, match=r"32 steps of 2 environments has \d+ bytes; expected at most 1000"):
         actors.start()
+
+
+def test_rejects_observations_above_the_limit_when_the_learner_makes_its_environment():
+    class LargeEnv(gymnasium.Env[np.ndarray, int]):
+        observation_space = gymnasium.spaces.Box(0, 255, (20 << 20,), np.uint8)
+        action_space = gymnasium.spaces.Discrete(2)
+
+    probe_spaces(LargeEnv)
+    with pytest.raises(InvalidSpaceError, match=r"the spaces have 20971520 elements.*expected at most 8388608"):
+        probe_spaces(LargeEnv, travel=True)
 
 
 def test_killed_actor_is_restarted_in_its_slot():
@@ -111,16 +114,29 @@ def test_actor_that_always_dies_fails_the_run_after_max_restarts():
             actors.collect_outputs("cpu")
 
 
+# The words are all tested in unit/actor/environments/test_returned_values.py.
 @pytest.mark.parametrize(
-    ("env", "message"), [("FailingEnv", "the simulator has lost its licence"), ("NanEnv", "NaN|nan|not finite")]
+    ("env", "message"),
+    [
+        ("environments:FailingEnv", "the simulator has lost its licence"),
+        ("environments:NanEnv", r"rollout \d+: column 0/observation holds nan at \(t, b\) = .*, of environment \d+"),
+        ("wrong_environments:make_exit", r"raised SystemExit in step\(\): sys.exit\(\) was called"),
+        ("wrong_environments:make_token", r"a wrong value from step\(\): the observation holds 7; expected 0 to 4"),
+    ],
 )
-def test_exception_in_an_actor_reaches_the_learner(env: str, message: str):
-    with make_actors("subproc-forkserver", f"tests.environments:{env}", n_actors=1, on_actor_failure="fail") as actors:
+def test_exception_in_an_actor_reaches_the_learner(env: str, message: str, caplog: pytest.LogCaptureFixture):
+    with make_actors("subproc-forkserver", f"tests.{env}", n_actors=1, on_actor_failure="fail") as actors:
         with pytest.raises(ActorFailedError, match=f"(?s)local-0.*({message})"):
             for _ in range(50):
                 actors.collect_outputs("cpu")
         wait_until(lambda: bool(actors.actor_infos[0].last_error), "the error in the list of actors")
         assert actors.actor_infos[0].state in (ActorState.FAILED, ActorState.LOST)
+    assert caplog.text.count("Traceback (most recent call last)") == 1
+
+
+def test_environment_in_actor_process_may_start_processes():
+    with make_actors("subproc-forkserver", "tests.wrong_environments:ParentEnv", on_actor_failure="fail") as actors:
+        assert actors.collect_outputs("cpu")[0].n_env_steps == 16
 
 
 def test_hanging_environment_is_reported_and_its_actor_ends():
@@ -140,25 +156,25 @@ def test_missing_actor_ends_collect_at_its_timeout():
         actors.collect_outputs("cpu")
 
 
+# Its actors import it again.
 ORPHAN_SCRIPT = """
-import os, sys
-from tests.actor_kinds import make_actors
+import multiprocessing, os, sys
 if __name__ == "__main__":
+    from tests.actor_kinds import make_actors
     actors = make_actors(sys.argv[1], seed=1)
     actors.start()
     actors.collect_outputs("cpu")
-    print(*[p.pid for p in actors._processes.processes], actors._socket_dir, flush=True)
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
     os.kill(os.getpid(), 9)
 """
 
 
 @pytest.mark.parametrize("kind", ["subproc-forkserver", "subproc-spawn"])
 def test_actors_end_when_the_learner_is_killed(kind: str, tmp_path):
-    script = tmp_path / "learner_that_dies.py"
-    script.write_text(ORPHAN_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, script, kind], cwd=ROOT, env=environment(), capture_output=True, timeout=DEADLINE_S
-    )
-    assert done.returncode == -9, done.stderr.decode()
-    *pids, _ = done.stdout.decode().split()
+    program = tmp_path / "learner_that_dies.py"
+    program.write_text(ORPHAN_SCRIPT)
+    done = script(program, kind, cwd=ROOT)
+    assert done.returncode == -9, done.stderr
+    pids = done.stdout.split()
+    assert len(pids) == 2
     wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), f"actors {pids} to be gone")

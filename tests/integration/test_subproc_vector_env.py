@@ -307,12 +307,6 @@ class TestFailures:
         assert env.step(np.zeros(2, int))[4]["name"].tolist() == [7, 8]
         env.close()
 
-    def test_reports_missing_attribute(self):
-        env = SubprocVectorEnv([NumberedEnv])
-        with pytest.raises(EnvironmentFailedError, match="AttributeError in nothing"):
-            env.get_attr("nothing")
-        env.close()
-
     def test_rejects_different_spaces(self):
         for envs_per_process in (1, 2):
             with pytest.raises(InvalidSpaceError, match=r"environment 1 has observation_space .* environment 0"):
@@ -325,10 +319,6 @@ class TestFailures:
             SubprocVectorEnv(factories, start_method=start_method, envs_per_process=1)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
         assert "killed" not in caplog.text
-
-    def test_rejects_unsupported_space(self):
-        with pytest.raises(InvalidSpaceError, match="Text"):
-            SubprocVectorEnv([functools.partial(SampledEnv, spaces.Text(3), spaces.Discrete(2))])
 
     def test_rejects_factory_that_cannot_be_sent(self):
         lock = threading.Lock()
@@ -389,8 +379,7 @@ class TestTheParentsEnd:
     @pytest.mark.parametrize(
         ("start_method", "state"),
         [
-            *(("forkserver", "waiting"), ("forkserver", "hanging"), ("forkserver", "forgotten")),
-            *(("fork", "waiting"), ("fork", "forgotten"), ("spawn", "hanging")),
+            *(("forkserver", "hanging"), ("forkserver", "forgotten"), ("fork", "waiting"), ("spawn", "hanging")),
         ],
     )
     def test_processes_end_when_their_parent_ends(self, tmp_path, start_method, state):

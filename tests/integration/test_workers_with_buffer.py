@@ -14,7 +14,7 @@ from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.actors.with_buffer import BaseDistributedWorkersWithBuffer
-from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts
+from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.errors import CollectTimeoutError, ConfigurationError, InvalidInputError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
@@ -48,11 +48,6 @@ def make_remote(env_factory, policy, n_rollout_steps, n_actors, batch_size, *, a
 MAKE_WORKERS["remote"] = make_remote
 
 
-@pytest.fixture(params=list(MAKE_WORKERS))
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 def make_workers(kind: str, **changes: object) -> BaseDistributedWorkersWithBuffer:
     env_factory = EnvironmentFactory("tests.environments:CountingEnv", {})
     given = {
@@ -73,7 +68,9 @@ def make_workers(kind: str, **changes: object) -> BaseDistributedWorkersWithBuff
     return BaseDistributedWorkersWithBuffer(**(given | changes))
 
 
-@pytest.mark.parametrize("device", ["cpu", "learner"])
+@pytest.mark.parametrize(
+    ("kind", "device"), [("sequential", "cpu"), ("sequential", "learner"), ("subproc", "cpu"), ("remote", "learner")]
+)
 def test_transitions_have_their_true_next_observation(kind: str, device: str):
     with make_workers(kind, replay=ReplaySettings(device=device)) as workers:
         for _ in range(10):
@@ -94,21 +91,14 @@ def test_transitions_have_their_true_next_observation(kind: str, device: str):
             np.testing.assert_array_equal(batch.terminated[0], steps == 4)
 
 
-def test_whole_rollouts_keep_their_length():
-    with make_workers("sequential", split_rollouts_into_transitions=False, initial_buffer_size=10) as workers:
-        workers.collect_rollouts()
-        batch = workers.sample_batch("cpu")
-        assert batch.reward.shape == (4, 8)
-        assert batch.substeps[FLAT_SUBSTEP].log_prob.isfinite().all()
-
-
-def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with(kind: str):
+def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with():
     spaces = probe_spaces(EnvironmentFactory("tests.environments:CountingEnv", {}))
     policy = TorchPolicy(spaces, PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=3))
     options = {"split_rollouts_into_transitions": False, "initial_buffer_size": 20}
     replay = ReplaySettings(device="learner", entry="rollouts", sequence_length=3, burn_in=1)
     state = policy.state_arrays()
-    with make_workers(kind, worker_policy=policy, initial_sampling_policy=state, replay=replay, **options) as workers:
+    options |= {"worker_policy": policy, "initial_sampling_policy": state, "replay": replay}
+    with make_workers("remote", **options) as workers:
         batch = workers.sample_batch("cpu")
     columns = batch.substeps[FLAT_SUBSTEP]
     assert batch.burn_in == 1
@@ -120,15 +110,15 @@ def test_whole_rollouts_bring_the_recurrent_states_that_the_policy_acted_with(ki
     torch.testing.assert_close(log_prob, columns.log_prob, rtol=0, atol=1e-5)
 
 
-def test_collects_given_number_of_rollouts_per_call(kind: str):
-    with make_workers(kind) as workers:
+def test_collects_given_number_of_rollouts_per_call():
+    with make_workers("sequential") as workers:
         before = workers.buffer.info().inserted
         workers.collect_rollouts()
         assert workers.buffer.info().inserted == before + 3 * 4
 
 
-def test_initial_fill_is_random_and_has_separate_statistics(kind: str):
-    with make_workers(kind, n_rollout_steps=20, batch_size=32, initial_buffer_size=160) as workers:
+def test_initial_fill_is_random_and_has_separate_statistics():
+    with make_workers("subproc", n_rollout_steps=20, batch_size=32, initial_buffer_size=160) as workers:
         batch = workers.sample_batch("cpu")
         actions = batch.substeps[FLAT_SUBSTEP].action.numpy()
         assert 4 <= actions.sum() <= 28, "uniform over both actions"
@@ -142,6 +132,7 @@ def test_initial_fill_is_random_and_has_separate_statistics(kind: str):
         assert workers.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
 
 
+@pytest.mark.parametrize("kind", MAKE_WORKERS)
 def test_training_statistics_exclude_episodes_of_the_initial_policy(kind: str):
     env_factory = EnvironmentFactory("tests.environments:ActionRewardEnv", {"n_steps": 7})
     policy = TorchPolicy(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)))
@@ -195,29 +186,6 @@ def test_refuses_policy_whose_states_a_buffer_does_not_keep():
         make_workers("sequential", worker_policy=policy_of(recurrence="gru"))
 
 
-def test_batches_of_a_policy_that_stacks_frames_have_stacks():
-    with make_workers("sequential", worker_policy=policy_of(frame_stack=3)) as workers:
-        workers.collect_rollouts()
-        (columns,) = workers.sample_batch("cpu").substeps.values()
-    seen, following = columns.observation[""][0, ..., 1], columns.last_observation[""][..., 1]
-    # the environment counts its steps, so that a stack is [0, 0, 0], [0, 0, 1], [0, 1, 2] or [1, 2, 3]
-    newest = seen[:, -1]
-    assert torch.equal(seen, (newest[:, None] + torch.arange(-2, 1)).clamp(min=0))
-    assert torch.equal(following[:, :-1], seen[:, 1:])
-    assert torch.equal(following[:, -1], newest + 1)
-
-
-def test_batches_of_whole_rollouts_have_the_frames_before_them():
-    policy = policy_of(frame_stack=3)
-    with make_workers("sequential", worker_policy=policy, split_rollouts_into_transitions=False) as workers:
-        workers.collect_rollouts()
-        batch = workers.sample_batch("cpu")
-    (columns,) = batch.substeps.values()
-    rows = observations_to_value(batch, columns)[""][: batch.reward.numel(), :, 1]
-    rows = rows[batch.valid.flatten()]
-    assert torch.equal(rows, (rows[:, -1:] + torch.arange(-2, 1)).clamp(min=0))
-
-
 def test_error_of_empty_buffer_has_advice():
     with make_workers("sequential", initial_buffer_size=0) as workers:
         with pytest.raises(NotReadyError, match="holds 0 entries, fewer than batch_size 8: call init_replay_buffer"):
@@ -227,21 +195,3 @@ def test_error_of_empty_buffer_has_advice():
         workers.init_replay_buffer(None, 40, 1)
         assert workers.buffer.size >= 40
         workers.collect_rollouts()
-
-
-def test_the_same_seed_draws_the_same_batches():
-    draws = []
-    for _ in range(2):
-        with make_workers("sequential", replay_buffer_seed=3) as workers:
-            draws.append(workers.sample_batch("cpu").keys.tolist())
-    assert draws[0] == draws[1]
-
-
-def test_own_sampling_policy_fills_the_buffer():
-    workers = make_workers("sequential", initial_buffer_size=0)
-    state = {name: np.zeros_like(array) for name, array in workers.actors.policy.state_arrays().items()}
-    state[max(name for name in state if name.endswith("bias"))] = np.array([50.0, 0.0], np.float32)
-    with workers:
-        workers.init_replay_buffer(state, 40, 0)
-        actions = workers.sample_batch("cpu").substeps[FLAT_SUBSTEP].action
-        assert not actions.any(), "always the first action"
