@@ -66,6 +66,7 @@ TYPED = {
     "checkpoints": (
         "rollcast train --env-id CartPole-v1 --run-dir runs/mine",
         "rollcast train --resume runs/mine",
+        "rollcast export runs/mine",
         "rollcast train --initial-policy runs/mine",
         "rollcast learner --resume auto",
         "rollcast learner --when-finished serve",
@@ -224,9 +225,13 @@ def test_recording_is_made_and_trained_on(shell: Shell):
 
 
 def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
-    train, resume, begin, auto, serve = shown("checkpoints")
+    train, resume, export, begin, auto, serve = shown("checkpoints")
     shell.run(train)
     assert "resuming runs/mine" in shell.run(resume, ROLLCAST_TOTAL_STEPS="2000")
+    assert "10,000 observations, largest difference" in shell.run(export)
+    (snippet,) = [block for block in SNIPPETS if "onnxruntime.InferenceSession(" in block]
+    (shell.folder / "play.py").write_text(snippet)
+    shell.run("python play.py")
     shell.run(begin)
     with shell.running("rollcast actor"):
         assert "mean return" in shell.run(auto)
@@ -262,7 +267,13 @@ def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
 
 class TestSnippets:
     def test_every_snippet_runs_here_or_has_a_reason(self):
-        run = ("parse_length_prefixed", "ClientSecurity(", "ToolBench", "make_fastest_vector_env")
+        run = (
+            "parse_length_prefixed",
+            "ClientSecurity(",
+            "onnxruntime.InferenceSession(",
+            "ToolBench",
+            "make_fastest_vector_env",
+        )
         run += ('"action_mask": MultiBinary', "class DeliveryEvents", "class Corridor")
         for block in SNIPPETS:
             matches = [mark for mark in run if mark in block] + [mark for mark in NOT_RUN if block.startswith(mark)]

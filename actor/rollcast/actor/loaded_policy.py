@@ -56,6 +56,22 @@ def load_policy(
             own that is not named, or its spaces are not known.
         ProtocolMismatchError: The weights do not fit the spaces.
     """
+    saved, known = find_saved_policy(run_or_file, name=name, network=network, spaces=spaces)
+    return LoadedPolicy(saved, known, seed=seed)
+
+
+def find_saved_policy(
+    run_or_file: str | Path,
+    *,
+    name: PolicyName = "best",
+    network: str = AUTO_NETWORK,
+    spaces: EnvironmentSpaces | None = None,
+) -> tuple[SavedPolicy, EnvironmentSpaces]:
+    """Reads a policy that a run has saved, without its network; arguments and errors are those of `load_policy`.
+
+    Returns:
+        The policy, and the spaces that it acts in.
+    """
     path = Path(run_or_file)
     if path.is_dir():
         saved = read_run_policy(path, name)
@@ -69,7 +85,7 @@ def load_policy(
     if saved.spec.network not in (*BUILT_IN_NETWORKS, network):
         raise ConfigurationError(
             f"the policy of {path} was trained with the network {saved.spec.network!r}; expected {network!r}; if you "
-            f"trust that code, call load_policy(..., network={saved.spec.network!r})"
+            f"trust that code, name it: load_policy(..., network={saved.spec.network!r}), or --network"
         )
     known = saved.spaces if spaces is None else spaces
     if known is None:
@@ -77,7 +93,7 @@ def load_policy(
             f"the policy of {path} does not say in which spaces it acts: it is older than version 0.1, or they are too "
             "large; expected them in the file; call load_policy(..., spaces=probe_spaces(EnvironmentFactory(env_id)))"
         )
-    return LoadedPolicy(saved, known, seed=seed)
+    return saved, known
 
 
 class LoadedPolicy:

@@ -14,7 +14,7 @@ from rollcast.services.version import software_version
 from rollcast.services.wire.allocator import reuse_large_buffers
 from rollcast.tools.commands import COMMANDS, Command
 
-_LISTED = "\n".join(f"  {name:<10} {command.summary}" for name, command in COMMANDS.items())
+_LISTED = "\n".join(f"  {name:<12} {command.summary}" for name, command in COMMANDS.items())
 USAGE = f"""\
 usage: rollcast COMMAND [options]
 

@@ -119,6 +119,12 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.learner.commands.evaluate:evaluate",
         logs=True,
     ),
+    "export": Command(
+        summary="export a policy to ONNX, for other languages and game engines",
+        settings_from=f"{_SETTINGS}:ExportSettings",
+        runs="rollcast.tools.export:export",
+        extra="onnx",
+    ),
     "record": Command(
         summary="record rollouts in a file: demonstrations, to fill a replay buffer with",
         settings_from="rollcast.learner.settings.record:RecordSettings",

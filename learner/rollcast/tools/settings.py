@@ -7,8 +7,10 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rollcast.services.limits.settings import TimeoutSeconds
+from rollcast.services.policies.policies import AUTO_NETWORK
 from rollcast.services.security.settings import ClientSecuritySettings
 from rollcast.services.settings.addresses import ServerAddress
+from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.settings import ProcessSettings
 
 
@@ -94,6 +96,32 @@ class PlotSettings(ProcessSettings):
     )
     over: Literal["env_steps", "seconds"] = Field("env_steps", description="The unit of the horizontal axis.")
     threshold: float | None = Field(None, description="Draw a line at this value, in the metric's unit. Default: none.")
+
+
+class ExportSettings(ProcessSettings):
+    """Exports a policy to ONNX, with all its preprocessing, and compares the file with the policy.
+
+    Prints inputs, outputs, the largest difference and the time of an action. Writes no file if they differ.
+    """
+
+    policy: CliPositionalArg[Path] = Field(description="The run's folder, or one of its .safetensors files.")
+    format: Literal["onnx"] = Field("onnx", description="The format to export to.")
+    output: Path | None = Field(None, description="The file to write. Default: beside the policy, with its name.")
+    saved_policy: Literal["best", "last"] = Field(
+        "best", description="The policy of the run to export: best (highest mean return) or last (newest)."
+    )
+    names: Literal["rollcast", "godot", "mlagents"] = Field(
+        "rollcast",
+        description="The names of inputs and outputs: rollcast's own, or those that the players of Godot RL Agents or "
+        "Unity ML-Agents use.",
+    )
+    substep: str | None = Field(None, description="The substep to export, if there are several. Default: the only one.")
+    network: str = Field(
+        AUTO_NETWORK,
+        description="The network of your own that the policy was trained with, as package.module:factory. A file does "
+        "not decide what is imported.",
+    )
+    check: AtLeastOne = Field(10_000, description="Observations to draw and to compare the actions on.")
 
 
 class RecipesSettings(ProcessSettings):

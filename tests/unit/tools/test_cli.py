@@ -10,7 +10,7 @@ from rollcast.tools import cli
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
 def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert cli.main(arguments) == 0
-    listed = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.M)
+    listed = re.findall(r"^  ([\w-]+) ", capsys.readouterr().out, re.M)
     assert listed == list(cli.COMMANDS)
 
 

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 REQUIRED = {
     "record": ["--output=file"],
     "evaluate": ["run"],
+    "export": ["run"],
     "compare": ["one", "two"],
     "plot": ["run"],
     "certs": ["folder"],

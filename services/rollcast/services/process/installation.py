@@ -28,6 +28,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
+    "onnx": ("onnx", "onnxruntime"),
     "video": ("moviepy", "pygame"),
 }
 

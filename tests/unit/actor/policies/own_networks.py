@@ -1,10 +1,13 @@
 """Networks of one's own, right and wrong."""
 
+import math
+
 import torch
 from torch import nn
 
 from rollcast.actor.statistics.events import define_episode_stats, define_epoch_stats
 from rollcast.actor.statistics.firing import FiresEvents
+from rollcast.services.spaces.spaces import space_leaves
 
 
 class Own(nn.Module):
@@ -64,3 +67,24 @@ class Telling(FiresEvents, Own):
         outputs = super().forward(observation)
         self.events(OutputEvents).widest_output(float(outputs.max()))
         return outputs
+
+
+class SumOfLeaves(nn.Module):
+    def __init__(self, observation_space, n_outputs):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(math.prod(leaf.shape), n_outputs) for leaf in space_leaves(observation_space).values()
+        )
+
+    def forward(self, observation):
+        leaves = observation.values()
+        return sum(layer(leaf.float().flatten(1)) for layer, leaf in zip(self.layers, leaves, strict=True))
+
+
+class NotForOnnx(nn.Module):
+    def __init__(self, observation_space, n_outputs):
+        super().__init__()
+        self.output = nn.Linear(observation_space.shape[0], n_outputs)
+
+    def forward(self, observation):
+        return self.output(torch.fft.fft(observation[""]).real)
