@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.table import Figure, print_table
 from rollcast.learner.runs.directory import RunDirectory
-from rollcast.learner.training.training_run import reward_threshold
+from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN
 from rollcast.services.settings.recipes import read_recipe, recipe_names
 
@@ -53,7 +53,7 @@ class Evaluated:
 
 def threshold_of(recipe: dict[str, Any]) -> float:
     """Returns the mean return that a recipe is to reach: its own `stop_return`, else its environment's threshold."""
-    threshold = recipe.get("stop_return", reward_threshold(recipe["env_id"]))
+    threshold = goal_of(recipe.get("stop_return"), recipe["env_id"])
     assert threshold is not None, f"{recipe['env_id']} has no threshold; expected a stop_return in its recipe"
     return float(threshold)
 

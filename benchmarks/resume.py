@@ -25,6 +25,7 @@ from gymnasium.spaces import Box, Discrete
 from benchmarks.table import Figure, print_table
 
 T = 64
+N_ENVS = 4
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
 STAGES = ("imports, networks, buffer", "digests", "files", "load", "serve", "first update")
 
@@ -38,7 +39,7 @@ class Images(gymnasium.Env[Any, Any]):
 
 def options(run_dir: Path, gigabytes: float) -> list[str]:
     """Returns the settings of the run."""
-    capacity = max(int(gigabytes * 1e9 / 28_300), 2 * T)
+    capacity = max(int(gigabytes * 1e9 / 28_300), N_ENVS * T)
     text = "--algorithm dqn --env-id benchmarks.resume:Images --address 127.0.0.1:0 --device cpu --torch-threads 1"
     text += f" --n-rollout-steps {T} --batch-size 32 --replay.capacity {capacity} --replay.min-size 64"
     return [*text.split(), "--run-dir", str(run_dir)]
@@ -46,8 +47,6 @@ def options(run_dir: Path, gigabytes: float) -> list[str]:
 
 def write_run(run_dir: Path, gigabytes: float) -> None:
     """Makes the run, fills its buffer, and writes a checkpoint."""
-    import torch
-
     from benchmarks.ingest import Load, synthetic_rollout
     from rollcast.actor.environments.make import EnvironmentFactory
     from rollcast.actor.vector.make import probe_spaces
@@ -64,7 +63,7 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
             T,
             actors_batch_size(settings, policy.spaces, settings.max_actors),
             settings.queue_out_of_sync_factor,
-            envs_per_actor=4,
+            envs_per_actor=N_ENVS,
             serving=serving,
         )
 
@@ -73,17 +72,12 @@ def write_run(run_dir: Path, gigabytes: float) -> None:
     ) as run:
         trainer: Any = run.trainer  # private, but this benchmark needs its checkpoints
         (buffer,) = trainer._experience.buffers.values()
-        rollout = synthetic_rollout(Load("images", IMAGE, n_steps=T, n_envs=4, target=""), "actor")
+        rollout = synthetic_rollout(Load("images", IMAGE, n_steps=T, n_envs=N_ENVS, target=""), "actor")
         buffer.load([rollout] * (buffer.info().capacity // rollout.reward.size))
-        trainer._algorithm.update(buffer_batch(trainer), progress=0.0)
-        trainer._keeper.save_last_checkpoint(has_ended=False)
-    del torch
-
-
-def buffer_batch(trainer: Any) -> Any:
-    """Makes a batch, so that the optimiser gets a state."""
-    trainer._experience._begin()
-    return trainer._experience.next("cpu").batch
+        with trainer._experience as experience:
+            # The update gives the optimiser a state.
+            trainer._algorithm.update(experience.next("cpu").batch, progress=0.0)
+            trainer._keeper.save_last_checkpoint(has_ended=False, timeout_s=300.0)
 
 
 def forget_files(run_dir: Path) -> int:
