@@ -107,7 +107,7 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that
             assert {record["eval/likeliest_mean_return"] for record in records} == {0.0}
         saved = read_run_policy(run, "best")
         assert (saved.mean_return > 0.9) is (actions != "likeliest")
-        assert caplog.text.count("--eval-actions drawn evaluates as training plays") == 1
+        assert caplog.text.count("--eval-actions drawn, as training acts") == 1
         figures = tmp_path / f"{actions}.json"
         completed("evaluate", run, "--n-episodes", 8, "--seed", 0, "--summary-json", figures)
         played = json.loads(figures.read_text())
@@ -115,7 +115,7 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that
         assert played["actions"] == ("drawn" if actions == "both" else actions)
     assert read_run_policy(tmp_path / "likeliest", "best").env_steps == 640, "of equal means, that of the last"
     printed = completed("evaluate", tmp_path / "likeliest", "--eval-actions", "both").stdout
-    assert re.search(r"actions +the likeliest\nmean return +0\.00\n(.*\n)*actions +drawn from the policy\n", printed)
+    assert re.search(r"actions +the likeliest\nmean return +0\.0\n(.*\n)*actions +drawn from the policy\n", printed)
 
 
 def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_also_after_a_resume(tmp_path: Path):

@@ -10,6 +10,7 @@ from rollcast.learner.commands.printing import print_json, print_line, print_tab
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError
 from rollcast.services.spaces.spaces import describe_space
+from rollcast.services.status.numbers import decimal
 from rollcast.services.status.status import ActorInfo, LearnerStatus
 from rollcast.tools.settings import StatusSettings
 
@@ -109,7 +110,7 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return decimal(value) if math.isfinite(value) else str(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

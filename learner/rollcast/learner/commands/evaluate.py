@@ -14,6 +14,7 @@ from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.joining.evaluation import EvalActions, EvaluationActions, EvaluationPlan
+from rollcast.services.status.numbers import decimal
 
 
 def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
@@ -61,13 +62,13 @@ def _print(
         rows += [
             ("episodes", f"{len(evaluation.returns)}"),
             ("actions", "the likeliest" if kind is EvaluationActions.LIKELIEST else "drawn from the policy"),
-            ("mean return", f"{evaluation.mean:.2f}"),
-            ("std", f"{evaluation.std:.2f}"),
-            ("95 % confidence", f"{low:.2f} to {high:.2f} (Student's t)"),
+            ("mean return", decimal(evaluation.mean)),
+            ("std", decimal(evaluation.std)),
+            ("95 % confidence", f"{decimal(low)} to {decimal(high)} (Student's t)"),
             ("mean length", f"{sum(evaluation.lengths) / len(evaluation.lengths):.1f} steps"),
         ]
         if len(evaluation.agent_returns) > 1:
-            rows += [(f"  {agent}", f"{mean:.2f}") for agent, mean in evaluation.agent_returns.items()]
+            rows += [(f"  {agent}", decimal(mean)) for agent, mean in evaluation.agent_returns.items()]
     if settings.video is not None:
         rows.append(("video", str(settings.video)))
     print_table(output, rows)

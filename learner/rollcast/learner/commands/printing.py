@@ -32,11 +32,6 @@ def print_table(output: IO[str], rows: Iterable[Sequence[str]]) -> None:
         print_line(output, "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def number_or_dash(value: float | None) -> str:
-    """Returns a number with one decimal; "-" if it is unknown."""
-    return "-" if value is None else f"{value:.1f}"
-
-
 def lossy(output: IO[str]) -> IO[str]:
     """Returns an output for a command that continues without one.
 

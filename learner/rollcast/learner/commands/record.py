@@ -31,6 +31,7 @@ from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.status.numbers import decimal
 
 # Streams of seeds. Actors of a run use 0 and 1, so a recording with the same seed plays other episodes.
 _ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
@@ -163,7 +164,7 @@ def _report(
         kept = "complete rollouts are kept" if summary.rollouts else "no rollout was complete, nothing is kept"
         print_line(output, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
     if summary.rollouts:
-        mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
+        mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
         for name, value in (
             ("played by", player.name),
             ("rollouts", f"{summary.rollouts:,} of {settings.n_rollout_steps} steps, {settings.envs_per_actor} wide"),

@@ -14,6 +14,7 @@ from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.training_run import TrainingRun
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.process.installation import typed_again
+from rollcast.services.status.numbers import decimal
 
 
 def run_and_report(
@@ -87,11 +88,11 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
         run: The run.
         program: What to type for rollcast.
     """
-    mean_return = "no episode has ended" if summary.mean_return is None else f"{summary.mean_return:.1f}"
+    mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
     evaluated = "none has ended"
     if summary.eval_mean_return is not None and summary.best_eval_mean_return is not None:
-        evaluated = f"{summary.eval_mean_return:.1f}, best of {summary.evaluations:,}: "
-        evaluated += f"{summary.best_eval_mean_return:.1f}"
+        evaluated = f"{decimal(summary.eval_mean_return)}, best of {summary.evaluations:,}: "
+        evaluated += decimal(summary.best_eval_mean_return)
     if run.stop_return is not None:
         solved = f"({'solved' if summary.solved else 'not solved'}: {run.stop_return:g}"
         if run.stops_on_evaluation:

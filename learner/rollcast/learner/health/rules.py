@@ -35,6 +35,7 @@ from rollcast.learner.writers.metric_names import (
     WAITING_FRACTION,
 )
 from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.status.numbers import decimal
 from rollcast.services.status.status import LearningFinding
 
 # A record: values by tag, and `env_steps`; a value that is not finite is None or NaN.
@@ -233,7 +234,7 @@ def returns_fell(run: RunRecords) -> Iterator[LearningFinding]:
     if lately.mostly(lately.values < bound) and lately.values[-1] < bound:
         yield LearningFinding(
             "returns-fell",
-            f"the mean return is {_number(lately.values[-1])}, and was {_number(first.mean)} in the first {first.n} "
+            f"the mean return is {decimal(lately.values[-1])}, and was {decimal(first.mean)} in the first {first.n} "
             "episodes: the policy is worse than at random",
             run.advice(
                 *_short_sight(run),
@@ -257,7 +258,7 @@ def returns_equal(run: RunRecords) -> Iterator[LearningFinding]:
     if run.episodes >= 2 * MIN_EPISODES and lowest and min(lowest) == max(highest, default=None):
         yield LearningFinding(
             "returns-equal",
-            f"all {run.episodes:,} episodes have had the same return, {_number(lowest[0])}: there is nothing to learn "
+            f"all {run.episodes:,} episodes have had the same return, {decimal(lowest[0])}: there is nothing to learn "
             "from yet",
             "check the environment's rewards; if they are rare, "
             + run.advice("a higher {entropy_cost}", "a higher {epsilon}", otherwise="explore more, or shape them"),

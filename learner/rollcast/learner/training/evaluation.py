@@ -23,6 +23,7 @@ from rollcast.learner.writers import metric_names
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.evaluation import EvaluationActions
 from rollcast.services.policies.policies import SavedPolicy
+from rollcast.services.status.numbers import decimal
 from rollcast.services.status.status import EvaluationStatus
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 # Fewer episodes of training say too little to be compared.
 _MIN_EPISODES: Final = 20
 
-_WORDS: Final = {EvaluationActions.LIKELIEST: "the likeliest actions", EvaluationActions.DRAWN: "drawn ones"}
+_WORDS: Final = {EvaluationActions.LIKELIEST: "greedy actions", EvaluationActions.DRAWN: "drawn ones"}
 _MEAN_RETURNS: Final = {
     EvaluationActions.LIKELIEST: metric_names.EVAL_LIKELIEST_MEAN_RETURN,
     EvaluationActions.DRAWN: metric_names.EVAL_DRAWN_MEAN_RETURN,
@@ -181,10 +182,10 @@ class TrainingEvaluation:
         status = self._status
         if self.is_out_of_patience:
             logger.warning(
-                "%d evaluations in a row brought no better mean return than %g, of version %d: training ends; raise "
+                "%d evaluations in a row brought no better mean return than %s, of version %d: training ends; raise "
                 "--eval-patience to continue",
                 status.without_improvement,
-                status.best_mean_return,
+                decimal(status.best_mean_return),
                 status.best_policy_version,
             )
 
@@ -213,7 +214,7 @@ class TrainingEvaluation:
             interval=(counted.low, counted.high),
             best=is_best,
         )
-        means = [f"{one.mean:.6g} with {_WORDS[kind]}" for kind, one in result.played.items()]
+        means = [f"{decimal(one.mean)} with {_WORDS[kind]}" for kind, one in result.played.items()]
         outcome = (
             "the best so far" if is_better else "as good as the best before" if is_best else "no better than before"
         )
@@ -236,10 +237,10 @@ class TrainingEvaluation:
             self._differs = played.mean + played.std < fmean(training) - stdev(training)
         if self._differs and not differed:
             text = (
-                f"version {result.policy.version} earns {played.mean:.4g} (deviation {played.std:.2g}) with its "
-                f"likeliest actions, and training earned {fmean(training):.4g} (deviation {stdev(training):.2g}) with "
-                "drawn ones: the policy may walk in circles without chance; --eval-actions drawn evaluates as training "
-                "plays, and both shows the two"
+                f"version {result.policy.version} earns {decimal(played.mean)} with greedy actions (standard deviation "
+                f"{decimal(played.std)}), and training earned {decimal(fmean(training))} with drawn ones (standard "
+                f"deviation {decimal(stdev(training))}): the policy may walk in circles without chance; evaluate with "
+                "--eval-actions drawn, as training acts, or compare the two with --eval-actions both"
             )
             logger.warning("%s", text)
             if self._memory is not None:

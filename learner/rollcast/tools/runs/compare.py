@@ -4,9 +4,10 @@ import json
 from typing import Any, TextIO
 
 from rollcast.learner.checkpoints.listing import describe_run
-from rollcast.learner.commands.printing import number_or_dash, print_json, print_table
+from rollcast.learner.commands.printing import print_json, print_table
 from rollcast.learner.runs.curves import flat_settings
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.services.status.numbers import decimal
 from rollcast.tools.settings import CompareSettings
 
 _MISSING = "-"
@@ -47,8 +48,8 @@ def compare(settings: CompareSettings, out: TextIO) -> int:
         rows.append(("settings", *("all the same" for _ in runs)))
     rows.append(("state", *(summary.state for summary in summaries)))
     rows.append(("env steps", *(f"{summary.env_steps:,}" for summary in summaries)))
-    rows.append(("return", *(number_or_dash(summary.mean_return) for summary in summaries)))
-    rows.append(("evaluation", *(number_or_dash(summary.eval_mean_return) for summary in summaries)))
+    rows.append(("return", *(decimal(summary.mean_return) for summary in summaries)))
+    rows.append(("evaluation", *(decimal(summary.eval_mean_return) for summary in summaries)))
     print_table(out, rows)
     return 0
 

@@ -5,7 +5,8 @@ import time
 from typing import TextIO
 
 from rollcast.learner.checkpoints.listing import RunSummary, describe_run, find_runs
-from rollcast.learner.commands.printing import number_or_dash, print_json, print_line, print_table
+from rollcast.learner.commands.printing import print_json, print_line, print_table
+from rollcast.services.status.numbers import decimal
 from rollcast.tools.settings import LsSettings
 
 _HEAD = ("run", "algorithm", "environment", "return", "evaluation", "env steps", "newest record", "state")
@@ -42,8 +43,8 @@ def _row(summary: RunSummary, now: float) -> tuple[str, ...]:
         str(summary.path),
         summary.algorithm,
         summary.env_id,
-        number_or_dash(summary.mean_return),
-        number_or_dash(summary.eval_mean_return),
+        decimal(summary.mean_return),
+        decimal(summary.eval_mean_return),
         f"{summary.env_steps:,}",
         f"{_span(now - summary.written)} ago",
         summary.state,

@@ -96,7 +96,7 @@ def test_of_a_long_run_the_first_records_and_some_of_the_others_are_kept():
         doctor.write(i, values | first)
     (finding,) = doctor.findings()
     assert finding.rule == "returns-fell"
-    assert "was 20 in the first 100 episodes" in finding.what
+    assert "was 20.0 in the first 100 episodes" in finding.what
 
 
 def test_a_folder_has_records_settings_and_perhaps_a_policy(tmp_path: Path):

@@ -94,10 +94,10 @@ def test_evaluations_are_remembered_with_whether_they_are_the_best():
     ]
     assert all(one.ci_low < one.mean_return < one.ci_high for one in news.evaluations)
     assert [event.text for event in news.events] == [
-        "version 2 was evaluated: mean return 1 with the likeliest actions, the best so far",
-        "version 3 was evaluated: mean return 3 with the likeliest actions, the best so far",
-        "version 4 was evaluated: mean return 3 with the likeliest actions, as good as the best before",
-        "version 5 was evaluated: mean return 2 with the likeliest actions, no better than before",
+        "version 2 was evaluated: mean return 1 with greedy actions, the best so far",
+        "version 3 was evaluated: mean return 3 with greedy actions, the best so far",
+        "version 4 was evaluated: mean return 3 with greedy actions, as good as the best before",
+        "version 5 was evaluated: mean return 2 with greedy actions, no better than before",
     ]
 
 
@@ -172,7 +172,7 @@ def test_the_better_of_both_kinds_of_actions_counts_and_both_means_are_written()
     assert values["eval/likeliest_mean_return"] == 2.0
     (event,) = training.memory.news(None).events
     assert event.text == (
-        "version 2 was evaluated: mean return 2 with the likeliest actions and 5 with drawn ones, the best so far"
+        "version 2 was evaluated: mean return 2 with greedy actions and 5 with drawn ones, the best so far"
     )
     assert training.report(3, 7.0, drawn=(5.0,))["eval/mean_return"] == 7.0
 
@@ -216,7 +216,7 @@ def test_evaluation_that_falls_short_of_training_is_explained_once_until_it_no_l
     training.report(2, 0.0, 0.0)
     (warning,) = warnings_of(training)
     assert warning.startswith(
-        "version 2 earns 0 (deviation 0) with its likeliest actions, and training earned 0.8 (deviation 0.1) with drawn"
+        "version 2 earns 0.0 with greedy actions (standard deviation 0.0), and training earned 0.8 with drawn ones"
     )
     assert "--eval-actions drawn" in warning
     training.update()

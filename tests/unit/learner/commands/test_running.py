@@ -1,0 +1,45 @@
+import dataclasses
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rollcast.learner.commands.running import print_summary
+from rollcast.learner.training.summary import TrainingSummary
+
+SUMMARY = TrainingSummary(
+    env_steps=1000,
+    seconds=2.0,
+    env_steps_per_second=500.0,
+    updates=10,
+    mean_return=0.664,
+    solved=False,
+    policy_version=10,
+    policy_lag_mean=1.0,
+    policy_lag_max=2,
+    evaluations=2,
+    eval_mean_return=0.0312,
+    best_eval_mean_return=-214.26,
+)
+
+
+def summary_lines(*, stops_on_evaluation: bool, mean_return: float = 0.664) -> list[str]:
+    """Returns the lines of a summary for a run with a goal of 0.7."""
+    output = io.StringIO()
+    run = SimpleNamespace(
+        stop_return=0.7, stops_on_evaluation=stops_on_evaluation, run_directory=SimpleNamespace(path=Path("runs/mine"))
+    )
+    print_summary(output, dataclasses.replace(SUMMARY, mean_return=mean_return), run, "rollcast")
+    return output.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.664, "0.664"), (1.0, "1"), (476.52, "476.5")])
+def test_returns_have_digits_that_tell_them_from_the_goal(value: float, text: str):
+    lines = summary_lines(stops_on_evaluation=False, mean_return=value)
+    assert f"mean return    {text} (not solved: 0.7 over 100 episodes)" in lines
+    assert "evaluation     0.0312, best of 2: -214.3" in lines
+
+
+def test_the_goal_stands_beside_the_return_that_decides():
+    assert "evaluation     0.0312, best of 2: -214.3 (not solved: 0.7)" in summary_lines(stops_on_evaluation=True)
