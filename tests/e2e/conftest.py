@@ -21,19 +21,26 @@ import psutil
 import pytest
 
 from tests.needs import lacks
-from tests.processes import environment, wait_until
+from tests.processes import DEADLINE_S, environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 _LABEL = "com.docker.compose"
+# A label of a Swarm's node, and its value after the test that the Swarm was for.
+SWARM_OWNER, OVER = "rollcast.test", "over"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages"
-# Training that does not end by itself, however long a test takes. Its environments wait for a millisecond in each step,
-# so that a test that watches containers leaves the cores to the tests beside it.
+# Training that does not end by itself, however long a test takes. Its environments wait in each step, so that a test
+# that watches containers leaves the cores to the tests beside it. Two actors gather a batch in a third of a second.
 ENDLESS = {
     "ROLLCAST_ENV_ID": "paced_environments:paced_cartpole",
-    "ROLLCAST_ENV_KWARGS": '{"step_s": 0.001}',
+    "ROLLCAST_ENV_KWARGS": '{"step_s": 0.005}',
+    "ROLLCAST_N_ROLLOUT_STEPS": "16",
+    "ROLLCAST_ENVS_PER_ACTOR": "4",
+    "ROLLCAST_BATCH_SIZE": "8",
     "ROLLCAST_STOP_RETURN": "1e9",
     "ROLLCAST_TOTAL_STEPS": "1000000000",
 }
+# Kills what runs in a container, as when memory runs out: after `docker kill` the engine would leave it dead.
+KILL = ["sh", "-c", "kill -9 $(cat /proc/1/task/1/children)"]
 # Images of this checkout: the tests of another one, or what its user builds, do not change them.
 TAG = f"test-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 IMAGES = {"rollcast-actor": "actor/Dockerfile", "rollcast-learner": "learner/Dockerfile"}
@@ -70,14 +77,14 @@ def is_left_over(name):
     return found is not None and not psutil.pid_exists(int(found[1]))
 
 
-def _remove_leftovers(client):
-    """Removes the containers, networks and volumes of projects and stacks whose tests were killed."""
+def _remove(client, is_doomed):
+    """Kills and removes the containers, and removes the networks and volumes, of projects and stacks by their names."""
     containers = client.containers.list(all=True, ignore_removed=True)
     options = {"force": True, "v": True}
     for part in (*containers, *client.networks.list(), *client.volumes.list()):
         labels = (part.labels if part in containers else part.attrs.get("Labels")) or {}
-        if any(is_left_over(labels.get(label, "")) for label in (f"{_LABEL}.project", "com.docker.stack.namespace")):
-            # the process beside this one removes it as well
+        if any(is_doomed(labels.get(label, "")) for label in (f"{_LABEL}.project", "com.docker.stack.namespace")):
+            # a process beside this one may remove it as well
             with contextlib.suppress(docker.errors.APIError):
                 part.remove(**(options if part in containers else {}))
 
@@ -90,21 +97,33 @@ def _locked(name, kind):
 
 
 @contextlib.contextmanager
-def networks_stay():
-    """Holds back what `networks_break` is for, while the body runs."""
-    with contextlib.ExitStack() as room:
-        # through the door one after the other, so that whoever wants the room alone is not passed by for ever
-        with _locked("door", fcntl.LOCK_EX):
-            room.enter_context(_locked("room", fcntl.LOCK_SH))
+def networks_stay(engine):
+    """Holds back the end of a Swarm while the body runs.
+
+    An engine that leaves a Swarm disconnects all containers from networks that are attachable, and those of
+    docker-compose 1 are.
+    """
+    with _locked("networks", fcntl.LOCK_SH):
         yield
+    end_swarm(engine)
 
 
-@contextlib.contextmanager
-def networks_break():
-    """Waits until no test relies on its networks: an engine that leaves a Swarm disconnects all containers from those
-    that are attachable, and the networks of docker-compose 1 are."""
-    with _locked("door", fcntl.LOCK_EX), _locked("room", fcntl.LOCK_EX):
-        yield
+def swarm_owner(engine):
+    """Returns what the Swarm of the engine is labelled with: the test it is for, or `OVER`; None without a Swarm."""
+    found = engine.info()["Swarm"]
+    if found["LocalNodeState"] == "inactive":
+        return None
+    if not found["ControlAvailable"]:
+        return ""
+    return (engine.nodes.get(found["NodeID"]).attrs["Spec"].get("Labels") or {}).get(SWARM_OWNER, "")
+
+
+def end_swarm(engine, kind=fcntl.LOCK_EX | fcntl.LOCK_NB):
+    """Leaves a Swarm whose test is over or was killed; while tests rely on their networks, the last of them does so."""
+    with contextlib.suppress(BlockingIOError), _locked("networks", kind):
+        owner = swarm_owner(engine)
+        if owner and (owner == OVER or is_left_over(owner)):
+            engine.swarm.leave(force=True)
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +133,7 @@ def engine():
     if shutil.which("docker") is None or not _succeeds("docker", "info"):
         lacks("docker", "no Docker engine answers (docker info)")
     client = docker.from_env(timeout=60)
-    _remove_leftovers(client)
+    _remove(client, is_left_over)
     yield client
     client.close()
 
@@ -129,30 +148,51 @@ def compose_command(engine):
     return ["docker", "compose"]
 
 
-def _build(engine, name, *options, tag=TAG):
-    """Builds an image from this tree and returns its id."""
-    command = ["docker", "build", "--network=host", "-f", IMAGES[name], *options, "-t", f"{name}:{tag}", "."]
-    done = _run(command, timeout=540)
-    assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
-    return engine.images.get(f"{name}:{tag}").id
+@pytest.fixture(scope="session")
+def build(engine, tmp_path_factory):
+    """Builds an image from this tree and returns its id; of the processes of a run the first one builds it for all."""
+    own = tmp_path_factory.getbasetemp()
+    of_all = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def build(name, *options, tag=TAG):
+        with _locked(f"{name}-{tag}", fcntl.LOCK_EX):
+            built = of_all / f"{name}-{tag}.built"
+            if not built.exists():
+                command = [
+                    "docker",
+                    "build",
+                    "--network=host",
+                    "-f",
+                    IMAGES[name],
+                    *options,
+                    "-t",
+                    f"{name}:{tag}",
+                    ".",
+                ]
+                done = _run(command, timeout=540)
+                assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout[-1500:]}"
+                built.touch()
+        return engine.images.get(f"{name}:{tag}").id
+
+    return build
 
 
 @pytest.fixture(scope="session")
-def actor_image(engine):
+def actor_image(build):
     """The actor's image, built from this tree: its id."""
-    return _build(engine, "rollcast-actor")
+    return build("rollcast-actor")
 
 
 @pytest.fixture(scope="session")
-def images(engine, actor_image):
+def images(build, actor_image):
     """Both images, built from this tree: name -> id."""
-    return {"rollcast-actor": actor_image, "rollcast-learner": _build(engine, "rollcast-learner")}
+    return {"rollcast-actor": actor_image, "rollcast-learner": build("rollcast-learner")}
 
 
 @pytest.fixture
-def actor_image_with_torch(engine, images):
+def actor_image_with_torch(build, images):
     """The actor's image with the extra `torch`, whose layer is the learner's: its id."""
-    return _build(engine, "rollcast-actor", "--build-arg", "EXTRAS=torch", tag=f"{TAG}-torch")
+    return build("rollcast-actor", "--build-arg", "EXTRAS=torch", tag=f"{TAG}-torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +243,14 @@ class ComposeProject:
             if found
         }
 
+    def wait_for_the_end(self, **exit_codes):
+        """Waits for the end of services, and compares the exit codes of all their containers."""
+        for service in exit_codes:
+            for container in self.containers(service, ended=True):
+                # asking again and again would keep the engine busy
+                container.wait(timeout=DEADLINE_S)
+        assert {service: self.exit_codes()[service] for service in exit_codes} == exit_codes
+
     def is_healthy(self, service):
         """Returns True if every running container of a service says that it is healthy."""
         return all(container.health == "healthy" for container in self.containers(service))
@@ -232,7 +280,7 @@ def paced(folder):
 
 @pytest.fixture
 def compose(engine, compose_command, images, tmp_path, request):
-    """A compose project, not started yet; afterwards it is taken down, and its logs are shown when the test failed.
+    """A compose project, not started yet; afterwards it is removed, and its logs are shown when the test failed.
 
     `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`; `OVERRIDE` is no
     setting but names a file on top of docker-compose.yml.
@@ -260,14 +308,14 @@ def compose(engine, compose_command, images, tmp_path, request):
         engine=engine,
     )
     try:
-        with networks_stay():
+        with networks_stay(engine):
             yield project
         if getattr(request.node, "rep_call", None) is not None and request.node.rep_call.failed:
             # pytest shows what a failed test printed
             print(project.run("logs", "--no-color", "--tail=100", check=False))  # noqa: T201
     finally:
-        # orphans are services of a file that a test has added
-        project.run("down", "--volumes", "--remove-orphans", "--timeout", "10", check=False)
+        # by `docker-compose down`, containers would take their time to drain
+        _remove(engine, lambda name: name == project.name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,7 +61,8 @@ def name(engine):
 
 @pytest.fixture
 def make_actors(environments_image, name):
-    return functools.partial(make_any_actors, "docker", image=environments_image, name=name)
+    # one container is enough for most of what is promised
+    return functools.partial(make_any_actors, "docker", image=environments_image, name=name, n_actors=1)
 
 
 def containers_of(engine, name):
@@ -83,7 +84,7 @@ class TestContainers:
     def test_listen_to_their_learner_with_no_more_rights_and_room_than_given(self, engine, make_actors, name):
         limits = {"memory_limit_bytes": 512 << 20, "cpu_limit": 0.5}
         further = {"environment": {"MUJOCO_GL": "egl"}, "labels": {"owner": "me"}}
-        with make_actors(n_actors=1, batch_size=2, **limits, **further) as actors:
+        with make_actors(batch_size=2, **limits, **further) as actors:
             actors.collect_outputs("cpu")
             (container,), (network,) = containers_of(engine, name), networks_of(engine, name)
             host = container.attrs["HostConfig"]
@@ -100,7 +101,7 @@ class TestContainers:
 
     @pytest.mark.parametrize(("network", "host"), [("host", r"127\.0\.0\.1"), ("bridge", r"(?!0|127)[\d.]+")])
     def test_may_be_in_a_network_that_is_there(self, engine, make_actors, name, network, host):
-        with make_actors(n_actors=1, batch_size=2, network=network) as actors:
+        with make_actors(batch_size=2, network=network) as actors:
             actors.collect_outputs("cpu")
             (container,) = containers_of(engine, name)
             assert list(container.attrs["NetworkSettings"]["Networks"]) == [network]
@@ -108,7 +109,7 @@ class TestContainers:
             assert re.fullmatch(rf"{host}:\d+", actors.addresses[0])
 
     def test_that_are_killed_or_removed_come_back_in_their_slots(self, engine, make_actors, name):
-        with make_actors() as actors:
+        with make_actors(n_actors=2) as actors:
             wait_until(lambda: actors.n_actors_alive == 2, "both actors")
             removed, killed = containers_of(engine, name)
             killed.kill("SIGKILL")
@@ -149,20 +150,20 @@ class TestFailures:
             make_actors(network=network).start()
 
     def test_an_environment_that_the_image_does_not_have(self, actor_image, make_actors):
-        actors = make_actors(image=actor_image, n_actors=1)
+        actors = make_actors(image=actor_image)
         with actors, pytest.raises(ActorFailedError, match=r"(?s)docker-0 failed.*exit code 2\nits last lines:.*tests"):
             # at once: the settings are no better the next time
             actors.collect_outputs("cpu")
 
     def test_an_environment_that_raises(self, make_actors):
-        actors = make_actors("tests.environments:FailingEnv", n_actors=1, max_restarts=1)
+        actors = make_actors("tests.environments:FailingEnv", max_restarts=1)
         with actors, pytest.raises(ActorFailedError, match=r"(?s)failure 2 in a row.*simulator has lost its licence"):
             for _ in range(1000):
                 actors.collect_outputs("cpu")
 
     def test_memory_that_does_not_suffice(self, make_actors):
         # less than Python with numpy takes
-        actors = make_actors(n_actors=1, memory_limit_bytes=32 << 20, on_actor_failure="fail")
+        actors = make_actors(memory_limit_bytes=32 << 20, on_actor_failure="fail")
         with actors, pytest.raises(ActorFailedError, match=r"OOMKilled.*memory_limit_bytes = 33,554,432; raise it"):
             actors.collect_outputs("cpu")
 
@@ -170,7 +171,7 @@ class TestFailures:
         def answer_nothing(*_, **__):
             raise ConnectionRefusedError("Connection refused")
 
-        with make_actors(n_actors=1) as actors:
+        with make_actors() as actors:
             monkeypatch.setattr(actors._run.client.api, "containers", answer_nothing)
             with pytest.raises(
                 ContainerEngineError, match=r"asked to list the actors' containers, and did not: .*refused"
@@ -178,7 +179,7 @@ class TestFailures:
                 actors.collect_outputs("cpu")
         assert f"containers may be left, until a learner named '{name}' starts again" in caplog.text
         assert len(containers_of(engine, name)) == 1
-        with make_actors(n_actors=1):
+        with make_actors():
             assert len(containers_of(engine, name)) == 1
 
     def test_a_start_that_fails_leaves_nothing(self, make_actors):
@@ -196,7 +197,7 @@ class TestControlC:
     """Nothing is left, which `name` looks after."""
 
     def test_while_it_learns(self, engine, make_actors, name):
-        with pytest.raises(KeyboardInterrupt), make_actors(n_actors=1, batch_size=2) as actors:
+        with pytest.raises(KeyboardInterrupt), make_actors(batch_size=2) as actors:
             actors.collect_outputs("cpu")
             assert len(containers_of(engine, name)) == 1
             interrupt()
@@ -212,7 +213,7 @@ class TestControlC:
 
         monkeypatch.setattr(_Container, "launch", launch_then_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            make_actors().start()
+            make_actors(n_actors=2).start()
         assert containers_of(engine, name) == networks_of(engine, name) == []
 
 
@@ -234,12 +235,12 @@ def test_a_killed_learners_actors_end_and_the_next_start_removes_them(engine, ma
         try:
             assert learner.stdout.readline() == "learning\n"
             orphans = containers_of(engine, name)
-            with make_actors(n_actors=1):
+            with make_actors():
                 assert set(orphans) < set(containers_of(engine, name)), "a learner that lives keeps its own"
         finally:
             learner.kill()
     wait_until(lambda: {left.status for left in containers_of(engine, name)} == {"exited"}, "the orphans' end")
     assert containers_of(engine, name) == orphans
-    with make_actors(n_actors=1):
+    with make_actors():
         assert not set(orphans) & set(containers_of(engine, name))
         assert len(networks_of(engine, name)) == 1

@@ -1,5 +1,6 @@
 """`docker stack deploy` of deploy/stack.yml on the Swarm of this machine: scaled, updated, drained and removed."""
 
+import fcntl
 import json
 import re
 import subprocess
@@ -11,13 +12,11 @@ import numpy as np
 import pytest
 
 from rollcast.services.status.status import ActorState
-from tests.e2e.conftest import ENDLESS, TAG, is_left_over, networks_break, own_name, paced
+from tests.e2e.conftest import ENDLESS, OVER, SWARM_OWNER, TAG, end_swarm, own_name, paced, swarm_owner
 from tests.e2e.watch import Watch
 from tests.needs import lacks
 from tests.processes import DEADLINE_S, ROOT, environment, free_port, wait_until
 
-# A label of the node: the test whose Swarm it is.
-_OWNER = "rollcast.test"
 # The stock stack has four actors with a core each, and the machine may have two cores.
 FEW = {"deploy": {"replicas": 2, "resources": {"reservations": {"cpus": "0.1"}}}}
 
@@ -33,25 +32,19 @@ def run(*command, **variables):
 @pytest.fixture
 def swarm(engine):
     """The engine as a Swarm of one node, as long as the test takes, which drains this node."""
-    found = engine.info()["Swarm"]
-    if found["LocalNodeState"] == "active" and found["ControlAvailable"]:
-        labels = engine.nodes.get(found["NodeID"]).attrs["Spec"].get("Labels") or {}
-        if is_left_over(labels.get(_OWNER, "")):
-            _leave()
-    if engine.info()["Swarm"]["LocalNodeState"] != "inactive":
-        lacks(
-            "docker",
-            "no Swarm of the test's own, whose node it drains: the engine is part of one (docker info)",
-        )
-    run("docker", "swarm", "init", "--advertise-addr", "127.0.0.1")
-    run("docker", "node", "update", "--label-add", f"{_OWNER}={own_name()}", engine.info()["Swarm"]["NodeID"])
-    yield
-    _leave()
+    if swarm_owner(engine) is not None:
+        end_swarm(engine, fcntl.LOCK_EX)
+    if swarm_owner(engine) is not None:
+        lacks("docker", "no Swarm of the test's own, whose node it drains: the engine is part of one (docker info)")
+    node = engine.swarm.init(advertise_addr="127.0.0.1")
+    label(node, own_name())
+    yield node
+    label(node, OVER)
+    end_swarm(engine)
 
 
-def _leave():
-    with networks_break():
-        run("docker", "swarm", "leave", "--force")
+def label(node, owner):
+    run("docker", "node", "update", "--label-add", f"{SWARM_OWNER}={owner}", node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +72,8 @@ class Stack:
         run("docker", "service", "scale", "--detach", f"{self.name}_actor={n_actors}")
 
     def update_actors(self, *options):
-        run("docker", "service", "update", "--quiet", *options, f"{self.name}_actor")
+        # it watches whether new tasks stay up for this long; the default is 5 s, for each half of them
+        run("docker", "service", "update", "--quiet", "--update-monitor", "1s", *options, f"{self.name}_actor")
 
     def set_availability(self, availability):
         """Sets the availability of the Swarm's only node: `active`, or `drain`."""
@@ -90,10 +84,11 @@ class Stack:
         labels = {"label": f"com.docker.swarm.service.name={self.name}_{service}"}
         return self.engine.containers.list(all=True, filters=labels, ignore_removed=True)
 
-    def learner(self):
-        """Returns the id of the learner's container that is healthy; None while there is none."""
-        healthy = [container.id for container in self.containers("learner") if container.health == "healthy"]
-        return healthy[0] if healthy else None
+    def learners(self, state):
+        """Returns the ids of the learner's containers that are `running`, or `healthy`."""
+        return {
+            container.id for container in self.containers("learner") if state in (container.status, container.health)
+        }
 
     def parts(self):
         """Returns the names of its services, containers and networks."""
@@ -148,12 +143,11 @@ def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_
             return sorted(watch.incarnations().values())
 
         watch.wait_for_training(2, 120)
-        wait_until(lambda: stack.learner() is not None, "health")
+        wait_until(lambda: stack.learners("healthy"), "health")
         assert watch.incarnations() == {f"{stack.name}_actor-1": 1, f"{stack.name}_actor-2": 1}, "named by their slots"
 
-        stack.scale(4)
-        watch.wait_for_training(4)
-        watch.wait_for_progress()
+        stack.scale(3)
+        watch.wait_for_training(3)
         stack.scale(1)
         watch.wait_for_training(1)
         watch.wait_for_progress()
@@ -183,9 +177,9 @@ def test_the_stack_trains_through_scaling_updates_and_drains_and_serves_what_it_
         assert after.policy_version > before.policy_version
 
         # no more steps than there were: the next task finds a run that has ended, and serves its policy
-        first = stack.learner()
+        first = stack.learners("running")
         stack.deploy(**ENDLESS | {"ROLLCAST_TOTAL_STEPS": "1"})
-        wait_until(lambda: stack.learner() not in (None, first), "the next task", 120)
+        wait_until(lambda: stack.learners("running") - first, "the next task")
         watch.wait_for_the_end()
         assert watch.client.status().updates >= after.updates
         action, _ = watch.client.act({"": np.zeros((3, 4), np.float32)})

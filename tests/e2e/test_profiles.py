@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the containers of docker-compose.yml, and evaluates the alerts."""
+"""The profiles of docker-compose.yml: a real Prometheus, a page in a browser of this machine, and an evaluator."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.conftest import ENDLESS, TAG
+from tests.browser import chromium, watcher
+from tests.e2e.conftest import ENDLESS, KILL, TAG
 from tests.e2e.watch import Watch
 from tests.processes import DEADLINE_S, wait_until
 
@@ -69,15 +70,19 @@ class Prometheus:
         {
             **ENDLESS,
             "ROLLCAST_EVAL_INTERVAL_S": "1",
+            "ROLLCAST_EVAL_EPISODES": "3",
+            "ROLLCAST_DASHBOARD_PORT": "0",
             "ROLLCAST_PROMETHEUS_IMAGE": _IMAGE,
             "ROLLCAST_PROMETHEUS_PORT": "0",
         },
     ],
     indirect=True,
 )
-def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(prometheus_image, compose):
+def test_prometheus_a_page_and_an_evaluator_are_profiles_of_the_same_stack(prometheus_image, compose):
+    """One stack for all profiles, since its start takes its time."""
+
     def up(n_actors):
-        profiles = ("--profile", "monitoring", "--profile", "evaluate")
+        profiles = (word for name in ("monitoring", "evaluate", "dashboard") for word in ("--profile", name))
         compose.run(*profiles, "up", "-d", "--no-build", "--scale", f"actor={n_actors}")
 
     up(n_actors=0)
@@ -86,6 +91,33 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
     up(n_actors=2)
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
+        assert len(watch.incarnations()) == 2, "the evaluator is no actor"
+
+        # a page, whose file system is read-only, and which writes nothing
+        wait_until(lambda: compose.is_healthy("dashboard"), "the health of the page")
+        with chromium() as browser, watcher(browser) as seen:
+            seen.open(f"http://{compose.address('dashboard', 8080)}/")
+            seen.wait_for_text(".phase", "TRAINING")
+            for actor in watch.incarnations():
+                seen.page.wait_for_selector(f'tr[data-actor="{actor}"]')
+            assert seen.complaints == []
+        (page,) = compose.containers("dashboard")
+        assert "Traceback" not in page.logs().decode()
+
+        # an evaluator that ends by itself, as when memory runs out, comes back
+        def evaluations():
+            evaluation = watch.client.status().evaluation
+            return 0 if evaluation is None else evaluation.evaluations
+
+        wait_until(evaluations, "an evaluation")
+        wait_until(lambda: compose.is_healthy("evaluator"), "health")
+        (evaluator,) = compose.containers("evaluator")
+        evaluator.exec_run(KILL)
+        wait_until(lambda: evaluator.reload() or evaluator.attrs["RestartCount"] == 1, "the engine's restart")
+        before = evaluations()
+        # the one under way may have been reported before it was killed
+        wait_until(lambda: evaluations() > before + 1, "more evaluations")
+
         prometheus.wait_for("up", lambda values: values == [1, 1, 1, 1])
         prometheus.wait_for("up{job='rollcast-evaluator'}", lambda values: values == [1])
         prometheus.wait_for("rollcast_learner_actors{state='streaming'}", lambda values: values == [2])
@@ -96,5 +128,6 @@ def test_prometheus_sees_learner_and_actors_and_what_is_wrong_with_them(promethe
         # an actor's first sample may be from before it acted
         acting = "rollcast_actor_state_seconds_total{job='rollcast-actor',state='acting'}"
         prometheus.wait_for(acting, lambda values: len(values) == 2 and min(values) > 0)
-    compose.containers("learner")[0].kill("SIGKILL")
+        watch.client.stop()
+    compose.wait_for_the_end(learner=[0], actor=[0, 0], evaluator=[0])
     wait_until(lambda: "RollcastLearnerDown" in prometheus.alerts(), "the alert that the learner is down")
