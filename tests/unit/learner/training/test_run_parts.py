@@ -154,7 +154,7 @@ def test_nothing_to_normalise_is_refused_before_anything_is_made():
     ],
 )
 def test_bounds_that_are_none_and_options_that_an_algorithm_lacks_are_refused(options: str):
-    with pytest.raises(ConfigurationError, match="--observation-clip|normalize-rewards"):
+    with pytest.raises(ConfigurationError, match=r"--observation-clip|normalize-rewards"):
         settings_of(options)
 
 
