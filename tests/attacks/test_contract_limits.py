@@ -155,7 +155,7 @@ def test_every_limit_is_met_here():
     elsewhere |= {"max_openings_per_s"}
     # The limit of an evaluation's episodes is so many times as large; the desk of evaluations refuses too many others.
     elsewhere |= {"max_evaluation_opponents", "max_evaluators"}
-    # test_hostile_activity has the rate of reports, and test_long_texts both lengths, of which nothing is refused.
+    # test_hostile_activity has the rate of reports, and test_floods both lengths, of which nothing is refused.
     elsewhere |= {"max_activity_rate", "max_reason_length", "max_traceback_length"}
     met = {*MET, *POLICIES, *SENT_POLICIES, *elsewhere, *(name.removeprefix("test_") for name in globals())}
     assert declared - met == set()
