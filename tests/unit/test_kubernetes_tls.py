@@ -71,9 +71,9 @@ class TestTls:
 class TestTlsWithKeda:
     """The scaler's connection to the learner, and KEDA's to the scaler."""
 
-    @pytest.fixture(scope="class")
-    def documents(self, tmp_path_factory):
-        return build_with(tmp_path_factory.mktemp("keda"), ("keda", "tls"))
+    @pytest.fixture
+    def documents(self, tmp_path):
+        return build_with(tmp_path, ("keda", "tls"))
 
     @staticmethod
     def names(certificate):
