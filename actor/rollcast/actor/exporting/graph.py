@@ -67,7 +67,7 @@ class GraphBuilder:
         self._constants.append(numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name))
         return name
 
-    def cast(self, x: str, dtype: DTypeLike) -> str:
+    def convert(self, x: str, dtype: DTypeLike) -> str:
         """Converts to another dtype."""
         return self.add("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 

@@ -159,11 +159,11 @@ class _Frames:
         flat = graph.add("Flatten", x, axis=1)
         size = math.prod(leaf.shape or ())
         if path not in self._moments:
-            return graph.cast(flat, np.float32), size
+            return graph.convert(flat, np.float32), size
         mean, scale = self._moments[path]
         dtype = np.result_type(leaf.dtype or _FLOAT32, _FLOAT32)
-        centred = graph.add("Sub", graph.cast(flat, dtype), graph.constant(mean.astype(dtype)))
-        scaled = graph.add("Mul", graph.cast(centred, np.float32), graph.constant(scale))
+        centred = graph.add("Sub", graph.convert(flat, dtype), graph.constant(mean.astype(dtype)))
+        scaled = graph.add("Mul", graph.convert(centred, np.float32), graph.constant(scale))
         bounds = [graph.constant(np.array(sign * self._spec.observation_clip, np.float32)) for sign in (-1, 1)]
         return graph.add("Clip", scaled, *bounds), size
 
@@ -179,7 +179,7 @@ class _Frames:
             scale = np.array(vector.scale, np.float32)
             return values if vector.scale == 1.0 else graph.add("Mul", values, graph.constant(scale)), size
         offsets = vector.one_hot_offsets[: len(vector.one_hot_offsets) // n_frames]
-        columns = graph.add("Add", graph.cast(graph.add("Flatten", x, axis=1), np.int64), graph.constant(offsets))
+        columns = graph.add("Add", graph.convert(graph.add("Flatten", x, axis=1), np.int64), graph.constant(offsets))
         depth, off_and_on = graph.constant(np.array(size, np.int64)), graph.constant(np.array([0, 1], np.float32))
         ones = graph.add("OneHot", columns, depth, off_and_on, axis=-1)
         return graph.add("ReduceSum", ones, graph.constant(np.array([1], np.int64)), keepdims=0), size
@@ -188,7 +188,7 @@ class _Frames:
         """Gives a stack of `values` the shape and the dtype that a user's own network takes."""
         leaf, n_frames = self._leaves[path], self._spec.frame_stack
         shape = tuple(leaf.shape or ()) if n_frames == 1 else (n_frames, *(leaf.shape or ()))
-        return self._graph.cast(
+        return self._graph.convert(
             self._graph.reshape(stack, shape), _FLOAT32 if path in self._moments else np.dtype(leaf.dtype)
         )
 
@@ -203,7 +203,7 @@ class _Frames:
             return graph.add("Flatten", x, axis=1)
         if len(leaf.shape or ()) == 3 and self._layout.images[path] == "channel_last":
             x = graph.add("Transpose", x, perm=[0, 3, 1, 2])
-        pixels = graph.cast(graph.add("Flatten", x, axis=1), np.float32)
+        pixels = graph.convert(graph.add("Flatten", x, axis=1), np.float32)
         return graph.add("Mul", pixels, graph.constant(np.array(1.0 / 255.0, np.float32)))
 
 
@@ -281,7 +281,7 @@ def _actions(
     if isinstance(space, MultiBinary):
         ones = graph.add("Greater", outputs, graph.constant(np.zeros(1, np.float32)))
         return ActionNodes(
-            parameters=outputs, n_parameters=distribution.n_parameters, indices=graph.cast(ones, np.int64)
+            parameters=outputs, n_parameters=distribution.n_parameters, indices=graph.convert(ones, np.int64)
         )
     sizes = action_mask_sizes(space)
     # Before the advantages of a dueling head is the value of the observation.
@@ -304,22 +304,22 @@ def _box_action(graph: GraphBuilder, space: Box[Any], outputs: str, *, is_squash
     dtype = np.result_type(space.dtype, _FLOAT32)
     if is_squashed:
         low, high = finite_bounds(space)
-        squashed = graph.cast(graph.add("Tanh", graph.split(outputs, [low.size, low.size])[0]), dtype)
+        squashed = graph.convert(graph.add("Tanh", graph.split(outputs, [low.size, low.size])[0]), dtype)
         half_width, centre = (
             graph.constant(values.astype(dtype)) for values in (0.5 * (high - low), 0.5 * (low + high))
         )
         action = graph.add("Add", graph.add("Mul", squashed, half_width), centre)
     else:
-        action = graph.cast(outputs, dtype)
+        action = graph.convert(outputs, dtype)
     if (bounds := ExecutedActions(space).bounds) is not None:
         lowest, highest = (graph.constant(bound.astype(dtype).reshape(-1)) for bound in bounds)
         action = graph.add("Min", graph.add("Max", action, lowest), highest)
-    return graph.cast(action, space.dtype)
+    return graph.convert(action, space.dtype)
 
 
 def _allowed(graph: GraphBuilder, mask: str, sizes: tuple[int, ...]) -> str:
     """Returns bool `[N, n]`, True where an action is allowed; all of an element are if its mask allows none."""
-    allowed = graph.cast(graph.cast(mask, np.bool_), np.float32)
+    allowed = graph.convert(graph.convert(mask, np.bool_), np.float32)
     parts = []
     for part in graph.split(allowed, sizes):
         any_allowed = graph.add("ReduceMax", part, axes=[1], keepdims=1)

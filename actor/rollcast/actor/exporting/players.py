@@ -142,7 +142,7 @@ class OwnNames(Player):
             chosen = graph.add("Add", actions.indices, graph.constant(start))
         assert chosen is not None
         shape = tuple(space.shape or ())
-        chosen = graph.reshape(graph.cast(chosen, np.dtype(space.dtype)), shape)
+        chosen = graph.reshape(graph.convert(chosen, np.dtype(space.dtype)), shape)
         graph.add("Identity", chosen, output="action")
         graph.add("Identity", actions.parameters, output="parameters")
         return [
@@ -228,7 +228,7 @@ class GodotPlayer(_EnginePlayer):
             columns = graph.split(actions.indices, [1] * len(sizes))
             chosen = graph.concat(
                 [
-                    graph.cast(graph.add("Equal", column, graph.constant(np.arange(n))), np.float32)
+                    graph.convert(graph.add("Equal", column, graph.constant(np.arange(n))), np.float32)
                     for column, n in zip(columns, sizes, strict=True)
                 ]
             )
@@ -236,7 +236,7 @@ class GodotPlayer(_EnginePlayer):
         else:
             width, meaning = int(np.prod(self._substep.action.shape or ())), "the greedy action"
         assert chosen is not None
-        graph.add("Identity", graph.cast(chosen, np.float32), output="output")
+        graph.add("Identity", graph.convert(chosen, np.float32), output="output")
         graph.add("Identity", self.state_in, output=self.state_out)
         return [
             _tensor("output", _FLOAT32, (width,), meaning),
@@ -290,7 +290,7 @@ class MlAgentsPlayer(_EnginePlayer):
     def add_outputs(self, graph: GraphBuilder, actions: ActionNodes, n_state: int) -> list[GraphTensor]:
         """See `Player.add_outputs`."""
         kind, dtype = ("continuous", _FLOAT32) if actions.indices is None else ("discrete", _INT64)
-        chosen = actions.indices if actions.values is None else graph.cast(actions.values, np.float32)
+        chosen = actions.indices if actions.values is None else graph.convert(actions.values, np.float32)
         assert chosen is not None
         sizes = [int(np.prod(self._substep.action.shape or ()))] if actions.indices is None else list(self._sizes())
         width = sizes[0] if actions.indices is None else len(sizes)
