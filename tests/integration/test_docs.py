@@ -116,6 +116,7 @@ NOT_TYPED = {
     "docker ": "needs an engine: tests/e2e",
     "kubectl ": "needs a cluster; tests/unit/test_kubernetes*.py build manifests and secrets, and validate them",
     "rollcast top --address LEARNER_HOST": "draws until q is pressed: tests/integration/test_top_command.py",
+    "rollcast serve-policy ": "tests/integration/test_serve_policy.py types it",
     "rollcast slurm ": "needs a cluster: tests/e2e/test_slurm.py",
     "scancel ": "needs a cluster: tests/e2e/test_slurm.py",
     "tensorboard ": "serves until it is ended; a dependency of this project",

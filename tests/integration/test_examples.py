@@ -26,7 +26,8 @@ RUN_HERE = {
     *("batched_simulator.py", "client.py", "library.py", "own_algorithm.py", "own_environment.py", "own_network.py"),
     *("cooperative_game.py", "remote_actors.py", "turn_taking_game.py", "warehouse.py"),
 }
-RUN_ELSEWHERE = {"containers.py", "replay_client.py"}  # in tests/e2e, in test_replay_service.py
+# in test_other_languages.py, in tests/e2e, in test_replay_service.py
+RUN_ELSEWHERE = {"act.py", "containers.py", "replay_client.py"}
 EXAMPLES = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
 
 

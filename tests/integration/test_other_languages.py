@@ -4,6 +4,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,17 @@ class TestBufCurl:
         assert "0.001" in error["message"]
 
 
+def test_python_example_acts_without_rollcast(learner, tmp_path):
+    # no source root is on the path, and no .pth file is read: rollcast cannot be imported
+    program = f"import runpy, sys; sys.argv = {['act.py', learner, str(ROOT / 'proto')]!r}; " + (
+        f"sys.path += {[path for path in sys.path if path.endswith('site-packages')]!r}; "
+        f"runpy.run_path({str(ROOT / 'examples' / 'act.py')!r})"
+    )
+    done = _run(sys.executable, "-I", "-S", "-c", program, cwd=tmp_path, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"policy \d+ would do \[[01]\]\n", done.stdout)
+
+
 class TestNode:
     @pytest.fixture
     def node(self, tmp_path_factory):
@@ -158,6 +170,13 @@ class TestNode:
         assert done.returncode == 1
         assert len(done.stdout.splitlines()) == 2, "the header and the rollout that is whole"
         assert "index out of range" in done.stderr
+
+    def test_node_example_acts(self, node, learner, tmp_path):
+        (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
+        shutil.copy(ROOT / "examples" / "act.mjs", tmp_path)
+        done = _run(node, tmp_path / "act.mjs", learner, ROOT / "proto", timeout=DEADLINE_S)
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(r"policy \d+ would do [01]\n", done.stdout)
 
     def test_the_lock_file_names_no_registry(self):
         packages = json.loads((NODE / "package-lock.json").read_text())["packages"]

@@ -94,7 +94,7 @@ class TestReadme:
 class TestCommands:
     def test_every_command_exists(self, page: str):
         shown = {
-            word for block in blocks(page, "sh", "console") for word in re.findall(r"\brollcast ([a-z]\w*)", block)
+            word for block in blocks(page, "sh", "console") for word in re.findall(r"\brollcast ([a-z][\w-]*)", block)
         }
         assert shown <= COMMANDS.keys() | {"learner"}
 

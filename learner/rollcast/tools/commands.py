@@ -125,6 +125,14 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.tools.export:export",
         extra="onnx",
     ),
+    "serve-policy": Command(
+        summary="serve a policy: answer programs in any language with actions",
+        settings_from="rollcast.tools.policy_server.settings:ServePolicySettings",
+        runs="rollcast.tools.policy_server.command:serve_policy",
+        extra="learner",
+        modules=("grpc_reflection",),
+        logs=True,
+    ),
     "record": Command(
         summary="record rollouts in a file: demonstrations, to fill a replay buffer with",
         settings_from="rollcast.learner.settings.record:RecordSettings",

@@ -27,63 +27,65 @@ from rollcast.v1 import rollout_pb2 as rollcast_dot_v1_dot_rollout__pb2
 from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/learner.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/replay.proto\x1a\x19rollcast/v1/rollout.proto\x1a\x17rollcast/v1/space.proto\"\xa7\x06\n\rLearnerStatus\x12!\n\x05phase\x18\x01 \x01(\x0e\x32\x12.rollcast.v1.Phase\x12\x13\n\x0bwaiting_for\x18\x02 \x01(\t\x12\x11\n\twaiting_s\x18\x03 \x01(\x01\x12\x11\n\tenv_steps\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_second\x18\x06 \x01(\x01\x12\x0f\n\x07updates\x18\x07 \x01(\x04\x12\x1a\n\x12updates_per_second\x18\x08 \x01(\x01\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x17\n\x0fpolicy_lag_mean\x18\n \x01(\x01\x12\x16\n\x0epolicy_lag_max\x18\x0b \x01(\x04\x12\x12\n\nqueue_size\x18\x0c \x01(\x04\x12\x16\n\x0equeue_capacity\x18\r \x01(\x04\x12\x14\n\x0c\x61\x63tors_alive\x18\x0e \x01(\r\x12\x17\n\x0f\x61\x63tors_expected\x18\x0f \x01(\r\x12\x10\n\x08\x65pisodes\x18\x10 \x01(\x04\x12\x18\n\x0bmean_return\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12\x64uplicate_rollouts\x18\x12 \x01(\x04\x12\x19\n\x11rejected_rollouts\x18\x13 \x01(\x04\x12\x0f\n\x07run_dir\x18\x14 \x01(\t\x12\x18\n\x10waiting_fraction\x18\x15 \x01(\x01\x12\x18\n\x10software_version\x18\x16 \x01(\t\x12\x11\n\talgorithm\x18\x17 \x01(\t\x12\x1a\n\x12stale_trajectories\x18\x18 \x01(\x04\x12)\n\x06replay\x18\x19 \x01(\x0b\x32\x19.rollcast.v1.ReplayStatus\x12)\n\tthrottled\x18\x1a \x03(\x0b\x32\x16.rollcast.v1.Throttled\x12\x31\n\nevaluation\x18\x1b \x01(\x0b\x32\x1d.rollcast.v1.EvaluationStatus\x12\x18\n\x10\x64ropped_episodes\x18\x1c \x01(\x04\x12.\n\x08\x66indings\x18\x1d \x03(\x0b\x32\x1c.rollcast.v1.LearningFindingB\x0e\n\x0c_mean_return\"=\n\x0fLearningFinding\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x03 \x01(\t\"\x9b\x02\n\x10\x45valuationStatus\x12\x18\n\x10\x65valuators_alive\x18\x01 \x01(\r\x12\x13\n\x0b\x65valuations\x18\x02 \x01(\x04\x12\x0f\n\x07skipped\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12\x11\n\tenv_steps\x18\x05 \x01(\x04\x12\x13\n\x0bmean_return\x18\x06 \x01(\x01\x12\x0e\n\x06\x63i_low\x18\x07 \x01(\x01\x12\x0f\n\x07\x63i_high\x18\x08 \x01(\x01\x12\x1b\n\x13\x62\x65st_policy_version\x18\t \x01(\x04\x12\x18\n\x10\x62\x65st_mean_return\x18\n \x01(\x01\x12\x1b\n\x13without_improvement\x18\x0b \x01(\x04\x12\x12\n\nlast_error\x18\x0c \x01(\t\"F\n\tThrottled\x12\x0b\n\x03who\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\t\x12\r\n\x05times\x18\x03 \x01(\x04\x12\x0e\n\x06idle_s\x18\x04 \x01(\x01\"\x18\n\x16\x44\x65scribeLearnerRequest\"O\n\x17\x44\x65scribeLearnerResponse\x12\x34\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1f.rollcast.v1.LearnerDescription\"\x9b\x02\n\x12LearnerDescription\x12,\n\x08substeps\x18\x01 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\'\n\x06policy\x18\x02 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\x12\x17\n\x0fn_rollout_steps\x18\x03 \x01(\r\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x0e\n\x06n_envs\x18\x05 \x01(\r\x12\x11\n\talgorithm\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12*\n\x06limits\x18\t \x01(\x0b\x32\x1a.rollcast.v1.LearnerLimits\"\xf6\x02\n\rLearnerLimits\x12\x12\n\nmax_actors\x18\x01 \x01(\r\x12\x17\n\x0fmax_connections\x18\x02 \x01(\r\x12\"\n\x1amax_streams_per_connection\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\x04\x12\x19\n\x11max_rollout_bytes\x18\x05 \x01(\x04\x12\x1b\n\x13max_bytes_in_flight\x18\x06 \x01(\x04\x12\x18\n\x10\x63\x61lls_per_second\x18\x07 \x01(\x01\x12!\n\x19\x63\x61lls_per_second_per_host\x18\x08 \x01(\x01\x12\x18\n\x10stalled_stream_s\x18\t \x01(\x01\x12\x14\n\x0cjoin_lease_s\x18\n \x01(\x01\x12\x11\n\trequest_s\x18\x0b \x01(\x01\x12\x1b\n\x13max_half_open_calls\x18\x0c \x01(\r\x12$\n\x1cmax_half_open_calls_per_host\x18\r \x01(\r\"\x12\n\x10GetStatusRequest\"?\n\x11GetStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"A\n\x13WatchStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"%\n\x11ListActorsRequest\x12\x10\n\x08min_slot\x18\x01 \x01(\r\"O\n\x12ListActorsResponse\x12&\n\x06\x61\x63tors\x18\x01 \x03(\x0b\x32\x16.rollcast.v1.ActorInfo\x12\x11\n\tnext_slot\x18\x02 \x01(\r\"\xfc\x02\n\tActorInfo\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.rollcast.v1.ActorState\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12\x11\n\tenv_steps\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x0e\n\x06idle_s\x18\n \x01(\x01\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\nlast_error\x18\x0c \x01(\t\x12.\n\x0c\x61\x63ting_state\x18\r \x01(\x0e\x32\x18.rollcast.v1.ActingState\x12\x1e\n\x16\x61pplied_policy_version\x18\x0e \x01(\x04\x12\x1c\n\x14\x65nv_steps_per_second\x18\x0f \x01(\x01\x12\x0b\n\x03via\x18\x14 \x03(\t\"\x0e\n\x0cPauseRequest\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x17\n\x15SaveCheckpointRequest\">\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse*\x80\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x12\n\x0ePHASE_TRAINING\x10\x02\x12\x10\n\x0cPHASE_PAUSED\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04\x12\x12\n\x0ePHASE_FINISHED\x10\x05*\xb9\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43TOR_STATE_JOINED\x10\x01\x12\x19\n\x15\x41\x43TOR_STATE_STREAMING\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x04\x12\x16\n\x12\x41\x43TOR_STATE_FAILED\x10\x05\x12\x17\n\x13\x41\x43TOR_STATE_REFUSED\x10\x06\x32\xf8\x04\n\x0eLearnerService\x12\\\n\x0f\x44\x65scribeLearner\x12#.rollcast.v1.DescribeLearnerRequest\x1a$.rollcast.v1.DescribeLearnerResponse\x12J\n\tGetStatus\x12\x1d.rollcast.v1.GetStatusRequest\x1a\x1e.rollcast.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.rollcast.v1.WatchStatusRequest\x1a .rollcast.v1.WatchStatusResponse0\x01\x12M\n\nListActors\x12\x1e.rollcast.v1.ListActorsRequest\x1a\x1f.rollcast.v1.ListActorsResponse\x12>\n\x05Pause\x12\x19.rollcast.v1.PauseRequest\x1a\x1a.rollcast.v1.PauseResponse\x12\x41\n\x06Resume\x12\x1a.rollcast.v1.ResumeRequest\x1a\x1b.rollcast.v1.ResumeResponse\x12Y\n\x0eSaveCheckpoint\x12\".rollcast.v1.SaveCheckpointRequest\x1a#.rollcast.v1.SaveCheckpointResponse\x12;\n\x04Stop\x12\x18.rollcast.v1.StopRequest\x1a\x19.rollcast.v1.StopResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollcast/v1/learner.proto\x12\x0brollcast.v1\x1a\x18rollcast/v1/replay.proto\x1a\x19rollcast/v1/rollout.proto\x1a\x17rollcast/v1/space.proto\"\xcd\x06\n\rLearnerStatus\x12!\n\x05phase\x18\x01 \x01(\x0e\x32\x12.rollcast.v1.Phase\x12\x13\n\x0bwaiting_for\x18\x02 \x01(\t\x12\x11\n\twaiting_s\x18\x03 \x01(\x01\x12\x11\n\tenv_steps\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x1c\n\x14\x65nv_steps_per_second\x18\x06 \x01(\x01\x12\x0f\n\x07updates\x18\x07 \x01(\x04\x12\x1a\n\x12updates_per_second\x18\x08 \x01(\x01\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x17\n\x0fpolicy_lag_mean\x18\n \x01(\x01\x12\x16\n\x0epolicy_lag_max\x18\x0b \x01(\x04\x12\x12\n\nqueue_size\x18\x0c \x01(\x04\x12\x16\n\x0equeue_capacity\x18\r \x01(\x04\x12\x14\n\x0c\x61\x63tors_alive\x18\x0e \x01(\r\x12\x17\n\x0f\x61\x63tors_expected\x18\x0f \x01(\r\x12\x10\n\x08\x65pisodes\x18\x10 \x01(\x04\x12\x18\n\x0bmean_return\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12\x64uplicate_rollouts\x18\x12 \x01(\x04\x12\x19\n\x11rejected_rollouts\x18\x13 \x01(\x04\x12\x0f\n\x07run_dir\x18\x14 \x01(\t\x12\x18\n\x10waiting_fraction\x18\x15 \x01(\x01\x12\x18\n\x10software_version\x18\x16 \x01(\t\x12\x11\n\talgorithm\x18\x17 \x01(\t\x12\x1a\n\x12stale_trajectories\x18\x18 \x01(\x04\x12)\n\x06replay\x18\x19 \x01(\x0b\x32\x19.rollcast.v1.ReplayStatus\x12)\n\tthrottled\x18\x1a \x03(\x0b\x32\x16.rollcast.v1.Throttled\x12\x31\n\nevaluation\x18\x1b \x01(\x0b\x32\x1d.rollcast.v1.EvaluationStatus\x12\x18\n\x10\x64ropped_episodes\x18\x1c \x01(\x04\x12.\n\x08\x66indings\x18\x1d \x03(\x0b\x32\x1c.rollcast.v1.LearningFinding\x12$\n\x04\x61\x63ts\x18\x1e \x01(\x0b\x32\x16.rollcast.v1.ActStatusB\x0e\n\x0c_mean_return\"f\n\tActStatus\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x14\n\x0cobservations\x18\x02 \x01(\x04\x12\x16\n\x0e\x66orward_passes\x18\x03 \x01(\x04\x12\r\n\x05p50_s\x18\x04 \x01(\x01\x12\r\n\x05p99_s\x18\x05 \x01(\x01\"=\n\x0fLearningFinding\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x03 \x01(\t\"\x9b\x02\n\x10\x45valuationStatus\x12\x18\n\x10\x65valuators_alive\x18\x01 \x01(\r\x12\x13\n\x0b\x65valuations\x18\x02 \x01(\x04\x12\x0f\n\x07skipped\x18\x03 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x04 \x01(\x04\x12\x11\n\tenv_steps\x18\x05 \x01(\x04\x12\x13\n\x0bmean_return\x18\x06 \x01(\x01\x12\x0e\n\x06\x63i_low\x18\x07 \x01(\x01\x12\x0f\n\x07\x63i_high\x18\x08 \x01(\x01\x12\x1b\n\x13\x62\x65st_policy_version\x18\t \x01(\x04\x12\x18\n\x10\x62\x65st_mean_return\x18\n \x01(\x01\x12\x1b\n\x13without_improvement\x18\x0b \x01(\x04\x12\x12\n\nlast_error\x18\x0c \x01(\t\"F\n\tThrottled\x12\x0b\n\x03who\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\t\x12\r\n\x05times\x18\x03 \x01(\x04\x12\x0e\n\x06idle_s\x18\x04 \x01(\x01\"\x18\n\x16\x44\x65scribeLearnerRequest\"O\n\x17\x44\x65scribeLearnerResponse\x12\x34\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1f.rollcast.v1.LearnerDescription\"\x9b\x02\n\x12LearnerDescription\x12,\n\x08substeps\x18\x01 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\'\n\x06policy\x18\x02 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\x12\x17\n\x0fn_rollout_steps\x18\x03 \x01(\r\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x0e\n\x06n_envs\x18\x05 \x01(\r\x12\x11\n\talgorithm\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\x18\n\x10software_version\x18\x08 \x01(\t\x12*\n\x06limits\x18\t \x01(\x0b\x32\x1a.rollcast.v1.LearnerLimits\"\xf6\x02\n\rLearnerLimits\x12\x12\n\nmax_actors\x18\x01 \x01(\r\x12\x17\n\x0fmax_connections\x18\x02 \x01(\r\x12\"\n\x1amax_streams_per_connection\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\x04\x12\x19\n\x11max_rollout_bytes\x18\x05 \x01(\x04\x12\x1b\n\x13max_bytes_in_flight\x18\x06 \x01(\x04\x12\x18\n\x10\x63\x61lls_per_second\x18\x07 \x01(\x01\x12!\n\x19\x63\x61lls_per_second_per_host\x18\x08 \x01(\x01\x12\x18\n\x10stalled_stream_s\x18\t \x01(\x01\x12\x14\n\x0cjoin_lease_s\x18\n \x01(\x01\x12\x11\n\trequest_s\x18\x0b \x01(\x01\x12\x1b\n\x13max_half_open_calls\x18\x0c \x01(\r\x12$\n\x1cmax_half_open_calls_per_host\x18\r \x01(\r\"\x12\n\x10GetStatusRequest\"?\n\x11GetStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"A\n\x13WatchStatusResponse\x12*\n\x06status\x18\x01 \x01(\x0b\x32\x1a.rollcast.v1.LearnerStatus\"%\n\x11ListActorsRequest\x12\x10\n\x08min_slot\x18\x01 \x01(\r\"O\n\x12ListActorsResponse\x12&\n\x06\x61\x63tors\x18\x01 \x03(\x0b\x32\x16.rollcast.v1.ActorInfo\x12\x11\n\tnext_slot\x18\x02 \x01(\r\"\xfc\x02\n\tActorInfo\x12\x10\n\x08\x61\x63tor_id\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12&\n\x05state\x18\x04 \x01(\x0e\x32\x17.rollcast.v1.ActorState\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06n_envs\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12\x11\n\tenv_steps\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x04\x12\x0e\n\x06idle_s\x18\n \x01(\x01\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\nlast_error\x18\x0c \x01(\t\x12.\n\x0c\x61\x63ting_state\x18\r \x01(\x0e\x32\x18.rollcast.v1.ActingState\x12\x1e\n\x16\x61pplied_policy_version\x18\x0e \x01(\x04\x12\x1c\n\x14\x65nv_steps_per_second\x18\x0f \x01(\x01\x12\x0b\n\x03via\x18\x14 \x03(\t\"\x0e\n\x0cPauseRequest\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x17\n\x15SaveCheckpointRequest\">\n\x16SaveCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse*\x80\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x12\n\x0ePHASE_TRAINING\x10\x02\x12\x10\n\x0cPHASE_PAUSED\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04\x12\x12\n\x0ePHASE_FINISHED\x10\x05*\xb9\x01\n\nActorState\x12\x1b\n\x17\x41\x43TOR_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43TOR_STATE_JOINED\x10\x01\x12\x19\n\x15\x41\x43TOR_STATE_STREAMING\x10\x02\x12\x14\n\x10\x41\x43TOR_STATE_LOST\x10\x03\x12\x14\n\x10\x41\x43TOR_STATE_LEFT\x10\x04\x12\x16\n\x12\x41\x43TOR_STATE_FAILED\x10\x05\x12\x17\n\x13\x41\x43TOR_STATE_REFUSED\x10\x06\x32\xf8\x04\n\x0eLearnerService\x12\\\n\x0f\x44\x65scribeLearner\x12#.rollcast.v1.DescribeLearnerRequest\x1a$.rollcast.v1.DescribeLearnerResponse\x12J\n\tGetStatus\x12\x1d.rollcast.v1.GetStatusRequest\x1a\x1e.rollcast.v1.GetStatusResponse\x12R\n\x0bWatchStatus\x12\x1f.rollcast.v1.WatchStatusRequest\x1a .rollcast.v1.WatchStatusResponse0\x01\x12M\n\nListActors\x12\x1e.rollcast.v1.ListActorsRequest\x1a\x1f.rollcast.v1.ListActorsResponse\x12>\n\x05Pause\x12\x19.rollcast.v1.PauseRequest\x1a\x1a.rollcast.v1.PauseResponse\x12\x41\n\x06Resume\x12\x1a.rollcast.v1.ResumeRequest\x1a\x1b.rollcast.v1.ResumeResponse\x12Y\n\x0eSaveCheckpoint\x12\".rollcast.v1.SaveCheckpointRequest\x1a#.rollcast.v1.SaveCheckpointResponse\x12;\n\x04Stop\x12\x18.rollcast.v1.StopRequest\x1a\x19.rollcast.v1.StopResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.learner_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=3007
-  _globals['_PHASE']._serialized_end=3135
-  _globals['_ACTORSTATE']._serialized_start=3138
-  _globals['_ACTORSTATE']._serialized_end=3323
+  _globals['_PHASE']._serialized_start=3149
+  _globals['_PHASE']._serialized_end=3277
+  _globals['_ACTORSTATE']._serialized_start=3280
+  _globals['_ACTORSTATE']._serialized_end=3465
   _globals['_LEARNERSTATUS']._serialized_start=121
-  _globals['_LEARNERSTATUS']._serialized_end=928
-  _globals['_LEARNINGFINDING']._serialized_start=930
-  _globals['_LEARNINGFINDING']._serialized_end=991
-  _globals['_EVALUATIONSTATUS']._serialized_start=994
-  _globals['_EVALUATIONSTATUS']._serialized_end=1277
-  _globals['_THROTTLED']._serialized_start=1279
-  _globals['_THROTTLED']._serialized_end=1349
-  _globals['_DESCRIBELEARNERREQUEST']._serialized_start=1351
-  _globals['_DESCRIBELEARNERREQUEST']._serialized_end=1375
-  _globals['_DESCRIBELEARNERRESPONSE']._serialized_start=1377
-  _globals['_DESCRIBELEARNERRESPONSE']._serialized_end=1456
-  _globals['_LEARNERDESCRIPTION']._serialized_start=1459
-  _globals['_LEARNERDESCRIPTION']._serialized_end=1742
-  _globals['_LEARNERLIMITS']._serialized_start=1745
-  _globals['_LEARNERLIMITS']._serialized_end=2119
-  _globals['_GETSTATUSREQUEST']._serialized_start=2121
-  _globals['_GETSTATUSREQUEST']._serialized_end=2139
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2141
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2204
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=2206
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=2246
-  _globals['_WATCHSTATUSRESPONSE']._serialized_start=2248
-  _globals['_WATCHSTATUSRESPONSE']._serialized_end=2313
-  _globals['_LISTACTORSREQUEST']._serialized_start=2315
-  _globals['_LISTACTORSREQUEST']._serialized_end=2352
-  _globals['_LISTACTORSRESPONSE']._serialized_start=2354
-  _globals['_LISTACTORSRESPONSE']._serialized_end=2433
-  _globals['_ACTORINFO']._serialized_start=2436
-  _globals['_ACTORINFO']._serialized_end=2816
-  _globals['_PAUSEREQUEST']._serialized_start=2818
-  _globals['_PAUSEREQUEST']._serialized_end=2832
-  _globals['_PAUSERESPONSE']._serialized_start=2834
-  _globals['_PAUSERESPONSE']._serialized_end=2849
-  _globals['_RESUMEREQUEST']._serialized_start=2851
-  _globals['_RESUMEREQUEST']._serialized_end=2866
-  _globals['_RESUMERESPONSE']._serialized_start=2868
-  _globals['_RESUMERESPONSE']._serialized_end=2884
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=2886
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=2909
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=2911
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=2973
-  _globals['_STOPREQUEST']._serialized_start=2975
-  _globals['_STOPREQUEST']._serialized_end=2988
-  _globals['_STOPRESPONSE']._serialized_start=2990
-  _globals['_STOPRESPONSE']._serialized_end=3004
-  _globals['_LEARNERSERVICE']._serialized_start=3326
-  _globals['_LEARNERSERVICE']._serialized_end=3958
+  _globals['_LEARNERSTATUS']._serialized_end=966
+  _globals['_ACTSTATUS']._serialized_start=968
+  _globals['_ACTSTATUS']._serialized_end=1070
+  _globals['_LEARNINGFINDING']._serialized_start=1072
+  _globals['_LEARNINGFINDING']._serialized_end=1133
+  _globals['_EVALUATIONSTATUS']._serialized_start=1136
+  _globals['_EVALUATIONSTATUS']._serialized_end=1419
+  _globals['_THROTTLED']._serialized_start=1421
+  _globals['_THROTTLED']._serialized_end=1491
+  _globals['_DESCRIBELEARNERREQUEST']._serialized_start=1493
+  _globals['_DESCRIBELEARNERREQUEST']._serialized_end=1517
+  _globals['_DESCRIBELEARNERRESPONSE']._serialized_start=1519
+  _globals['_DESCRIBELEARNERRESPONSE']._serialized_end=1598
+  _globals['_LEARNERDESCRIPTION']._serialized_start=1601
+  _globals['_LEARNERDESCRIPTION']._serialized_end=1884
+  _globals['_LEARNERLIMITS']._serialized_start=1887
+  _globals['_LEARNERLIMITS']._serialized_end=2261
+  _globals['_GETSTATUSREQUEST']._serialized_start=2263
+  _globals['_GETSTATUSREQUEST']._serialized_end=2281
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2283
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2346
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=2348
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=2388
+  _globals['_WATCHSTATUSRESPONSE']._serialized_start=2390
+  _globals['_WATCHSTATUSRESPONSE']._serialized_end=2455
+  _globals['_LISTACTORSREQUEST']._serialized_start=2457
+  _globals['_LISTACTORSREQUEST']._serialized_end=2494
+  _globals['_LISTACTORSRESPONSE']._serialized_start=2496
+  _globals['_LISTACTORSRESPONSE']._serialized_end=2575
+  _globals['_ACTORINFO']._serialized_start=2578
+  _globals['_ACTORINFO']._serialized_end=2958
+  _globals['_PAUSEREQUEST']._serialized_start=2960
+  _globals['_PAUSEREQUEST']._serialized_end=2974
+  _globals['_PAUSERESPONSE']._serialized_start=2976
+  _globals['_PAUSERESPONSE']._serialized_end=2991
+  _globals['_RESUMEREQUEST']._serialized_start=2993
+  _globals['_RESUMEREQUEST']._serialized_end=3008
+  _globals['_RESUMERESPONSE']._serialized_start=3010
+  _globals['_RESUMERESPONSE']._serialized_end=3026
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=3028
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=3051
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=3053
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=3115
+  _globals['_STOPREQUEST']._serialized_start=3117
+  _globals['_STOPREQUEST']._serialized_end=3130
+  _globals['_STOPRESPONSE']._serialized_start=3132
+  _globals['_STOPRESPONSE']._serialized_end=3146
+  _globals['_LEARNERSERVICE']._serialized_start=3468
+  _globals['_LEARNERSERVICE']._serialized_end=4100
 # @@protoc_insertion_point(module_scope)

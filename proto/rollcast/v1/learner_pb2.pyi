@@ -43,7 +43,7 @@ ACTOR_STATE_FAILED: ActorState
 ACTOR_STATE_REFUSED: ActorState
 
 class LearnerStatus(_message.Message):
-    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay", "throttled", "evaluation", "dropped_episodes", "findings")
+    __slots__ = ("phase", "waiting_for", "waiting_s", "env_steps", "seconds", "env_steps_per_second", "updates", "updates_per_second", "policy_version", "policy_lag_mean", "policy_lag_max", "queue_size", "queue_capacity", "actors_alive", "actors_expected", "episodes", "mean_return", "duplicate_rollouts", "rejected_rollouts", "run_dir", "waiting_fraction", "software_version", "algorithm", "stale_trajectories", "replay", "throttled", "evaluation", "dropped_episodes", "findings", "acts")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class LearnerStatus(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     DROPPED_EPISODES_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    ACTS_FIELD_NUMBER: _ClassVar[int]
     phase: Phase
     waiting_for: str
     waiting_s: float
@@ -102,7 +103,22 @@ class LearnerStatus(_message.Message):
     evaluation: EvaluationStatus
     dropped_episodes: int
     findings: _containers.RepeatedCompositeFieldContainer[LearningFinding]
-    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ..., stale_trajectories: _Optional[int] = ..., replay: _Optional[_Union[_replay_pb2.ReplayStatus, _Mapping]] = ..., throttled: _Optional[_Iterable[_Union[Throttled, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., dropped_episodes: _Optional[int] = ..., findings: _Optional[_Iterable[_Union[LearningFinding, _Mapping]]] = ...) -> None: ...
+    acts: ActStatus
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., waiting_for: _Optional[str] = ..., waiting_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., env_steps_per_second: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_second: _Optional[float] = ..., policy_version: _Optional[int] = ..., policy_lag_mean: _Optional[float] = ..., policy_lag_max: _Optional[int] = ..., queue_size: _Optional[int] = ..., queue_capacity: _Optional[int] = ..., actors_alive: _Optional[int] = ..., actors_expected: _Optional[int] = ..., episodes: _Optional[int] = ..., mean_return: _Optional[float] = ..., duplicate_rollouts: _Optional[int] = ..., rejected_rollouts: _Optional[int] = ..., run_dir: _Optional[str] = ..., waiting_fraction: _Optional[float] = ..., software_version: _Optional[str] = ..., algorithm: _Optional[str] = ..., stale_trajectories: _Optional[int] = ..., replay: _Optional[_Union[_replay_pb2.ReplayStatus, _Mapping]] = ..., throttled: _Optional[_Iterable[_Union[Throttled, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., dropped_episodes: _Optional[int] = ..., findings: _Optional[_Iterable[_Union[LearningFinding, _Mapping]]] = ..., acts: _Optional[_Union[ActStatus, _Mapping]] = ...) -> None: ...
+
+class ActStatus(_message.Message):
+    __slots__ = ("calls", "observations", "forward_passes", "p50_s", "p99_s")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_PASSES_FIELD_NUMBER: _ClassVar[int]
+    P50_S_FIELD_NUMBER: _ClassVar[int]
+    P99_S_FIELD_NUMBER: _ClassVar[int]
+    calls: int
+    observations: int
+    forward_passes: int
+    p50_s: float
+    p99_s: float
+    def __init__(self, calls: _Optional[int] = ..., observations: _Optional[int] = ..., forward_passes: _Optional[int] = ..., p50_s: _Optional[float] = ..., p99_s: _Optional[float] = ...) -> None: ...
 
 class LearningFinding(_message.Message):
     __slots__ = ("rule", "what", "advice")

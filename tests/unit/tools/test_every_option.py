@@ -33,6 +33,7 @@ REQUIRED = {
     "record": ["--output=file"],
     "evaluate": ["run"],
     "export": ["run"],
+    "serve-policy": ["run"],
     "compare": ["one", "two"],
     "plot": ["run"],
     "certs": ["folder"],

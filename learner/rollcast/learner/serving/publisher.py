@@ -4,19 +4,13 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rollcast.actor.environments.executed_actions import ExecutedActions
-from rollcast.actor.policies.base import Policy, RecurrentState
-from rollcast.actor.policies.frame_stacks import stacks_of
-from rollcast.actor.policies.make import make_policy
-from rollcast.services.errors import InvalidInputError, NotReadyError
+from rollcast.learner.serving.acting import BatchedActing
+from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.evaluated import WaitForVersion
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.policies.subscribers import Subscribers
-from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 # The longest that a version takes from the trainer's hands to its bytes: 1 GiB takes a few seconds.
 _ENCODE_TIMEOUT_S: Final = 60.0
@@ -29,8 +23,9 @@ class PolicyPublisher:
     from a device, and encodes it. Versions that are handed over faster than they are encoded are left out, unless every
     version counts. Readers get at least the version that was handed over when they asked.
 
-    Invariant: versions count up by one with each hand-over, and each is encoded at most once. If one cannot be encoded,
-    because training has diverged, none is published any more, and the trainer's next call raises the error.
+    Invariant: versions count up by one with each hand-over, unless they are given, and each is encoded at most once. If
+    one cannot be encoded, because training has diverged, none is published any more, and the trainer's next call raises
+    the error.
 
     The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any
     thread the rest.
@@ -41,6 +36,8 @@ class PolicyPublisher:
         frame_stack: K, the frames that the policy sees at once.
         want: Notes that an actor waits for a version; see `Subscribers.want`.
         pause: Notes that an actor can use none before its next credit; see `Subscribers.pause`.
+        act: Acts with the newest version; see `BatchedActing.act`.
+        act_status: Returns how many such calls were answered, and how long they took.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
@@ -61,9 +58,6 @@ class PolicyPublisher:
     ) -> None:
         self.spaces = spaces
         self.state_size, self.frame_stack = spec.state_size, spec.frame_stack
-        self._spec = spec
-        self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
-        self._seed = seed
         self._every_version = every_version
         self._next_version = first_version
         # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder only.
@@ -77,8 +71,8 @@ class PolicyPublisher:
         self._subscribers = Subscribers()
         self.want, self.take, self.pause = self._subscribers.want, self._subscribers.take, self._subscribers.pause
         self.sent_version = self._subscribers.sent_version
-        self._acting = threading.Lock()  # guards the policy that serves `act`
-        self._policy: Policy | None = None
+        acting = BatchedActing(spaces, spec, self._newest_weights, seed=seed)
+        self.act, self.act_status = acting.act, acting.status
 
     @property
     def version(self) -> int:
@@ -90,12 +84,13 @@ class PolicyPublisher:
         """True once no further version will come."""
         return self._subscribers.ended
 
-    def publish(self, state: PolicyState, progress: float = 0.0) -> int:
+    def publish(self, state: PolicyState, progress: float = 0.0, *, version: int | None = None) -> int:
         """Hands a new version over to the encoder, and returns its number.
 
         Args:
             state: Its arrays. They are read later, in another thread, and must not change.
             progress: The progress of training, in [0, 1].
+            version: Its number, if another process has counted; None: the next one.
 
         Raises:
             RollcastError: The version before could not be encoded: training has diverged, or an array has a dtype that
@@ -106,8 +101,8 @@ class PolicyPublisher:
             self.settle()
         with self._changed:
             self._raise_error()
-            self._version = self._next_version
-            self._next_version += 1
+            self._version = self._next_version if version is None else version
+            self._next_version = self._version + 1
             self._handed = self._version, state, progress
             if self._encoder is None:
                 self._encoder = threading.Thread(target=self._encode_all, name="rollcast-encoder", daemon=True)
@@ -167,40 +162,6 @@ class PolicyPublisher:
         """See `rollcast.services.policies.service.PolicySource.subscription`."""
         return self._subscribers.subscription(after_version, actor_id)
 
-    def act(
-        self,
-        observation: Observation,
-        *,
-        substep_key: str,
-        deterministic: bool,
-        state: RecurrentState | None = None,
-        previous: Observation | None = None,
-    ) -> tuple[NDArray[np.generic], int]:
-        """Chooses actions `[N, ...]` for observations `[N, ...]` with the newest policy; returns them and its version.
-
-        The actions are as an environment gets them: inside the space. The state `[N, S]` of a recurrent policy is
-        changed in place to the one for the next observations. `previous` are the frames `[N, K - 1, ...]` before the
-        observations, if the policy sees K at once; None: episodes begin.
-
-        Raises:
-            NotReadyError: There is no policy yet.
-            InvalidInputError: There is no such substep, or the state has another shape.
-        """
-        if substep_key not in self.spaces:
-            raise InvalidInputError(
-                f"substep_key {substep_key!r} does not exist; expected one of {sorted(self.spaces)}"
-            )
-        if self.frame_stack > 1:
-            observation = stacks_of(observation, previous, self.frame_stack)
-        with self._acting:
-            encoded, weights = self._require_newest()
-            if self._policy is None:
-                self._policy = make_policy(self.spaces, self._spec, seed=self._seed, allowed_network=self._spec.network)
-            if self._policy.version != encoded.version:
-                self._policy.load(encoded.version, weights)
-            action, _ = self._policy.act(observation, deterministic=deterministic, substep_key=substep_key, state=state)
-            return np.array(self._executed[substep_key](action)), encoded.version
-
     def _encode_all(self) -> None:
         """Thread: encodes the version that was handed over last, again and again."""
         while True:
@@ -236,6 +197,10 @@ class PolicyPublisher:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _newest_weights(self) -> tuple[int, PolicyState]:
+        encoded, weights = self._require_newest()
+        return encoded.version, weights
 
     def _require_newest(self) -> tuple[EncodedPolicy, PolicyState]:
         with self._changed:

@@ -9,6 +9,7 @@ from rollcast.services.replay.codec import replay_status_from_proto, replay_stat
 from rollcast.services.status.status import (
     ActorInfo,
     ActorState,
+    ActStatus,
     EvaluationStatus,
     LearnerStatus,
     LearningFinding,
@@ -19,9 +20,10 @@ from rollcast.v1 import learner_pb2
 
 # The numbers of the enums and the names of the fields are the contract's; tests compare both with the descriptors.
 _status_fields: Final = same_fields(
-    LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation", "findings")
+    LearnerStatus, but=("phase", "mean_return", "replay", "throttled", "evaluation", "findings", "acts")
 )
 _evaluation_fields: Final = same_fields(EvaluationStatus)
+_act_fields: Final = same_fields(ActStatus)
 _finding_fields: Final = same_fields(LearningFinding)
 _throttled_fields: Final = same_fields(Throttled)
 _actor_fields: Final = same_fields(ActorInfo, but=("state", "acting_state", "via"))
@@ -34,7 +36,7 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         status: The status.
 
     Returns:
-        The message; without `mean_return`, `replay` and `evaluation` if they are None.
+        The message; without `mean_return`, `replay`, `evaluation` and `acts` if they are None.
     """
     proto = learner_pb2.LearnerStatus(**_status_fields(status))
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
@@ -44,6 +46,8 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         proto.replay.CopyFrom(replay_status_to_proto(status.replay))
     if status.evaluation is not None:
         proto.evaluation.CopyFrom(learner_pb2.EvaluationStatus(**_evaluation_fields(status.evaluation)))
+    if status.acts is not None:
+        proto.acts.CopyFrom(learner_pb2.ActStatus(**_act_fields(status.acts)))
     for met in status.throttled:
         proto.throttled.add(**_throttled_fields(met))
     for finding in status.findings:
@@ -72,6 +76,7 @@ def status_from_proto(proto: learner_pb2.LearnerStatus) -> LearnerStatus:
         mean_return=proto.mean_return if proto.HasField("mean_return") else None,
         replay=replay_status_from_proto(proto.replay) if proto.HasField("replay") else None,
         evaluation=EvaluationStatus(**_evaluation_fields(proto.evaluation)) if proto.HasField("evaluation") else None,
+        acts=ActStatus(**_act_fields(proto.acts)) if proto.HasField("acts") else None,
         throttled=tuple(Throttled(**_throttled_fields(met)) for met in proto.throttled),
         findings=tuple(LearningFinding(**_finding_fields(finding)) for finding in proto.findings),
         **_status_fields(proto),

@@ -62,6 +62,17 @@ class LearningFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActStatus:
+    """The answers to `Act`; field by field as `rollcast.v1.ActStatus` documents it."""
+
+    calls: int = 0
+    observations: int = 0
+    forward_passes: int = 0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
     """The state of training; field by field as `rollcast.v1.LearnerStatus` documents it."""
 
@@ -94,6 +105,7 @@ class LearnerStatus:
     evaluation: EvaluationStatus | None = None
     dropped_episodes: int = 0
     findings: tuple[LearningFinding, ...] = ()
+    acts: ActStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Serves the policy of a run to programs that ask for actions."""
