@@ -57,6 +57,11 @@ class TestWheel:
         files = [Path(name) for name in names if name not in page]
         assert {path.suffix for path in files if path.name != "py.typed"} == {".py", ".pyi", ".proto", ".yaml"}
 
+    def test_fits_every_system(self, wheel, metadata):
+        assert Path(wheel.filename).name.endswith("-py3-none-any.whl")
+        (tags,) = [name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL")]
+        assert "Root-Is-Purelib: true\nTag: py3-none-any\n" in wheel.read(tags).decode()
+
     def test_every_recipe(self, wheel):
         recipes = {f"rollcast/services/recipes/{path.name}" for path in (ROOT / "recipes").iterdir()}
         assert {name for name in wheel.namelist() if name.endswith(".yaml")} == recipes

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,9 @@ _DISK_TROUBLE: Final = FULL_DISK | {errno.EIO, errno.EROFS, errno.EFBIG}
 def free_bytes(folder: Path) -> int | None:
     """Returns the bytes that are free on the disk of a folder; None if the disk does not tell."""
     try:
-        disk = os.statvfs(folder)
+        return shutil.disk_usage(folder).free
     except OSError:
         return None
-    return disk.f_bavail * disk.f_frsize
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -47,11 +47,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk.
+    """Waits until a file, or the names in a folder, are on the disk. Windows opens no folder, and keeps names itself.
 
     Raises:
         OSError: The disk has failed.
     """
+    if os.name == "nt" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

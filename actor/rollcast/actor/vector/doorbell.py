@@ -143,7 +143,7 @@ class Doorbell:
         """Returns True if the other side's number differs from `seen`."""
         return bool(self._words[self._heard] != seen)
 
-    def prepare_sleep(self, poll: select.poll) -> None:
+    def prepare_sleep(self, poll: "select.poll") -> None:
         """Asks the other side to ring, and adds the descriptors to wait for to `poll`."""
         self._words[self._self_sleeps] = 1
         self._order_stores_before_loads()

@@ -1,9 +1,9 @@
 """Locks a folder for one process, also on file systems that lock no files."""
 
-import fcntl
 import json
 import logging
 import os
+import platform
 import signal
 import time
 from collections.abc import Iterator
@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from rollcast.services.process.periodic import PeriodicThread
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +35,9 @@ _LOOK_S: Final = 0.05
 def lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
     """Locks a folder until the body, or this process, ends.
 
-    On file systems that lock no files (some of Lustre, NFS and FUSE), a file names the process, which touches it every
-    10 s. It counts as ended if its file is 60 s old, or, on this machine, as soon as there is no such process.
+    Where files cannot be locked (on Windows, and on some of Lustre, NFS and FUSE), a file names the process, which
+    touches it every 10 s. It counts as ended if its file is 60 s old, or, on this machine, as soon as there is no such
+    process.
 
     Args:
         folder: The folder.
@@ -46,7 +52,7 @@ def lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
     deadline = time.monotonic() + wait_s
     descriptor = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        while (is_ours := _flock(descriptor, fcntl.LOCK_EX)) is False and time.monotonic() < deadline:
+        while (is_ours := _flock(descriptor)) is False and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         if is_ours is not None:
             yield is_ours
@@ -69,7 +75,7 @@ def is_locked(folder: Path) -> bool:
     except OSError:  # no process has locked it yet, or it is another user's
         return False
     try:
-        is_free = _flock(descriptor, fcntl.LOCK_SH)
+        is_free = _flock(descriptor, is_shared=True)
     finally:
         os.close(descriptor)
     if is_free is None:
@@ -78,10 +84,12 @@ def is_locked(folder: Path) -> bool:
     return not is_free
 
 
-def _flock(descriptor: int, kind: int) -> bool | None:
-    """Locks a file without waiting; returns False if another has locked it, None if its file system locks none."""
+def _flock(descriptor: int, *, is_shared: bool = False) -> bool | None:
+    """Locks a file without waiting; returns False if another has locked it, None if files cannot be locked here."""
+    if fcntl is None:
+        return None
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -168,6 +176,8 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_there(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 is Ctrl-C
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -183,4 +193,4 @@ def _machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return os.uname().nodename
+        return platform.node()

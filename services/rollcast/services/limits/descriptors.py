@@ -2,8 +2,12 @@
 
 import contextlib
 import logging
-import resource
 from typing import Final
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where sockets are no descriptors
+    resource = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +25,8 @@ def room_for_connections(wanted: int) -> int:
     Args:
         wanted: Connections that the server would take.
     """
+    if resource is None:
+        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _ENOUGH if hard == resource.RLIM_INFINITY else min(_ENOUGH, hard)
     if soft != resource.RLIM_INFINITY and soft < enough:

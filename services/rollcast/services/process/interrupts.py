@@ -36,6 +36,9 @@ def interrupts_held_back() -> Iterator[None]:
     Ctrl-C goes to all processes of a terminal. A new process would print a traceback of its imports; its parent ends it
     instead.
     """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: nothing can be held back
+        yield
+        return
     # multiprocessing would start it with the first process, and deliver signals then.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

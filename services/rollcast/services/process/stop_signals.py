@@ -1,6 +1,10 @@
 """The signals that stop a process of rollcast."""
 
 import signal
+from typing import Final
+
+# What a terminal sends; Windows has no SIGHUP.
+_OF_TERMINAL: Final = tuple(signal.Signals[name] for name in ("SIGINT", "SIGHUP") if name in signal.Signals.__members__)
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -9,8 +13,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     A shell makes the background processes of a script ignore SIGINT, so that Ctrl-C ends only the foreground. `nohup`
     makes a process ignore SIGHUP, which a terminal sends when it is closed. Such a process keeps ignoring it.
     """
-    may_be_ignored = (signal.SIGINT, signal.SIGHUP)
-    heeded = [number for number in may_be_ignored if signal.getsignal(number) is not signal.SIG_IGN]
+    heeded = [number for number in _OF_TERMINAL if signal.getsignal(number) is not signal.SIG_IGN]
     return (signal.SIGTERM, *heeded)
 
 
@@ -19,5 +22,5 @@ def ignore_terminal() -> None:
 
     For a process that its parent ends.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in _OF_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
