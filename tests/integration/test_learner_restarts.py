@@ -32,6 +32,7 @@ def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path:
         with running(*learner, "--run-dir", tmp_path / "first") as first:
             wait_for_updates(address)
             assert ended(first, number) == (0 if number is signal.SIGTERM else -number)
+            assert number is signal.SIGKILL or "its actors wait for the next learner" in first.stdout.read()
         with running(*learner, "--run-dir", tmp_path / "second") as second, LearnerClient(address) as client:
             wait_for_updates(address)
             now = client.status()

@@ -85,6 +85,9 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
         if not stop.is_set():
             sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
+        logger.info("stopped: %s", error)
+    else:
+        logger.info("stopped" if stop.is_set() else "training has ended")
     return 0
 
 

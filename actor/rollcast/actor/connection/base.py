@@ -15,6 +15,7 @@ from rollcast.services.errors import LearnerUnreachableError, RollcastError, Tra
 from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.status.numbers import limit
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Connection(ABC):
             self._end()
             raise
         if not is_joined:
-            raise LearnerUnreachableError(f"closed while joining the learner at {self._address}")
+            raise LearnerUnreachableError(f"no learner has answered at {self._address} by then")
         for name, keep in self._loops().items():
             thread = threading.Thread(target=self._guard, args=(keep,), name=f"rollcast-{name}", daemon=True)
             thread.start()
@@ -138,10 +139,15 @@ class Connection(ABC):
             try:
                 read(reconnects)
             except RollcastError as error:
-                if self._ending.closing.is_set():
+                if self._ending.is_set():
                     return
                 delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
-                logger.warning("lost the learner at %s: %s; reconnecting", self._address, error)
+                logger.warning(
+                    "lost the learner at %s: %s; reconnecting %s (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it",
+                    self._address,
+                    error,
+                    limit(self._reconnect_timeout_s),
+                )
             else:
                 return
             self._ending.wait(delay_s)

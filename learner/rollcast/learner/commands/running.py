@@ -15,6 +15,7 @@ from rollcast.learner.training.training_run import TrainingRun
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.process.installation import typed_again
 from rollcast.services.status.numbers import decimal
+from rollcast.services.status.status import ActorState
 
 
 def run_and_report(
@@ -76,7 +77,17 @@ def run_and_report(
         if is_shown:
             shown.enter_context(view)
         report(run.train(serve if serves else None))
+        if is_shown and run.actors.leaves_waiting and _has_lost_actors(run):
+            print_line(
+                console.file,
+                "its actors wait for the next learner, each for its --reconnect-timeout-s (600 s if not set): "
+                "continue with --resume, or end them with Ctrl-C or SIGTERM",
+            )
     return 130 if signal.SIGINT in received else 0
+
+
+def _has_lost_actors(run: TrainingRun) -> bool:
+    return any(actor.state in (ActorState.JOINED, ActorState.LOST) for actor in run.actors.actor_infos)
 
 
 def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, program: str) -> None:

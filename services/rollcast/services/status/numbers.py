@@ -60,6 +60,11 @@ def period(seconds: float | None) -> str:
     return f"{whole} min" if whole < 120 else f"{whole // 60:,} h {whole % 60} min"
 
 
+def limit(seconds: float) -> str:
+    """Returns the longest time of something: "for up to 10 min"; "without a limit" for infinity."""
+    return f"for up to {period(seconds)}" if math.isfinite(seconds) else "without a limit"
+
+
 def minutes(seconds: float) -> str:
     """Returns whole minutes: "1 min"."""
     return f"{seconds / 60:.0f} min"

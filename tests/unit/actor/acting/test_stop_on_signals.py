@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcast.actor.acting.process import stop_on_signals
+from rollcast.actor.acting.process import act, stop_on_signals
+from rollcast.actor.settings import ActorSettings
 from rollcast.services.process.stop_signals import stop_signals
 
 
@@ -54,3 +55,23 @@ def test_a_signal_while_the_log_is_written_stops_the_actor_and_is_told():
         logger.removeHandler(handler)
         logger.setLevel(level)
     assert file.written.decode().splitlines() == ["waiting for the learner", "SIGTERM: stopping after this step"]
+
+
+class _StopsAtAWarning(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_an_actor_that_waits_for_a_learner_says_at_its_end_that_none_came(caplog: pytest.LogCaptureFixture):
+    address = "unix:/nonexistent/learner"
+    logger, handler = logging.getLogger("rollcast.actor.connection.joining"), _StopsAtAWarning()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO):
+            assert act(ActorSettings(learner_address=address, env_id="CartPole-v1"), io.StringIO()) == 0
+    finally:
+        logger.removeHandler(handler)
+    assert "waiting for the learner" in caplog.text
+    assert caplog.messages[-1] == f"stopped: no learner has answered at {address} by then"

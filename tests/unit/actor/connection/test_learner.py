@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ def learner() -> Iterator[FakeLearner]:
         yield fake
 
 
+def streams_of_actors() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "rollcast-uplink"]
+
+
 def reconnect(learner: FakeLearner, connection: LearnerConnection) -> None:
     """Breaks the rollout stream, and waits until the actor is back with another."""
     broken = len(learner.sink.streams)
@@ -58,6 +63,28 @@ def test_keeps_the_policy_after_reconnecting_to_the_same_learner(learner: FakeLe
         assert connection.take_policy() is before, "nothing was forgotten, and nothing was sent again"
         learner.source.publish(6, {"w": np.ones(3, np.float32)})
         wait_until(lambda: connection.take_policy()[0] == 6, "the next policy")
+
+
+def test_says_how_long_it_waits_for_a_lost_learner_and_how_to_end_it(
+    learner: FakeLearner, caplog: pytest.LogCaptureFixture
+):
+    with LearnerConnection(learner.address, offer()) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        reconnect(learner, connection)
+    (line,) = [record.message for record in caplog.records if "lost the learner" in record.message]
+    assert line.endswith("reconnecting for up to 10 min (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it")
+
+
+def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearner, caplog: pytest.LogCaptureFixture):
+    stop = threading.Event()
+    with LearnerConnection(learner.address, offer(), stop=stop) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        stop.set()
+        learner.sink.streams[-1].cancel()
+        wait_until(lambda: not streams_of_actors(), "the streams' threads to end")
+    assert "lost the learner" not in caplog.text
 
 
 @pytest.mark.parametrize("nonces", [(1, 2), (0, 0)], ids=["another", "one that does not say who it is"])

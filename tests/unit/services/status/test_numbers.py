@@ -41,6 +41,8 @@ def test_writes_dash_for_unknown(written, number):
         (numbers.decimal(0.0), "0.0"),
         (numbers.percent(0.384), "38 %"),
         (numbers.period(0.0124), "12 ms"),
+        (numbers.limit(600.0), "for up to 10 min"),
+        (numbers.limit(math.inf), "without a limit"),
         (numbers.period(0.0012), "1.2 ms"),
         (numbers.period(0.9999), "1.0 s"),
         (numbers.period(14.2), "14 s"),
