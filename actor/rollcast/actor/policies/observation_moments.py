@@ -5,11 +5,11 @@ Every leaf that is a Box of floats becomes
     y = clip(float32(x - mean) * float32(1 / sqrt(variance + 1e-8)), -observation_clip, observation_clip)
 
 with a mean and a variance for each of its numbers. x - mean is computed in float64 for a leaf of float64, because
-float32 loses what tells large numbers apart; and in float32 for any other, of float32(x) and float32(mean). The moments
-are the arrays `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count` (int64 `[]`) of a policy; F
-counts the numbers of all such leaves, in the order of the space. Only operations that IEEE 754 rounds correctly are
-used, in this order, so every implementation gets the same bits. Other leaves, such as images and Discrete ones, stay as
-they are.
+float32 loses what tells large numbers apart. For any other leaf it is computed in float32, from float32(x) and
+float32(mean). The moments are the arrays `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count`
+(int64 `[]`) of a policy; F counts the numbers of all such leaves, in the order of the space. Only operations that IEEE
+754 rounds correctly are used, in this order, so every implementation gets the same bits. Other leaves, such as images
+and Discrete ones, stay as they are.
 """
 
 import math

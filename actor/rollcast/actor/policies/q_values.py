@@ -17,9 +17,9 @@ from rollcast.services.errors import InvalidSpaceError
 class EpsilonGreedy(ActionDistribution):
     """The distribution that takes the action of the highest value, or with probability epsilon a uniformly random one.
 
-    Parameters are the values of the n actions of a Discrete space; with `dueling`, the value of the observation, then
-    the n advantages, with Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9). V and
-    mean(A) are the same for all actions, so the best action has the highest advantage.
+    Parameters are the values of the n actions of a Discrete space. With `dueling` they are the value of the
+    observation, then the n advantages, with Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581,
+    equation 9). V and mean(A) are the same for all actions, so the best action has the highest advantage.
 
     The log-probability is log(1 - epsilon + epsilon / n) for the best action and log(epsilon / n) for others, but at
     least the logarithm of the smallest normal float32, about -87.

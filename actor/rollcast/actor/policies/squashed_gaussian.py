@@ -25,7 +25,7 @@ class SquashedGaussian(Gaussian):
         log pi(a) = log N(u; mean, std) - sum[ log half_width + log(1 - tanh(u)^2) ]
 
     with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which loses no digits. atanh gives the u of an action,
-    after tanh(u) is limited to 1 - 1e-6: nearer to a bound, the log-density is that of the limit. The mode is the
+    after tanh(u) is limited to 1 - 1e-6. Nearer to a bound, the log-density is that of the limit. The mode is the
     squashed mode of u.
     """
 

@@ -13,8 +13,8 @@ from rollcast.services.spaces.spaces import Observation
 class CarriedState:
     """The recurrent states and the last frames of a vector's environments.
 
-    With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition: the old state
-    continues in it, so that a learner can value that observation, and is empty in the row after it. With SAME_STEP, the
+    With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition. The old state
+    continues in it, so that a learner can value that observation. It is empty in the row after it. With SAME_STEP, the
     row after the end begins an episode.
 
     Attributes:

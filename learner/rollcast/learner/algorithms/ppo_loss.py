@@ -57,8 +57,8 @@ def ppo_loss(
     With `clip_range_value`, the critic's term is the larger of two errors: this one, and that of a value clipped to
     `clip_range_value` around the critic's value before the first pass, as in the paper's published code.
 
-    With `max_ratio`, importance weights above it are constants: they move nothing where an advantage is negative, which
-    the clip alone leaves without a bound (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
+    With `max_ratio`, importance weights above it are constants. They change nothing where an advantage is negative,
+    which the clip alone leaves without a bound (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
     Reinforcement Learning", https://arxiv.org/abs/1912.09729, equation 5).
 
     `approx_kl` is the mean of `kl_estimate`.

@@ -50,7 +50,7 @@ class RewardNormalizer(nn.Module):
     """Divides rewards by the running standard deviation of discounted returns, so that returns are about 1.
 
     As gymnasium's NormalizeReward and SB3's VecNormalize do, after Engstrom et al. 2020, "Implementation Matters in
-    Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2: the mean is not
+    Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2. The mean is not
     subtracted, because that would change which policy is best.
 
     Those keep a return for each environment. A learner gets slices from actors that come and go, and drops some. So

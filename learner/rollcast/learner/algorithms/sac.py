@@ -44,9 +44,9 @@ class Sac(OnePolicy[SacSettings]):
 
     By default there are two critics, M is both, and Q their smallest value, as in the paper. M may be a subset that is
     drawn anew in each update: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a
-    Model", https://arxiv.org/abs/2101.05982, algorithm 1; Q is the mean of all critics then, as in Ball et al. 2023,
-    "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. With
-    M = all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With a
+    Model", https://arxiv.org/abs/2101.05982, algorithm 1. Q is the mean of all critics then, as in Ball et al. 2023,
+    "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. With M =
+    all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With a
     `policy_update_interval` of n, J_pi and J_alpha are for every n-th update only, beginning with the first.
 
     w are importance weights, 1 if the batch has none. Actions are Discrete or a bounded Box. Critics, targets and

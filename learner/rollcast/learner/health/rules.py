@@ -369,7 +369,7 @@ def policy_jumps(run: RunRecords) -> Iterator[LearningFinding]:
     """The KL divergence of updates, or the share of clipped steps, runs away.
 
     Source: Huang et al. 2022, detail 12 (the KL divergence usually stays below 0.02); OpenAI's Spinning Up (a target of
-    0.01 to 0.05); SB3's example of a healthy log has 0.038, and a clip fraction of 0.24.
+    0.01 to 0.05). SB3's example of a healthy log has 0.038, and a clip fraction of 0.24.
     """
     for name, bound, usual in (("approx_kl", 0.1, "0.001 to 0.02"), ("clip_fraction", 0.5, "0.05 to 0.3")):
         for tag in run.tags(name):

@@ -14,7 +14,7 @@ class GradientReduction:
     """The reduction of a learner that is alone: it leaves all values as they are.
 
     Every value is a mean over a rank's own share of a batch, and comes with a count: the number of terms that it is the
-    mean of. The mean over all ranks is the sum of count * mean, divided by the sum of the counts, so that W ranks with
+    mean of. The mean over all ranks is the sum of count * mean, divided by the sum of the counts. So W ranks with
     batches of B make the same update as one learner with a batch of W * B. A rank without a share has a count of 0.
     Nothing waits for the device. It belongs to the algorithm's thread.
     """

@@ -181,9 +181,9 @@ def _files_to_link(
 ) -> Iterator[tuple[Path, Slots]]:
     """Yields the files of rows to link, with the slots of their rows that are still in the buffer.
 
-    A file is rewritten instead if most of its rows are gone, or if it is small and there are as many rows to write.
-    So the number of files in a checkpoint, and the number of times a row is written, grow with the logarithm of the
-    number of checkpoints, and the files have at most twice the bytes of the rows.
+    A file is rewritten instead if most of its rows are gone, or if it is small and there are as many rows to write. So
+    the number of files in a checkpoint, and the number of times a row is written, grow with the logarithm of the number
+    of checkpoints. The files have at most twice the bytes of the rows.
     """
     found: list[tuple[Path, Slots, int]] = []
     is_there = np.zeros(len(key_of), np.bool_)

@@ -21,9 +21,9 @@ class ReplayInserter:
     No queue lies between: the thread of a stream inserts by itself, and waits while the limiter lets nothing in. That
     wait is the back-pressure on the actors.
 
-    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, even if the
-    rollout came again over a new stream while the old stream still waited; or it was dropped, and the log says so.
-    Threads take turns at each buffer: one waits for the limiter as `ACTORS`, the others wait for their turn.
+    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, or it was
+    dropped, and the log says so. That holds even if the rollout came again over a new stream while the old stream still
+    waited. Threads take turns at each buffer: one waits for the limiter as `ACTORS`, the others wait for their turn.
 
     Args:
         buffers: Buffers by substep key; others may use them, too.

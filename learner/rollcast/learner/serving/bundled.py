@@ -218,8 +218,8 @@ class _Submitted(NamedTuple):
 class ThreadedIntakeStream(_BundledIntakeStream):
     """A stream with a thread of its own, which waits with its rollouts.
 
-    For rollouts that may have to wait for other actors' rollouts, of which the next one behind it may be one; or for
-    the disk, which writes those of many at once; or for a replay buffer.
+    For rollouts that may have to wait for rollouts of other actors, for the disk or for a replay buffer. The next
+    rollout behind it may be one of those that are waited for. The disk writes the rollouts of many actors at once.
 
     Args:
         stream: The actor's stream.

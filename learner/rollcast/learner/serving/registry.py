@@ -65,8 +65,8 @@ class ActorRegistry:
     under a known name with another nonce is a new incarnation of that name, and replaces the process before.
 
     A process that is killed and started again may have another name, such as one with its process id. So an actor that
-    was lost a minute ago counts as one that has left, if a new name has come since and as many stream as before; and so
-    does one that has been away for an hour, whatever the reason.
+    was lost a minute ago counts as one that has left, if a new name has come since and as many stream as before. An
+    actor that has been away for an hour counts as one that has left, too.
 
     Args:
         max_actors: The actors that may be alive at once. There may be more slots, since dead actors are remembered.

@@ -111,7 +111,7 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
         initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None if
             the buffer keeps none.
         previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows of a policy that
-            stacks frames, the oldest first; None if it does not, and for transitions, whose observations are stacks.
+            stacks frames, the oldest first. None if it does not, and for transitions, whose observations are stacks.
     """
 
 

@@ -36,7 +36,7 @@ def fold_n_step(
 ) -> FoldedSteps:
     """Folds every step with up to n - 1 steps that follow it.
 
-    A step is the last one if the row after it is no step: at the end of an episode that row holds the final
+    A step is the last one if the row after it is no step. At the end of an episode that row holds the final
     observation, and at the end of a trajectory the observation after the last step.
 
     Args:

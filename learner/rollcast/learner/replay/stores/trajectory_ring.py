@@ -43,8 +43,8 @@ _ONE: Final = np.array(1)
 def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1, frame_stack: int = 1) -> int:
     """Returns the number of rows of a ring that holds `capacity` entries.
 
-    It is one row for each entry, K for each trajectory, and one for each 32 entries, for episodes that end inside; at
-    least the 2 T + K - 1 that a single trajectory may need, and the rows of a batch; and K - 1 more, see
+    It is one row for each entry, K for each trajectory, and one for each 32 entries, for episodes that end inside. It
+    is at least the 2 T + K - 1 that a single trajectory may need, and the rows of a batch. K - 1 rows come on top, see
     `TrajectoryRing`. For K = 1 and T >= 16, these are at most 1.1 rows an entry, unless a batch is more than a third of
     the capacity.
 
@@ -68,14 +68,14 @@ class TrajectoryRing:
     reset row, which holds the same observation. Such rows are no steps and are never drawn. Rows are removed in the
     order in which they were written, so a row exists at least as long as the row before it.
 
-    With a frame stack of K, columns hold single frames, and samples stacks: the frames of row i and of the K - 1 rows
-    before it, back to the row that begins its episode, see `rows_of_stacks`. Each trajectory begins with K - 1 rows for
-    the frames before it, which are no steps. The K - 1 rows that were removed last are not written yet, so that no
-    entry loses a frame.
+    With a frame stack of K, columns hold single frames, and samples hold stacks. A stack is the frames of row i and of
+    the K - 1 rows before it, back to the row that begins its episode, see `rows_of_stacks`. Each trajectory begins with
+    K - 1 rows for the frames before it, which are no steps. The K - 1 rows that were removed last are not written yet,
+    so that no entry loses a frame.
 
     The oldest entries make room when there are `capacity` entries, or no row is left. If episodes are shorter than 32
-    steps on average, their ends take so many rows that the ring is full somewhat below its capacity (at 92 % of it with
-    episodes of 8 steps, never below a third). It always holds `batch_size` entries.
+    steps on average, their ends take so many rows that the ring is full below its capacity: at 92 % of it with episodes
+    of 8 steps, never below a third. It always holds `batch_size` entries.
 
     Slots are rows; removed rows are no entries. The key of row i in the ring's n-th round is n * n_slots + i. Not
     thread-safe; the buffer's lock guards it.
