@@ -193,7 +193,6 @@ def event_rows(view: RunView, events: Iterable[HistoryEvent]) -> list[dict[str, 
 def throttled_rows(status: LearnerStatus) -> list[str]:
     """Returns a line for each client that met a limit in the last minute."""
     return [
-        f"{printable(shown_peer(one.who))} met the limit {one.limit} {count(one.times)} times, "
-        f"last {period(one.idle_s)} ago"
+        f"{printable(one.who)} met the limit {one.limit} {count(one.times)} times, last {period(one.idle_s)} ago"
         for one in status.throttled
     ]

@@ -184,9 +184,7 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
 def _throttled(status: LearnerStatus) -> Iterator[Finding]:
     for met in status.throttled:
         advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/reference/limits.md explains the limit")
-        yield _note(
-            f"{shown_peer(met.who)} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice
-        )
+        yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
 
 
 def _versions(status: LearnerStatus, actors: Sequence[ActorInfo], own_version: str) -> Iterator[Finding]:

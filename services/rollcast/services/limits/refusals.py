@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rollcast.services.address import shown_peer
+
 # Older entries are left to the log.
 _LATELY_S: Final = 60.0
 # Entries that are kept; bounded, since a stranger chooses where it calls from.
@@ -67,6 +69,6 @@ def host_of(peer: str) -> str:
         peer: The caller, as gRPC names it: "ipv4:127.0.0.1:50000", "ipv6:%5B::1%5D:50000", "unix:".
 
     Returns:
-        "ipv4:127.0.0.1", "ipv6:%5B::1%5D", "unix".
+        "127.0.0.1", "[::1]", "unix": as people write it, see `shown_peer`.
     """
-    return peer.rpartition(":")[0]
+    return shown_peer(peer).rpartition(":")[0]

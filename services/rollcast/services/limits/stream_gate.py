@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from rollcast.services.address import shown_peer
 from rollcast.services.errors import NotReadyError, ThrottledError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals, host_of
@@ -138,7 +139,7 @@ class StreamGate:
             NotReadyError: The server is draining.
             ThrottledError: `max_streams` streams are open already.
         """
-        place = CallPlace(f"{method} from {peer}", peer, cancel, self._limits.stalled_stream_s)
+        place = CallPlace(f"{method} from {shown_peer(peer)}", peer, cancel, self._limits.stalled_stream_s)
         if self.draining:
             raise NotReadyError("the learner is draining and takes no new stream; expected it to run; try again later")
         with self._lock:

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
+from rollcast.services.address import shown_peer
 from rollcast.services.errors import (
     MissingMessageError,
     PermissionDeniedError,
@@ -145,7 +146,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
             # A generated servicer, of a method that it lacks; raised, it would be a traceback in the log for each call.
             context.abort(code, str(error))
         if not isinstance(error, RollcastError):
-            _log.error("%s failed on a request from %s", method, context.peer(), exc_info=error)
+            _log.error("%s failed on a request from %s", method, shown_peer(context.peer()), exc_info=error)
             error = RollcastError(
                 f"the learner failed on {method}: {type(error).__name__}: {error}; expected no error; see its log"
             )
@@ -181,7 +182,7 @@ def _refusal(error: RollcastError, method: str) -> "grpc.RpcMethodHandler[Any, A
 
     def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
         del requests
-        _log.info("refused %s from %s: %s", method, context.peer(), type(error).__name__)
+        _log.info("refused %s from %s: %s", method, shown_peer(context.peer()), type(error).__name__)
         context.abort_with_status(rpc_status.to_status(error_to_status(error)))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
@@ -212,7 +213,7 @@ def _only(requests: Iterator[Any], method: str, context: grpc.ServicerContext) -
     request = next(requests, None)
     if request is None:
         raise MissingMessageError(
-            f"{method} from {context.peer()} came without a request; expected one message; send it"
+            f"{method} from {shown_peer(context.peer())} came without a request; expected one message; send it"
         )
     return request
 

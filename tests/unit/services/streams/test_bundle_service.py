@@ -328,7 +328,7 @@ def test_one_call_opens_and_errs_no_faster_than_an_address_may_call(flood):
     limits = dataclasses.replace(LIMITS, calls_per_second_per_host=20.0)
     with serve_learner(limits=limits) as learner, connected(learner, "a") as raw:
         raw.send(*itertools.islice(flood(), MAX_BUNDLE_PARTS))
-        met = ("ipv4:127.0.0.1", "calls_per_second_per_host")
+        met = ("127.0.0.1", "calls_per_second_per_host")
         refusals = learner.server.refusals
         wait_until(lambda: met in {(one.who, one.limit) for one in refusals.lately()}, "it is held back", DEADLINE_S)
         with LearnerClient(learner.address) as client:

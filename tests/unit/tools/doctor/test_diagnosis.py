@@ -75,7 +75,7 @@ def test_healthy_learner_has_no_findings():
         (status_of(dropped_episodes=1000), (), "note", "1,000 episodes were dropped"),
         (status_of(stale_trajectories=1000), (), "note", "1,000 trajectories were dropped as stale"),
         (
-            status_of(throttled=(Throttled(who="ipv4:10.0.0.7", limit="max_streams", times=3, idle_s=5.0),)),
+            status_of(throttled=(Throttled(who="10.0.0.7", limit="max_streams", times=3, idle_s=5.0),)),
             (),
             "note",
             r"^10\.0\.0\.7 met the limit max_streams 3 times, last 5 s ago",
