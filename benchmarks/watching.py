@@ -54,7 +54,7 @@ class _Nowhere:
 
 
 def serve(address: str, remembers: bool, out: Connection) -> None:
-    """Serves actors whose rollouts go nowhere, until it is killed; with a memory it asks them for their time."""
+    """Serves actors whose rollouts go nowhere, until it is killed; with a run history it asks them for their time."""
     from rollcast.actor.environments.make import EnvironmentFactory
     from rollcast.actor.policies.trainable import TorchPolicy
     from rollcast.actor.vector.make import probe_spaces
@@ -64,7 +64,9 @@ def serve(address: str, remembers: bool, out: Connection) -> None:
     from rollcast.services.policies.policies import PolicySpec
 
     policy = TorchPolicy(probe_spaces(EnvironmentFactory("CartPole-v1", vectorization="entry_point")), PolicySpec())
-    serving = ServingOptions(addresses=(address,), destination=_Nowhere(), memory=RunHistory() if remembers else None)
+    serving = ServingOptions(
+        addresses=(address,), destination=_Nowhere(), run_history=RunHistory() if remembers else None
+    )
     with RemoteDistributedActors(policy, 64, 128, 1.0, envs_per_actor=64, seed=0, serving=serving):
         out.send_bytes(b"ready")
         signal.pause()
@@ -199,16 +201,16 @@ def measure_answers(n_actors: int) -> tuple[float, float]:
 
     control = TrainingControl(algorithm="impala", run_dir=None)
     now = 0.0
-    control.memory = memory = RunHistory(clock=lambda: now)
+    control.run_history = run_history = RunHistory(clock=lambda: now)
     for i in range(n_actors):
-        memory.connected(f"actor-{i}", lambda: None)
+        run_history.connected(f"actor-{i}", lambda: None)
     took = []
     after = None
     for second in range(400):
         now = float(second)
         for i in range(n_actors):
             seconds = (0.0, now, 0.0, 0.0, 0.0, 0.0)
-            memory.acted(f"actor-{i}", ActorActivity(state=ActingState.ACTING, seconds=seconds))
+            run_history.acted(f"actor-{i}", ActorActivity(state=ActingState.ACTING, seconds=seconds))
         control.sample()
         if second >= 400 - _N_ANSWERS:
             began = time.process_time()
@@ -236,13 +238,13 @@ def measure_report(n_reports: int = 5000) -> tuple[float, float]:
         for _ in range(n_reports)
     ]
     made_s = time.process_time() - began
-    memory = RunHistory()
-    memory.connected("a", lambda: None)
+    run_history = RunHistory()
+    run_history.connected("a", lambda: None)
     began = time.process_time()
     for message in messages:
         activity = activity_from_proto(parse_request(message).request.activity, actor_id="a")
         assert activity is not None
-        memory.acted("a", activity)
+        run_history.acted("a", activity)
     return made_s / n_reports, (time.process_time() - began) / n_reports
 
 

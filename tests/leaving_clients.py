@@ -323,11 +323,11 @@ def serving_learner(folder: Path) -> Iterator[Served]:
             addresses=("127.0.0.1:0",),
             control=control,
             history=control,
-            memory=control.memory,
+            run_history=control.run_history,
             limits=Limits(**_ROOM),
             max_actors=64,
             replay=serve_buffers({"0": buffer}, CARTPOLE_LIKE, n_rollout_steps=3),
-            evaluations=Evaluations(EvaluationPlan(n_episodes=1, seed=0), note=control.memory.note),
+            evaluations=Evaluations(EvaluationPlan(n_episodes=1, seed=0), note=control.run_history.note),
         ),
     )
     control.attach(FreshExperience(actors), TrainingProgress(), lambda between: (folder, 1))

@@ -185,7 +185,7 @@ def test_runs_without_the_mode_differ(algorithm: str, tmp_path: Path):
     ("algorithm", "options", "message"),
     [
         ("impala", ("--updates-per-broadcast", 2), "--updates-per-broadcast 2; expected 1"),
-        ("impala", ("--batch-size", 9), "batch_size is 9, and an actor plays 4 trajectories at once"),
+        ("impala", ("--batch-size", 9), "batch_size is 9, and an actor collects 4 trajectories at once"),
     ],
 )
 def test_rejects_settings_that_cannot_be_deterministic(algorithm, options, message, tmp_path: Path):

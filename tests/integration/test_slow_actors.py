@@ -38,5 +38,5 @@ def test_ppo_does_not_wait_for_a_slow_actor_and_learns_from_the_newest_policy_on
         for update in client.watch_history(60.0):
             events += update.events
             break
-        (told,) = {event.text for event in events if "holds up the others" in event.text}
+        (told,) = {event.text for event in events if "delays the others" in event.text}
         assert told.startswith("actor slow ")

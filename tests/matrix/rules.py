@@ -131,7 +131,7 @@ RULES: Final = (
         lambda case: case["recurrence"] != "none" and case["network"] == OWN_NETWORK,
     ),
     Rule(
-        "which learns policies with a memory",
+        "which learns recurrent policies",
         "`--recurrence none` with R2D2",
         ("recurrence", "algorithm"),
         lambda case: case["recurrence"] == "none" and case["algorithm"] == "r2d2",

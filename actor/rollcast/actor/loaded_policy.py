@@ -143,17 +143,17 @@ class LoadedPolicy:
             self._stacks.clear()
             return
         rows = np.asarray(ended, np.bool_)
-        memories: list[tuple[str, RecurrentState | FrameStacks]] = [*self._states.items(), *self._stacks.items()]
-        for key, memory in memories:
-            if rows.shape != (len(memory),):
+        carried: list[tuple[str, RecurrentState | FrameStacks]] = [*self._states.items(), *self._stacks.items()]
+        for key, state in carried:
+            if rows.shape != (len(state),):
                 raise InvalidInputError(
-                    f"ended has shape {list(rows.shape)}; expected [{len(memory)}], as many as there were observations "
+                    f"ended has shape {list(rows.shape)}; expected [{len(state)}], as many as there were observations "
                     f"in the last act() of substep {key!r}; pass one for each, or None for all"
                 )
-            if isinstance(memory, FrameStacks):
-                memory.begin(rows)
+            if isinstance(state, FrameStacks):
+                state.begin(rows)
             else:
-                memory[rows] = 0.0
+                state[rows] = 0.0
 
     def act(
         self, observation: NestedObservation, *, deterministic: bool = False, substep_key: str | None = None

@@ -152,4 +152,4 @@ def _evaluate(
         actions=plan.actions,
     )
     if not connection.report(given, played):
-        logger.info("the learner of version %d is gone: nobody takes the report", given.version)
+        logger.info("the learner of version %d is gone: its evaluation is dropped", given.version)

@@ -21,7 +21,7 @@ class JoinAttempts:
     All times are monotonic, in seconds.
 
     Attributes:
-        home: The address that is tried before the others; empty: none.
+        rank_address: The address of the rank that this actor belongs to, tried before the others; empty: none.
         n_rounds: The rounds that have ended since `begin`, or since a learner was lost.
 
     Args:
@@ -32,7 +32,7 @@ class JoinAttempts:
     def __init__(
         self, addresses: Sequence[str], *, moves_on: Callable[[RollcastError], bool] = may_be_mended_elsewhere
     ) -> None:
-        self.home = ""
+        self.rank_address = ""
         self.n_rounds = 0
         self._addresses = tuple(addresses)
         self._moves_on = moves_on
@@ -103,7 +103,7 @@ class JoinAttempts:
         return self._end_round(error, now, lasted_s=lasted_s)
 
     def _tried(self) -> tuple[str, ...]:
-        return (self.home, *self._addresses) if self.home else self._addresses
+        return (self.rank_address, *self._addresses) if self.rank_address else self._addresses
 
     def _look(self, now: float, timeout_s: float) -> None:
         self._next = self.n_rounds = 0

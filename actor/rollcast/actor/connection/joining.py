@@ -122,7 +122,7 @@ class Joining:
         try:
             client, _ = self._ask(elsewhere, offer)
         except LearnerUnreachableError as error:
-            if self._attempts.home:
+            if self._attempts.rank_address:
                 # The learner that had this actor knows which rollouts it has: to go elsewhere could bring one to both.
                 raise
             logger.warning(
@@ -134,7 +134,7 @@ class Joining:
             )
             return self._ask(address, offer)[0]
         logger.info("the learner at %s has sent this actor to %s", address, elsewhere)
-        self._attempts.home = elsewhere
+        self._attempts.rank_address = elsewhere
         return client
 
     def _ask(self, address: str, offer: JoinOffer) -> tuple[LearnerClient, str]:

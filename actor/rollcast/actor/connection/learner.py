@@ -162,7 +162,8 @@ class LearnerConnection(Connection):
             if gives_up:
                 uplink.cancel(
                     NotReadyError(
-                        f"the learner is silent, and has not said how far it is: {error}; join again with backoff"
+                        f"the learner has stalled, and does not say what it has received: {error}; join again with "
+                        "backoff"
                     )
                 )
             return

@@ -65,7 +65,7 @@ class EnvironmentFactory:
                 f"env_id is {self.env_id!r}; expected a name, such as 'CartPole-v1' or 'package.module:factory'; a "
                 "class or function that makes the environment is itself a factory: use it in place of "
                 "EnvironmentFactory. One of a notebook cannot be sent to actors in processes: put it in a file and "
-                "name it, or play with SequentialDistributedActors"
+                "name it, or use SequentialDistributedActors"
             )
         for name, choices, advice in (
             ("on_step_failure", OnStepFailure, "'fail' shows what is wrong at once"),

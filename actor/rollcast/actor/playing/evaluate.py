@@ -234,8 +234,8 @@ def evaluate_policy(
     """
     if not (deterministic or policy.is_stochastic):
         raise ConfigurationError(
-            "the policy takes the action of the highest value, and has no distribution to draw actions from; expected "
-            "an evaluation by the likeliest actions; choose --eval-actions likeliest"
+            "the policy takes the action of the highest value, and has no distribution to draw actions from; "
+            "expected an evaluation with greedy actions; choose --eval-actions likeliest"
         )
     player = _Player(policy, deterministic)
     played = _play(env_factory, (player,), n_episodes=n_episodes, seed=seed, video_dir=video_dir, on_step=on_step)
@@ -290,8 +290,7 @@ def _play(
         vector_env.close()
     if len(played) < n_episodes:
         logger.warning(
-            "%d of %d episodes were played: the environment raised in all others that were begun, %d; the mean is that "
-            "of those",
+            "%d of %d episodes ended: the environment raised in all others, %d; the mean is that of those",
             len(played),
             n_episodes,
             _MAX_TRIES * n_episodes - len(played),
@@ -317,8 +316,9 @@ def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluatio
 def t_quantile_975(degrees_of_freedom: int) -> float:
     """Returns the 97.5 % quantile of Student's t distribution, exact to three decimals.
 
-    Up to 30 degrees of freedom it comes from a table, above from the first terms of the Cornish-Fisher expansion around
-    the normal quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. This one number is not worth scipy.
+    Up to 30 degrees of freedom it comes from a table. Above, it comes from the first terms of the Cornish-Fisher
+    expansion around the normal quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. This one number is
+    not worth scipy.
 
     Args:
         degrees_of_freedom: n, at least 1.
@@ -360,9 +360,9 @@ def _play_episode(
         n_turns += 1
         if n_turns in _LONG:
             logger.warning(
-                "the episode with seed %d has had %d steps, and goes on: without a time limit the likeliest actions "
-                "may walk in circles for ever; give the environment one, --env-kwargs '{\"max_episode_steps\": 1000}' "
-                "for those of gymnasium",
+                "the episode with seed %d has had %d steps, and continues: without a time limit greedy actions may "
+                "never end an episode; give the environment one, --env-kwargs '{\"max_episode_steps\": 1000}' for "
+                "those of gymnasium",
                 seed,
                 n_turns,
             )

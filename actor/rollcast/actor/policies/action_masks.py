@@ -91,7 +91,7 @@ class ActionMask:
                 raise ActorFailedError(
                     f"the {ACTION_MASK!r} of environment {b} allows no action for element {element} in step {t} of the "
                     "rollout; expected at least one that is allowed until the episode has ended; end the episode in "
-                    "the step before, or allow an action that does nothing"
+                    "the step before, or allow an action without an effect"
                 )
 
     def _elements(self, values: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
@@ -107,8 +107,8 @@ def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
         spaces: The spaces of one substep.
 
     Raises:
-        InvalidSpaceError: If a leaf named `action_mask` cannot be one: it is not a member of the topmost Dict, or the
-            only member there, has a wrong dtype, shape or range, or the actions cannot be masked.
+        InvalidSpaceError: If a leaf named `action_mask` cannot be one. It is not a member of the topmost Dict, is the
+            only member there, or has a wrong dtype, shape or range; or the actions cannot be masked.
     """
     leaves = space_leaves(spaces.observation)
     paths = [path for path in leaves if ACTION_MASK in path.split("/")]

@@ -200,10 +200,10 @@ class Policy(ABC):
 
     def _act_uniformly(self, observation: Observation, substep_key: str) -> tuple[Action, Parameters]:
         n, n_parameters = len(next(iter(observation.values()))), self._distributions[substep_key].n_parameters
-        nothing: Parameters = np.zeros((n, n_parameters), dtype=np.float32)
+        no_parameters: Parameters = np.zeros((n, n_parameters), dtype=np.float32)
         if (mask := self._masks[substep_key]) is not None:
-            mask.forbid(nothing, observation)
-        return self._uniform[substep_key].sample(nothing, self._rng), nothing
+            mask.forbid(no_parameters, observation)
+        return self._uniform[substep_key].sample(no_parameters, self._rng), no_parameters
 
     def _check_state(self, state: RecurrentState | None, observation: Observation) -> None:
         found = None if state is None else state.shape

@@ -129,7 +129,7 @@ def _resnet_weights(height: int, width: int, channels: int) -> int:
 
 
 def _recurrence(spec: PolicySpec) -> str:
-    return f", a memory ({spec.recurrence}) of {spec.recurrent_size}" if spec.state_size else ""
+    return f", a recurrent state ({spec.recurrence}) of {spec.recurrent_size}" if spec.state_size else ""
 
 
 def _shown(sizes: tuple[int, ...]) -> str:

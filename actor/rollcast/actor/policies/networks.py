@@ -79,8 +79,8 @@ def build_network(
         return kind(feature_layout(observation_space, spec.network), observation_space, n_outputs, spec, output_gain)
     if spec.state_size:
         raise ConfigurationError(
-            f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected one of the two: a memory "
-            f"is put into rollcast's own networks only; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
+            f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected one of the two: only "
+            f"built-in networks can be recurrent; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
         )
     if ":" not in spec.network:
         raise ConfigurationError(

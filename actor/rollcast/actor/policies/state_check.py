@@ -29,7 +29,7 @@ def check_policy_state(expected: StateLayout, state: PolicyState, *, buffers: Co
     missing, unknown = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     if missing or unknown:
         raise ProtocolMismatchError(
-            f"the policy's weights lack {missing} and have {unknown} besides; expected {sorted(expected)}; start "
+            f"the policy's weights lack {missing} and have {unknown} in addition; expected {sorted(expected)}; start "
             "learner and actor with the same network, hidden sizes and spaces"
         )
     for name, (shape, dtype) in expected.items():

@@ -196,7 +196,7 @@ class EpochStatsAggregator:
         statistic, epoch = self._declared[wanted, found]
         if epoch.reduction == "own" and (wanted, found) not in self._own:
             raise StatisticsError(
-                f"{name!r} of the event {wanted!r} is reduced by a function of its own, which is not known here; "
+                f"{name!r} of the event {wanted!r} is reduced by a function that is not known here; "
                 "expected its interface class; call register() with it before values come"
             )
         place = statistic.epoch.index(epoch)

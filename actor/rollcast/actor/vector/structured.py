@@ -223,7 +223,7 @@ class StructuredVectorEnv:
         if mask is not None and any(mask.allows_no_action(leaves)):
             raise InvalidValueError(
                 f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
-                "one that is allowed while it has to act; end its episode, or allow an action that does nothing"
+                "one that is allowed while it has to act; end its episode, or allow an action without an effect"
             )
         return leaves
 
@@ -233,8 +233,8 @@ class StructuredVectorEnv:
             leaves = flatten_observation(space, observation)
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidValueError(
-                f"what {actor} sees lacks {error}; expected one of {describe_space(space)}; make the environment "
-                "return what its space says"
+                f"the observation of {actor} lacks {error}; expected one of {describe_space(space)}; make the "
+                "environment return what its space says"
             ) from error
         for path, leaf_space in self._leaves[actor.substep_key].items():
             leaf, shape = leaves[path], leaf_space.shape or ()

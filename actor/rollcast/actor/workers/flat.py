@@ -218,7 +218,7 @@ def autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
     if not isinstance(mode, AutoresetMode) or mode is AutoresetMode.DISABLED:
         raise ConfigurationError(
             f"the vector environment {vector_env} has metadata['autoreset_mode'] {mode}; expected "
-            f"{AutoresetMode.NEXT_STEP} or {AutoresetMode.SAME_STEP}, because rollouts go on after the end of an "
+            f"{AutoresetMode.NEXT_STEP} or {AutoresetMode.SAME_STEP}, because rollouts continue after the end of an "
             "episode; make it with one of these modes, or use vectorization 'sync'"
         )
     return mode

@@ -115,6 +115,6 @@ class InitialFill:
                 raise CollectTimeoutError(
                     f"no entry for {self._actors.collect_timeout_s:g} s: the replay buffer lacks "
                     f"{n_entries - buffer.size} of {n_entries}, though rollouts come; expected some of the "
-                    f"sampling policy, version {self._actors.policy_version}; look whether workers take up policies, "
-                    "and whether rollouts have transitions"
+                    f"sampling policy, version {self._actors.policy_version}; check that workers load new policies, "
+                    "and that rollouts have transitions"
                 )

@@ -159,8 +159,8 @@ class ServedDistributedActors(DistributedActors):
             evaluations=self._serving.evaluations,
             earlier=EarlierLearner(self._versions_before, self._actors_before),
             progress=self.progress,
-            memory=self._serving.memory,
-            assignment=self._serving.homes,
+            run_history=self._serving.run_history,
+            assignment=self._serving.assignment,
         )
         if self._n_in_step:
             order = SlotOrder(self._n_in_step, server.registry.slot_of)
@@ -249,7 +249,7 @@ class ServedDistributedActors(DistributedActors):
         self._actors_before = state["actors"]
         for name in self._actors_before:
             # Before any rank serves: an actor that comes back first at another rank is sent here.
-            self._serving.homes.took(name)
+            self._serving.assignment.took(name)
         self._log_before = state.get("log")
         if self._log_before is not None:
             Coverage.from_json(self._log_before)  # refuses a damaged checkpoint while it is read

@@ -40,8 +40,8 @@ class ServingOptions:
             be a multiple of the trajectories of one actor.
         control: Answers `LearnerService`; None: calls for the status are answered, and calls that steer are refused.
         history: Answers `HistoryService`; None: it is not served.
-        memory: Records what the actors do, for `history`; None: nothing is recorded, and actors do not report their
-            time.
+        run_history: Records what the actors do, for `history`; None: nothing is recorded, and actors do not report
+            their time.
         security: The TLS and the tokens that clients need at `addresses`.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
         limits: The limits on clients; `max_actors` above replaces theirs.
@@ -55,7 +55,7 @@ class ServingOptions:
             only.
         evaluations: Gives evaluators their work and takes their reports; local processes then include one more
             evaluator. None: no policy is evaluated, and no evaluator may join.
-        homes: Assigns actors to the learners of the run, if it has several.
+        assignment: Assigns actors to the learners of the run, if it has several.
     """
 
     addresses: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ServingOptions:
     deterministic: bool = False
     control: LearnerControl | None = None
     history: HistorySource | None = None
-    memory: RunHistory | None = None
+    run_history: RunHistory | None = None
     security: ServerSecurity = field(default=PLAIN_SERVER)
     announcement: Announcement | None = None
     collect_timeout_s: float = 600.0
@@ -77,7 +77,7 @@ class ServingOptions:
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None
-    homes: ActorAssignment = ONE_LEARNER
+    assignment: ActorAssignment = ONE_LEARNER
 
     def assembles_ahead(self, copier: Copier, *, n_substeps: int) -> bool:
         """Returns whether the next batch is assembled while the trainer learns from the last one.

@@ -123,7 +123,7 @@ class BaseDistributedWorkersWithBuffer:
         self._initial_buffer_size = initial_buffer_size
         if len(worker_policy.spaces) > 1:
             raise ConfigurationError(
-                f"the policy is of the substeps {list(worker_policy.spaces)}; expected one: batches are drawn of one "
+                f"the policy has the substeps {list(worker_policy.spaces)}; expected one: batches are drawn from one "
                 "buffer here; learn with `rollcast train`, or with ReplayedExperience and a buffer for each"
             )
         spec = worker_policy.spec

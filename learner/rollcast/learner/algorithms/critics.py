@@ -85,8 +85,8 @@ class TorsoValueCritic(nn.Module):
         if layout is None or not layout.images or spec.state_size:
             raise ConfigurationError(
                 f"share_torso: the network is {spec.network!r}, with recurrence {spec.recurrence!r}, for "
-                f"{spaces[substep_key].observation}; expected a built-in network of images, without a memory; leave "
-                "share_torso off"
+                f"{spaces[substep_key].observation}; expected a built-in network of images that is not recurrent; "
+                "leave share_torso off"
             )
         shapes = layer_shapes(layout, 1, spec)
         gains = [math.sqrt(2.0)] * (len(shapes) - 1) + [1.0]
@@ -319,8 +319,9 @@ def _layer_norms(network: nn.Module, spec: PolicySpec) -> nn.ModuleList:
     if not len(hidden):
         raise ConfigurationError(
             f"layer norm for critics without hidden layers (network {spec.network!r}, hidden sizes "
-            f"{list(spec.hidden_sizes)}); expected hidden layers that rollcast makes: for Discrete actions, images and "
-            "networks of one's own have none; set hidden sizes, put the norm into your network, or leave it out"
+            f"{list(spec.hidden_sizes)}); expected hidden layers that rollcast makes: critics of Discrete actions, of "
+            "images and of custom networks have none; set hidden sizes, put the norm into your network, or leave it "
+            "out"
         )
     return nn.ModuleList(nn.LayerNorm(layer.out_features, eps=LAYER_NORM_EPSILON) for layer in hidden)
 

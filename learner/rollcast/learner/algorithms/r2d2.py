@@ -58,7 +58,7 @@ class R2d2(OnePolicy[R2d2Settings]):
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: R2d2Settings, seed: int) -> None:
         if not spec.state_size:
             raise ConfigurationError(
-                "--recurrence none with --algorithm r2d2, which learns policies with a memory; expected lstm or gru; "
+                "--recurrence none with --algorithm r2d2, which learns recurrent policies; expected lstm or gru; "
                 "choose one of them, or --algorithm dqn"
             )
         self._q = QNetworks(spaces, spec, settings, substep_key=self._substep_key, device=self._device)

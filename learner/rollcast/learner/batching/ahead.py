@@ -24,9 +24,9 @@ class AheadAssembler:
     """A thread that fills the next batch, while the trainer updates, with rollouts that have arrived.
 
     Invariant: it changes nothing but the time at which rollouts are copied. They keep their room in the queue until the
-    trainer comes, so actors get credits as if they still lay there; only then do they count as taken, and those that
-    have become too old by then are dropped. Thread and trainer take turns: the trainer waits for the copy of one
-    rollout at most. While the trainer waits for rollouts, it takes them itself.
+    trainer comes, so actors get credits as if they still lay there. Only then do they count as taken, and those that
+    have become too old are dropped. Thread and trainer take turns: the trainer waits for the copy of one rollout at
+    most. While the trainer waits for rollouts, it takes them itself.
 
     Args:
         arrivals: The rollouts to assemble.
@@ -117,8 +117,8 @@ class AheadAssembler:
             self._thread.join(_END_S)
         if self._thread.is_alive():
             logger.error(
-                "assembling ahead has not ended within %.0f s, and is left alone; expected the copy of one rollout at "
-                "most; look whether the device hangs",
+                "the thread that assembles batches ahead has not ended within %.0f s, and is left running; expected "
+                "at most the time to copy one rollout; check whether the device hangs",
                 _END_S,
             )
 

@@ -98,7 +98,7 @@ class RolloutCollector:
                 if piece is not None:
                     return piece
                 if time.monotonic() >= wait_until:
-                    raise NotReadyError("no rollout has come by now; expected one later; ask again")
+                    raise NotReadyError("no rollout has arrived yet; ask again later")
                 if time.monotonic() < explain_at:
                     # A stale rollout came: asking all actors again would cost more than the rollout.
                     continue

@@ -53,7 +53,7 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
     refused = list(_refused(given, saved))
     if refused:
         raise ConfigurationError(
-            f"the run {path} cannot go on with other settings: {'; '.join(refused)}; expected those of the "
+            f"the run {path} cannot continue with other settings: {'; '.join(refused)}; expected those of the "
             f"run; leave them out, or start another run from its policy with --initial-policy {path}"
         )
     return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}

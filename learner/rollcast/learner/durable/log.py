@@ -261,7 +261,7 @@ class RolloutLog:
                     waiting.is_done, waiting.error = True, error
             self._changed.notify_all()
         if self._problem and not error:
-            logger.info("the write-ahead log %s goes on", self._folder)
+            logger.info("the write-ahead log %s is written again", self._folder)
         self._problem, self._disk_is_full = error, disk_is_full
         self._n_commits += 1
         self._n_rollouts += len(group)

@@ -302,7 +302,7 @@ class ReplayedExperience(ExperienceSource):
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
                 if time.monotonic() >= self.actors.wait_until:
-                    raise NotReadyError("the replay buffer gives no batch by now; expected one later; ask again")
+                    raise NotReadyError("the replay buffer has no batch yet; ask again later")
                 now, before, n_inserted = time.monotonic(), n_inserted, self._n_inserted()
                 if n_inserted != before:
                     progressed = now

@@ -69,7 +69,7 @@ def actors_in_step(spaces: EnvironmentSpaces, batch_size: int, envs_per_actor: i
     n_trajectories = trajectories_of_an_actor(spaces, envs_per_actor)
     if batch_size % n_trajectories:
         raise ConfigurationError(
-            f"batch_size is {batch_size}, and an actor plays {n_trajectories} trajectories at once; deterministic "
-            "collecting expects a multiple, so that every actor plays one rollout for each batch; change one of them"
+            f"batch_size is {batch_size}, and an actor collects {n_trajectories} trajectories at once; deterministic "
+            "collecting expects a multiple, so that every actor collects one rollout for each batch; change one of them"
         )
     return batch_size // n_trajectories

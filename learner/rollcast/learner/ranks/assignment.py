@@ -65,7 +65,7 @@ class RankAssignment:
             self._group.note(f"home/{name}", str(self.rank))
         except RankLostError as error:
             # The run ends: the trainer meets the same.
-            logger.debug("no rank knows that %s is here: %s", name, error)
+            logger.debug("the other ranks were not told that %s is here: %s", name, error)
 
     def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
         """Returns the address of the rank that takes an actor; None: this one does.
@@ -76,7 +76,7 @@ class RankAssignment:
         try:
             rank = self._rank_of(offer, n_taken)
         except RankLostError as error:
-            logger.debug("nobody knows which rank takes %s: %s", offer.actor_id, error)
+            logger.debug("no rank says which one takes %s: %s", offer.actor_id, error)
             return None
         if rank == self.rank:
             return None

@@ -141,7 +141,7 @@ class Ranks:
         run = RunDirectory(Path(told["run"]))
         if not run.path.is_dir():
             raise ConfigurationError(
-                f"rank 0 keeps its run in {str(run.path)!r}, which is not there for rank {self.rank}; expected a "
+                f"rank 0 keeps its run in {str(run.path)!r}, which does not exist for rank {self.rank}; expected a "
                 "folder on a file system that all ranks share, where each rank writes its part; choose such a "
                 "--run-dir"
             )

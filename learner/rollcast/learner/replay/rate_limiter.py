@@ -48,7 +48,7 @@ class RateLimiter:
     entries that are removed before take draws with them that d still counts on, and such a buffer may fall below
     min_size at any d.
 
-    The two sides never block each other for ever: below min_size any insertion passes, and from min_size on, at every
+    The two sides never block each other forever. Below min_size any insertion passes. From min_size on, at every
     possible d, one side may continue with insertions of up to `max_insert` entries and samples of up to `max_sample`.
     Settings are refused if they do not allow that:
 
@@ -162,7 +162,7 @@ class RateLimiter:
             n: Number of entries.
             timeout_s: Longest wait, in seconds.
             is_active: Called at least every second while waiting; the wait ends when it returns False.
-            who: A unique name for a caller that asks again after each refusal: it keeps its place, and `info` lists it,
+            who: A unique name for a caller that asks again after each refusal. It keeps its place, and `info` lists it,
                 from its first refusal until it is let in, gives up, or `stop_waiting` is called. Empty: the wait ends
                 when this method returns.
 
@@ -302,7 +302,7 @@ def _checked_error_buffer(
     if not smallest <= error_buffer < math.inf:
         raise ConfigurationError(
             f"error_buffer is {error_buffer:g}; expected at least {smallest:g}, because an insertion of {max_insert} "
-            f"entries pays for {paid:g} samples and a batch takes {max_sample}, and neither may wait for ever; raise "
-            "it, or leave it empty"
+            f"entries pays for {paid:g} samples and a batch takes {max_sample}, and neither side may wait "
+            "forever; raise it, or leave it empty"
         )
     return error_buffer

@@ -101,8 +101,8 @@ class _Owner:
     """A process that has a folder, by a numbered file in it.
 
     Invariant: the file with the highest number is its owner's. A number is taken only above one whose owner has ended,
-    and by one process only, since a file is made once; the highest number never falls, since its file stays until
-    there is a higher one. So no process takes the folder from another, however slow it is between looking and writing.
+    and by one process only, since a file is made once. The highest number never falls, since its file stays until there
+    is a higher one. So no process takes the folder from another, however slow it is between looking and writing.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -146,7 +146,7 @@ class _Owner:
                 return
             self._beats.stop()
             logger.critical(
-                "another process has taken %s: this one gave no sign of life for %.0f s; expected one every "
+                "another process has taken %s: this one has not renewed its lock for %.0f s; expected one every "
                 "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",
                 self._folder,
                 _ABANDONED_S,

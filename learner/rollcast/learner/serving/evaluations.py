@@ -318,7 +318,7 @@ class Evaluations:
             )
         if played.actions is not self.plan.actions:
             raise InvalidInputError(
-                f"evaluator {evaluator.name!r} has played with actions of kind {played.actions.name}; expected "
+                f"evaluator {evaluator.name!r} has evaluated with actions of kind {played.actions.name}; expected "
                 f"{self.plan.actions.name}, as agreed at Join; install the learner's rollcast for the evaluator, too"
             )
         if not played.returns:
@@ -436,7 +436,7 @@ def _summarized(evaluator: _Evaluator, returns: tuple[float, ...], lengths: tupl
         evaluation = None
     if evaluation is None or not math.isfinite(evaluation.mean) or not math.isfinite(evaluation.std):
         raise InvalidInputError(
-            f"evaluator {evaluator.name!r} reports returns from {min(returns)} to {max(returns)}, whose "
-            "mean or deviation is not finite; expected smaller ones; scale the environment's rewards"
+            f"evaluator {evaluator.name!r} reports returns from {min(returns)} to {max(returns)}, whose mean or "
+            "standard deviation is not finite; expected smaller ones; scale the environment's rewards"
         )
     return evaluation

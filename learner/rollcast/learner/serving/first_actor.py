@@ -56,8 +56,8 @@ def spaces_of_first_actor(
         server.stop(_GRACE_S)
     if offer is None:
         raise CollectTimeoutError(
-            f"no actor came to {server.address} for {timeout_s:.0f} s to say what its environments look like; start "
-            "one with `rollcast actor`, or give the learner the environment with --spaces-from environment"
+            f"no actor has joined at {server.address} for {timeout_s:.0f} s, and the learner needs its spaces; "
+            "start one with `rollcast actor`, or give the learner the environment with --spaces-from environment"
         )
     return offer.spaces
 

@@ -50,7 +50,7 @@ class RolloutIntake:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
-        memory: Records what the actors do; None: nothing is recorded.
+        run_history: Records what the actors do; None: nothing is recorded.
         assignment: Says which actors another learner of the run takes.
     """
 
@@ -66,7 +66,7 @@ class RolloutIntake:
         durable: WriteAheadLog | None = None,
         evaluations: Evaluations | None = None,
         max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
-        memory: RunHistory | None = None,
+        run_history: RunHistory | None = None,
         assignment: ActorAssignment = ONE_LEARNER,
     ) -> None:
         self._assignment = assignment
@@ -76,7 +76,7 @@ class RolloutIntake:
             durable=durable,
             rule=rule or CreditRule(),
             rollout_shape=rollout_shape,
-            memory=memory,
+            run_history=run_history,
         )
         self._seeds = seeds
         self._policy = policy
@@ -291,13 +291,14 @@ class RolloutIntake:
         if not record.accepting.acquire(timeout=_TAKE_OVER_S):
             registry.close_stream(record, cancel, clean=False)
             raise NotReadyError(
-                f"actor {actor_id!r} has a stream that still passes a rollout on, {_TAKE_OVER_S:.0f} s after another "
-                "took over; expected it to give up; join again with backoff"
+                f"actor {actor_id!r} has an earlier stream that still delivers a rollout, {_TAKE_OVER_S:.0f} s after "
+                "another replaced it; expected it to end; join again with backoff"
             )
         try:
             if not registry.is_current(record, cancel):
                 raise NotReadyError(
-                    f"actor {actor_id!r} has opened another stream meanwhile; expected one at a time; go on with that"
+                    f"actor {actor_id!r} has opened another stream since; expected one at a time; continue with that "
+                    "one"
                 )
             return IntakeStream(self._parts, record, cancel)
         finally:

@@ -190,8 +190,8 @@ class PolicyPublisher:
 
         if not self._changed.wait_for(is_there, _ENCODE_TIMEOUT_S):
             raise NotReadyError(
-                f"version {version} of the policy is not encoded after {_ENCODE_TIMEOUT_S:.0f} s; expected that it is "
-                "by now; check whether its device hangs, and try again with backoff"
+                f"version {version} of the policy is not encoded after {_ENCODE_TIMEOUT_S:.0f} s; expected an end by "
+                "then; check whether its device hangs, and try again with backoff"
             )
 
     def _raise_error(self) -> None:

@@ -100,7 +100,7 @@ class ActorServer:
         evaluations: See `ServingOptions`.
         earlier: The state that an earlier learner of the run has left.
         progress: The progress of training, in [0, 1], for the first version.
-        memory: See `ServingOptions`.
+        run_history: See `ServingOptions`.
         assignment: Likewise.
     """
 
@@ -118,7 +118,7 @@ class ActorServer:
         evaluations: Evaluations | None,
         earlier: EarlierLearner,
         progress: float = 0.0,
-        memory: RunHistory | None = None,
+        run_history: RunHistory | None = None,
         assignment: ActorAssignment = ONE_LEARNER,
     ) -> None:
         self.is_open = True
@@ -127,12 +127,12 @@ class ActorServer:
         self._evaluations = evaluations
         self._servers: list[GrpcServer] = []
         self._announced = contextlib.ExitStack()
-        self._memory = memory
+        self._run_history = run_history
         self.registry = ActorRegistry(
             max_actors=limits.max_actors,
             join_lease_s=limits.join_lease_s,
             reserved_names=work.names,
-            note=forget_event if memory is None else memory.note,
+            note=forget_event if run_history is None else run_history.note,
             assignment=assignment,
             in_step=in_step,
         )
@@ -167,7 +167,7 @@ class ActorServer:
             durable=durable,
             evaluations=evaluations,
             max_rollout_bytes=limits.max_rollout_bytes,
-            memory=memory,
+            run_history=run_history,
             assignment=assignment,
         )
 
@@ -216,8 +216,8 @@ class ActorServer:
     def publish(self, state: PolicyState, progress: float) -> None:
         """Hands the next version to the publisher, and begins its round if there are rounds."""
         version = self.publisher.publish(state, progress)
-        if self._memory is not None:
-            self._memory.published(version)
+        if self._run_history is not None:
+            self._run_history.published(version)
         if self._rounds is not None:
             self._rounds.begin(version)
 

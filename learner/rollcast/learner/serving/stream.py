@@ -94,7 +94,7 @@ class SharedParts:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         rule: Says how credits are given.
         rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
-        memory: Records what the actors do; None: nothing is recorded.
+        run_history: Records what the actors do; None: nothing is recorded.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -104,7 +104,7 @@ class SharedParts:
     durable: WriteAheadLog | None
     rule: CreditRule
     rollout_shape: RolloutShape
-    memory: RunHistory | None = None
+    run_history: RunHistory | None = None
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -120,7 +120,7 @@ class SharedParts:
         Args:
             record: The actor. The first report most often; where there are hundreds, and behind relays, half as often.
         """
-        if self.memory is None:
+        if self.run_history is None:
             return 0.0
         if record.offer.via:
             return LONGEST_ACTIVITY_INTERVAL_S
@@ -170,8 +170,8 @@ class IntakeStream:
         record.awaiting_s = self._awaiting_s
         # ends the actor's lane; None: no history is kept
         self._disconnect: Callable[[], None] | None = None
-        if parts.memory is not None:
-            self._disconnect = parts.memory.connected(self.joined.actor_id, lambda: self.held_since)
+        if parts.run_history is not None:
+            self._disconnect = parts.run_history.connected(self.joined.actor_id, lambda: self.held_since)
 
     def received(self, serialized: bytes) -> None:
         """Does nothing: a learner passes no message on."""
@@ -298,8 +298,8 @@ class IntakeStream:
         """Notes how the actor says that it spends its time. That is no progress."""
         del is_alone
         self._parts.registry.acted(self._record, activity)
-        if self._parts.memory is not None:
-            self._parts.memory.acted(self.joined.actor_id, activity)
+        if self._parts.run_history is not None:
+            self._parts.run_history.acted(self.joined.actor_id, activity)
 
     def fail(self, failure: ActorFailure) -> None:
         """Notes why the actor has failed, and logs it, unless it fails again and again."""
@@ -375,11 +375,11 @@ class IntakeStream:
         if not math.log10(record.n_late).is_integer():
             return
         text = (
-            f"actor {self.joined.actor_id} holds up the others: a rollout took it "
-            f"{time.monotonic() - place.since:.1f} s, and others have played in its place; of such rollouts it has "
-            f"sent {record.n_late}, and those that came after the round are dropped. Give it a faster machine or fewer "
-            "environments, stop it, or train with appo, which waits for nobody"
+            f"actor {self.joined.actor_id} delays the others: its rollout took "
+            f"{time.monotonic() - place.since:.1f} s, and other actors have filled the batch instead; of such "
+            f"rollouts it has sent {record.n_late}, and those that came after the round are dropped. Give it a faster "
+            "machine or fewer environments, stop it, or train with appo, which waits for no actor"
         )
         logger.warning(text)
-        if self._parts.memory is not None:
-            self._parts.memory.note(EventSeverity.WARNING, text, who=self.joined.actor_id)
+        if self._parts.run_history is not None:
+            self._parts.run_history.note(EventSeverity.WARNING, text, who=self.joined.actor_id)

@@ -252,8 +252,8 @@ class TrainingCheckpoints:
         if futures.wait([written], timeout_s).not_done:
             what, seconds = self.describe()
             raise NotReadyError(
-                f"waited {seconds:.0f} s for {what}; expected an end within {timeout_s:g} s; look whether the disk "
-                "hangs, or is too slow for the replay buffer; the checkpoint before is there"
+                f"waited {seconds:.0f} s for {what}; expected an end within {timeout_s:g} s; check whether the disk "
+                "hangs, or is too slow for the replay buffer; the previous checkpoint is kept"
             )
         self._join(written, deadline)
         return written.result()

@@ -58,7 +58,7 @@ class TrainingControl:
 
     Attributes:
         algorithm: See Args.
-        memory: Remembers what the run has done.
+        run_history: Remembers what the run has done.
         stop_requested: True once training has to end.
     """
 
@@ -78,12 +78,12 @@ class TrainingControl:
         self._pauses_by_rounds = pauses_by_rounds
         self._pauses_at = pauses_at
         self.algorithm = algorithm
-        self.memory = RunHistory(max_policy_lag=max_policy_lag)
+        self.run_history = RunHistory(max_policy_lag=max_policy_lag)
         self._facts = dataclasses.replace(
             facts or RunFacts(),
             algorithm=algorithm,
             run_dir=str(run_dir or ""),
-            started_unix_s=self.memory.started_unix_s,
+            started_unix_s=self.run_history.started_unix_s,
             software_version=software_version(),
         )
         self._batch_size = batch_size
@@ -125,7 +125,7 @@ class TrainingControl:
         """Gives the trainer its turn: waits while training is paused or an operator's action runs."""
         with self._changed:
             while ((self._paused and not self._pauses_by_rounds) or self._n_actions) and not self.stop_requested:
-                self.memory.activity.enter(LearnerActivity.PAUSED)
+                self.run_history.activity.enter(LearnerActivity.PAUSED)
                 self._changed.wait(_PAUSE_LOOK_S)
             self._updating = True
         try:
@@ -162,7 +162,7 @@ class TrainingControl:
                 raise RefusedError(f"training is {self._phase.name.lower()}: there is nothing to pause")
             was_paused, self._paused = self._paused, True
         if not was_paused:
-            self.memory.note(EventSeverity.INFO, "an operator has paused training")
+            self.run_history.note(EventSeverity.INFO, "an operator has paused training")
         with self._between_updates():
             pass
 
@@ -177,7 +177,7 @@ class TrainingControl:
             was_paused, self._paused = self._paused, False
             self._changed.notify_all()
         if was_paused:
-            self.memory.note(EventSeverity.INFO, "an operator has resumed training")
+            self.run_history.note(EventSeverity.INFO, "an operator has resumed training")
 
     @property
     def is_paused(self) -> bool:
@@ -273,7 +273,7 @@ class TrainingControl:
         """Returns what is new; see `rollcast.services.history.service.HistorySource.history`."""
         # Asked for first: an end of training that the status does not show yet is among the news of the next turn.
         status = self.status()
-        news = self.memory.news(after_s)
+        news = self.run_history.news(after_s)
         return HistoryUpdate(
             now_s=news.now_s,
             run=self._facts if after_s is None else None,
@@ -287,9 +287,9 @@ class TrainingControl:
         )
 
     def sample(self) -> None:
-        """Takes the numbers of this moment into the memory; called once a second by a thread of its own."""
+        """Takes the numbers of this moment into the run history; called once a second by a thread of its own."""
         status = self.status()
-        self.memory.sample(
+        self.run_history.sample(
             Sample(
                 env_steps=status.env_steps,
                 updates=status.updates,

@@ -54,7 +54,7 @@ class TrainingEvaluation:
         progress: The progress of training.
         schedule: Says which policies are due.
         policy: The policy that is learnt, for its architecture and spaces.
-        memory: Records the evaluations; None: nothing is recorded.
+        run_history: Records the evaluations; None: nothing is recorded.
         run_dir: The run's folder, where opponents are kept; None: nowhere.
 
     Attributes:
@@ -69,14 +69,14 @@ class TrainingEvaluation:
         schedule: EvaluationSchedule,
         policy: TorchPolicy,
         *,
-        memory: RunHistory | None = None,
+        run_history: RunHistory | None = None,
         run_dir: Path | None = None,
     ) -> None:
         self._opponents = None
         if schedule.n_opponents is not None:
             folder = None if run_dir is None else run_dir / "opponents"
             self._opponents = Opponents(schedule.n_opponents, policy.spec, folder)
-        self._memory = memory
+        self._run_history = run_history
         self.schedule = schedule
         self.unwritten: SavedPolicy | None = None
         self._actors = actors
@@ -204,10 +204,10 @@ class TrainingEvaluation:
         )
 
     def _remember(
-        self, result: EvaluationResult, counted: Rating, memory: RunHistory, *, is_best: bool, is_better: bool
+        self, result: EvaluationResult, counted: Rating, run_history: RunHistory, *, is_best: bool, is_better: bool
     ) -> None:
         policy = result.policy
-        memory.evaluated(
+        run_history.evaluated(
             env_steps=policy.env_steps,
             policy_version=policy.version,
             mean_return=counted.value,
@@ -221,7 +221,7 @@ class TrainingEvaluation:
         found = f"mean return {' and '.join(means)}"
         if result.against:
             found = f"rating {counted.value:.0f} from games against {len(result.against)} opponents"
-        memory.note(EventSeverity.INFO, f"version {policy.version} was evaluated: {found}, {outcome}")
+        run_history.note(EventSeverity.INFO, f"version {policy.version} was evaluated: {found}, {outcome}")
 
     def _compare_with_training(self, result: EvaluationResult) -> None:
         """Warns of greedy actions that fall short of training by more than both standard deviations.
@@ -243,8 +243,8 @@ class TrainingEvaluation:
                 "--eval-actions drawn, as training acts, or compare the two with --eval-actions both"
             )
             logger.warning("%s", text)
-            if self._memory is not None:
-                self._memory.note(EventSeverity.WARNING, text)
+            if self._run_history is not None:
+                self._run_history.note(EventSeverity.WARNING, text)
 
     def _counted(self, result: EvaluationResult) -> Rating:
         """Returns the number by which a policy counts: its mean return, or its rating; keeps it as an opponent."""
@@ -255,7 +255,7 @@ class TrainingEvaluation:
         try:
             opponents.keep(policy.version, policy.state, rating.value, policy.env_steps)
         except OSError as error:
-            logger.error("version %d will be no opponent after a resume: %s", policy.version, error)  # noqa: TRY400  # the message says it all
+            logger.error("version %d cannot be an opponent after a resume: %s", policy.version, error)  # noqa: TRY400  # the message says it all
         return rating
 
     def _scores(self, against: Mapping[int, Evaluation]) -> dict[str, float]:
@@ -295,8 +295,8 @@ class TrainingEvaluation:
         )
         with self._lock:
             self._status = now
-        if self._memory is not None:
-            self._remember(result, counted, self._memory, is_best=is_best, is_better=is_better)
+        if self._run_history is not None:
+            self._remember(result, counted, self._run_history, is_best=is_best, is_better=is_better)
         self._compare_with_training(result)
         self._tell_patience()
         by_kind = {_MEAN_RETURNS[kind].tag: one.mean for kind, one in result.played.items()}

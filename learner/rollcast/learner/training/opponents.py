@@ -149,8 +149,8 @@ class Opponents:
         lost = self._ratings.keys() - self._states.keys()
         if lost and not self._states and self._folder is not None:
             logger.warning(
-                "evaluations continue without the earlier opponents, versions %s: %s has no files of them; policies "
-                "are rated by games against random play and against future opponents",
+                "evaluations continue without the earlier opponents, versions %s: %s does not have their files; "
+                "policies are rated by games against random play and against future opponents",
                 *(sorted(lost), self._folder),
             )
 

@@ -91,7 +91,7 @@ class PartKeeper:
         if written is None:
             what, seconds = self._checkpoints.describe()
             raise NotReadyError(
-                f"no part of a checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be "
+                f"no part of a checkpoint can begin: waited {seconds:.0f} s for {what}; expected that to be "
                 "written by now; check whether the disk hangs"
             )
         return written
@@ -141,7 +141,7 @@ class AgreedCheckpoints:
         try:
             written = self._keeper.begin_agreed()
         except (OSError, NotReadyError) as error:
-            logger.error("no checkpoint is written: %s; the one before is kept", error)  # noqa: TRY400  # says it all
+            logger.error("no checkpoint is written: %s; the previous one is kept", error)  # noqa: TRY400  # says it all
             for request in requests:
                 request.set_exception(error)
             return

@@ -200,7 +200,7 @@ class RankedExperience(ExperienceSource):
         elif status.waiting_for:
             doing = f"waiting for {status.waiting_for}"
         else:
-            doing = _ACTIVITIES[self._control.memory.activity.state]
+            doing = _ACTIVITIES[self._control.run_history.activity.state]
         return doing, f"after {status.updates} updates"
 
     def _share(self, agreed: Round, learner_device: str, *, waited_s: float) -> Experience:

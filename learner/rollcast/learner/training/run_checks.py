@@ -73,8 +73,8 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
         )
     if settings.updates_per_broadcast != 1:
         raise ConfigurationError(
-            f"{name} with --updates-per-broadcast {settings.updates_per_broadcast}; expected 1: each batch is played "
-            "by the policy of the update before; leave it out, or choose --algorithm appo or impala"
+            f"{name} with --updates-per-broadcast {settings.updates_per_broadcast}; expected 1: each batch is "
+            "collected with the policy of the update before; leave it out, or choose --algorithm appo or impala"
         )
     if settings.max_policy_lag:
         raise ConfigurationError(
@@ -159,7 +159,7 @@ def _check_replay(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if is_sequential and replay.samples_per_insert is None and replay.max_times_sampled is None:
         raise ConfigurationError(
             "--actor-kind sequential with a replay buffer and without --replay.samples-per-insert; expected a number: "
-            "it says after how many samples the actors, which play in the learner's own thread, play on; set it, or "
+            "it says after how many samples the actors, which act in the learner's thread, continue; set it, or "
             "choose --actor-kind subprocess"
         )
 
@@ -238,7 +238,7 @@ def _check_deterministic(settings: LearnerSettings) -> None:
     if settings.policy_rounding != "none":
         raise ConfigurationError(
             f"--policy-rounding {settings.policy_rounding} with --deterministic; expected none: a deterministic run "
-            "rounds nothing that it need not, so that it can be compared with any other; leave one of the two out"
+            "is compared bit by bit, so its weights are not rounded; leave one of the two out"
         )
     if plays_in_rounds(settings):
         if settings.replay.samples_per_insert is None:
@@ -249,8 +249,8 @@ def _check_deterministic(settings: LearnerSettings) -> None:
     elif settings.updates_per_broadcast != 1:
         raise ConfigurationError(
             f"--deterministic with --algorithm {settings.algorithm} and --updates-per-broadcast "
-            f"{settings.updates_per_broadcast}; expected 1: actors play one rollout for each policy that is cast, "
-            "and one of each makes a batch; leave it out"
+            f"{settings.updates_per_broadcast}; expected 1: each actor collects one rollout for each published "
+            "policy, and these rollouts make a batch; leave it out"
         )
 
 

@@ -102,7 +102,7 @@ def write_settings(
         other_bits = is_exact and changes_bits(settings, changes)
         announce(f"changed settings: {changed}" + (f"; {_OTHER_BITS}" if other_bits else ""))
         if "total_steps" in changes and (moved := _moved_schedules(settings, changes["total_steps"], env_steps)):
-            announce(f"schedules follow total_steps, and go on from other values: {moved}")
+            announce(f"schedules follow total_steps, and continue from other values: {moved}")
         history.append(
             {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

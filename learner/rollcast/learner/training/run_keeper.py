@@ -247,7 +247,7 @@ class RunKeeper:
         if written is None:
             what, seconds = self._checkpoints.describe()
             raise NotReadyError(
-                f"no checkpoint can be begun: waiting {seconds:.0f} s for {what}; expected that to be written by now; "
+                f"no checkpoint can begin: waited {seconds:.0f} s for {what}; expected that to be written by now; "
                 "check whether the disk hangs, and try again"
             )
         return written

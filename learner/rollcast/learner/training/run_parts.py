@@ -95,7 +95,7 @@ def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: tor
         algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
     elif settings.cuda_graphs == "on":
         raise ConfigurationError(
-            f"--cuda-graphs on: {why_not}; expected a GPU, and updates in which the host decides nothing; choose "
+            f"--cuda-graphs on: {why_not}; expected a GPU, and updates without decisions of the host; choose "
             "--cuda-graphs auto, or off"
         )
 
@@ -302,7 +302,9 @@ def serving_options(
             actions=EvaluationActions.of_option(settings.eval_actions),
             opponents=settings.eval_opponents is not None,
         )
-        evaluations = Evaluations(plan, join_lease_s=settings.server_limits().join_lease_s, note=control.memory.note)
+        evaluations = Evaluations(
+            plan, join_lease_s=settings.server_limits().join_lease_s, note=control.run_history.note
+        )
     if buffers is not None:
         replay = serve_buffers(buffers, algorithm.policy.spaces, n_rollout_steps=settings.n_rollout_steps)
     if settings.durable:
@@ -320,7 +322,7 @@ def serving_options(
         deterministic=settings.deterministic,
         control=control,
         history=control,
-        memory=control.memory,
+        run_history=control.run_history,
         security=settings.server_security(),
         announcement=settings.announcement(),
         collect_timeout_s=settings.collect_timeout_s,
@@ -329,7 +331,7 @@ def serving_options(
         assemble_ahead=None if settings.batch_ahead == "auto" else settings.batch_ahead == "on",
         durable=durable,
         evaluations=evaluations,
-        homes=ranks.assignment,
+        assignment=ranks.assignment,
     )
 
 
@@ -416,8 +418,9 @@ def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
         return line
     return (
-        f"{line}, those of two actors: with more, some wait for the next batch; set --batch-size to what all bring in "
-        f"a round, or choose --algorithm appo or impala, whose actors play on while {settings.algorithm}'s wait"
+        f"{line}, those of two actors: with more, some wait for the next batch; set --batch-size to what all collect "
+        f"in a round, or choose --algorithm appo or impala, whose actors continue while those of {settings.algorithm} "
+        "wait"
     )
 
 

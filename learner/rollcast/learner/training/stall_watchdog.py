@@ -77,13 +77,14 @@ class StallWatchdog:
             )
             if not reason:
                 logger.warning(
-                    "training has not gone on for %.0f s, and waits for nothing; expected an update by now", stalled_s
+                    "training has made no progress for %.0f s, and waits for nothing; expected an update by now",
+                    stalled_s,
                 )
         else:
             self._due_s = float("inf")
             what = f"waits for {reason}" if reason else "waits for nothing"
             stacks = all_stacks()
-            logger.warning("training has not gone on for %.0f s, and %s:\n%s", stalled_s, what, stacks)
+            logger.warning("training has made no progress for %.0f s, and %s:\n%s", stalled_s, what, stacks)
             self._note(
                 EventSeverity.WARNING, f"training has not gone on for {stalled_s:.0f} s, and {what}", detail=stacks
             )

@@ -96,7 +96,7 @@ class Trainer:
         self._actors = experience.actors
         self._algorithm = algorithm
         self._control = control
-        self._memory = control.memory
+        self._run_history = control.run_history
         self._schedule = schedule
         self._device = str(device)
         self._arithmetic = arithmetic
@@ -109,7 +109,7 @@ class Trainer:
                 self._progress,
                 schedule.evaluation,
                 algorithm.policy,
-                memory=self._memory,
+                run_history=self._run_history,
                 run_dir=None if run is None else run.path,
             )
         self._ranks = ranks
@@ -140,7 +140,7 @@ class Trainer:
         parts = (run, self._algorithm, self._experience, self._progress)
         if not self._ranks.is_first:
             return PartKeeper(*parts, self._ranks, timeout_s=self._schedule.stop_timeout_s)
-        return RunKeeper(*parts, self._schedule, self._evaluation, note=self._memory.note, ranks=self._ranks)
+        return RunKeeper(*parts, self._schedule, self._evaluation, note=self._run_history.note, ranks=self._ranks)
 
     def resume(self, checkpoint: Path) -> None:
         """Continues from a checkpoint of the run. Call it before `run`.
@@ -268,7 +268,7 @@ class Trainer:
             raise
         except Exception as error:
             self._end = EndReason.FAILED
-            self._memory.note(EventSeverity.ERROR, f"training has failed: {error}", detail=traceback.format_exc())
+            self._run_history.note(EventSeverity.ERROR, f"training has failed: {error}", detail=traceback.format_exc())
             raise
         finally:
             # While clients are still served: it is the last that they see.
@@ -277,7 +277,7 @@ class Trainer:
     def _train(self) -> None:
         """Runs the loop until there is a reason to stop."""
         source, algorithm, progress = self._experience, self._algorithm, self._progress
-        activity = self._memory.activity
+        activity = self._run_history.activity
         while self._goes_on():
             activity.enter(LearnerActivity.WAITING)
             fraction = self._fraction()
@@ -296,7 +296,7 @@ class Trainer:
                 progress.record(experience)
                 self._update_metrics.add(metrics)
                 self._is_unwritten = True
-                self._memory.trained(experience.policy_lag, experience.data_age_s)
+                self._run_history.trained(experience.policy_lag, experience.data_age_s)
                 every = self._schedule.updates_per_broadcast
                 if every is not None and algorithm.n_updates % every == 0:
                     activity.enter(LearnerActivity.PUBLISHING)
@@ -313,7 +313,7 @@ class Trainer:
 
     def _await_evaluations(self) -> None:
         """Waits for the evaluations that are under way when training has run out of steps."""
-        self._memory.activity.enter(LearnerActivity.WAITING)
+        self._run_history.activity.enter(LearnerActivity.WAITING)
         evaluation = self._evaluation
         if evaluation is None or self._end is not EndReason.STEPS:
             return
@@ -350,7 +350,7 @@ class Trainer:
         if now >= self._next_log:
             self._next_log = now + self._schedule.log_interval_s
             self._write_last_metrics()
-        self._memory.activity.enter(LearnerActivity.CHECKPOINTING)
+        self._run_history.activity.enter(LearnerActivity.CHECKPOINTING)
         was_due = self._keeper is not None and self._keeper.keep_due()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # Only then: checkpoints by time come at another update in each run.
@@ -371,13 +371,13 @@ class Trainer:
         """Notes why training ends, for those who watch it."""
         assert self._end is not None, "training ends for a reason"
         now = self._progress.snapshot()
-        self._memory.note(
+        self._run_history.note(
             EventSeverity.INFO,
             f"training has ended: {self._end.words}, after {now.env_steps} environment steps and {now.updates} updates",
         )
 
     def _save_policies(self) -> None:
-        self._memory.activity.enter(LearnerActivity.CHECKPOINTING)
+        self._run_history.activity.enter(LearnerActivity.CHECKPOINTING)
         if self._keeper is not None:
             # The checkpoint that follows takes the other half of the time.
             self._keeper.save_policies(self._save_timeout_s() / 2)
@@ -393,7 +393,7 @@ class Trainer:
         try:
             self._save()
         except (OSError, RollcastError) as error:
-            logger.error("nothing is saved at the end: %s; the checkpoint before is kept", error)  # noqa: TRY400  # the message says it all
+            logger.error("the end of training is not saved: %s; the previous checkpoint is kept", error)  # noqa: TRY400  # the message says it all
 
     def _save_timeout_s(self) -> float:
         """Returns how long saving may take; less for a run that was stopped, whose operator waits."""

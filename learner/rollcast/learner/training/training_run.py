@@ -108,7 +108,7 @@ class TrainingRun:
 
     def train(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
         """Trains to the end; see `Trainer.run`. Logs a trainer that stalls, with all stacks."""
-        note = self.control.memory.note
+        note = self.control.run_history.note
         with (
             StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait, note=note),
             PeriodicThread(self.control.sample, 1.0, name="history"),

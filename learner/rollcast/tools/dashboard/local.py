@@ -93,7 +93,7 @@ class LocalDashboard:
         try:
             if not self._receiver.poll(_START_TIMEOUT_S):
                 raise RollcastError(
-                    f"the dashboard does not serve after {_START_TIMEOUT_S:.0f} s; expected a second or two; train "
+                    f"the dashboard does not serve after {_START_TIMEOUT_S:.0f} s; expected a few seconds; train "
                     "without --dashboard, and start `rollcast dashboard` by itself"
                 )
             told: Mapping[str, Any] = json.loads(self._receiver.recv_bytes())
@@ -129,7 +129,7 @@ def _plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
     require_extra("dashboard", "rollcast train --dashboard")
     if settings.actor_kind == "sequential":
         raise ConfigurationError(
-            "dashboard is set, and actor_kind is 'sequential', which serves nothing that a page could show; expected "
+            "dashboard is set, and actor_kind is 'sequential', which has no server that a page could ask; expected "
             "'subprocess'; leave one out"
         )
     check_page_address(settings.dashboard_address, insecure=settings.insecure)

@@ -142,7 +142,7 @@ class LearnerLink:
                 # Another address may still lead to a learner.
                 if other == self._relay and len(self._addresses) == 1:
                     raise RefusedError(
-                        f"relays form a loop: the learner of relay {self._relay.relay_id!r} is to be found at "
+                        f"relays form a loop: the learner of relay {self._relay.relay_id!r} is at "
                         f"{self._addresses[0]}, which leads back to it through relay {relay.relay_id!r}; expected a "
                         "learner at the end; correct the --learner-address of one of them"
                     )

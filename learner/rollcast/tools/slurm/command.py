@@ -117,7 +117,7 @@ def _program() -> list[str]:
 def _check_new(folder: SlurmFolder) -> None:
     if folder.path.exists():
         raise ConfigurationError(
-            f"--run-dir: the run {folder.run_dir} has been submitted before; expected a new folder; to go on with it, "
+            f"--run-dir: the run {folder.run_dir} has been submitted before; expected a new folder; to continue it, "
             f"give --resume {folder.run_dir}; for more actors, give --add-actors"
         )
 

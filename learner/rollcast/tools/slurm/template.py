@@ -58,7 +58,7 @@ def read_template(path: Path | None) -> str:
             )
     if unknown := sorted(set(found) - set(_PLACEHOLDERS)):
         raise ConfigurationError(
-            f"--template: {str(path)!r} has the line {unknown[0]}, which stands for nothing; expected "
+            f"--template: {str(path)!r} has the line {unknown[0]}, which is no placeholder; expected "
             f"{', '.join(_PLACEHOLDERS)}; remove it"
         )
     return template

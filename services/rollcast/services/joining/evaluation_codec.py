@@ -122,7 +122,7 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
             )
     if not 0.0 <= proto.seconds < math.inf:  # NaN too
         raise InvalidInputError(
-            f"{who} reports that it has played for {proto.seconds} s; expected a finite number of seconds; correct it"
+            f"{who} reports that its episodes took {proto.seconds} s; expected a finite number of seconds; correct it"
         )
     return PlayedEpisodes(
         policy_version=proto.policy_version,

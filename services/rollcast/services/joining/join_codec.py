@@ -208,8 +208,8 @@ def _check_redirect(address: str, offer: JoinOffer) -> None:
         return
     if not offer.follows_redirect:
         raise InvalidInputError(
-            f"the learner sends this actor to {quoted(address)}, and it follows nobody any more; expected to be taken; "
-            "check that all learners of the run are of one rollcast"
+            f"the learner redirects this actor a second time, to {quoted(address)}; expected to be accepted; "
+            "install the same rollcast at all learners of the run"
         )
     try:
         is_direct = len(address) <= _MAX_ADDRESS_LENGTH and parse_address(address).rendezvous is None

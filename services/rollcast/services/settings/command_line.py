@@ -59,7 +59,7 @@ class CommandLineParser(argparse.ArgumentParser):
         option, separator, problem = message.removeprefix("argument ").partition(": ")
         if option == "the following arguments are required":
             names = problem.replace("-", "_")
-            raise ConfigurationError(f"{names} is not given; expected: {self.prog} {names.replace(',', '')}; add it")
+            raise ConfigurationError(f"{names} is not given; expected {self.prog} {names.replace(',', '')}; add it")
         if not (separator and option.startswith("-")):
             raise ConfigurationError(f"{message}; {HELP} explains every option")
         option = option.partition("/")[0]

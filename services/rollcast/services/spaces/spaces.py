@@ -115,7 +115,7 @@ def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> 
     if 0 in (space.shape or ()):
         raise InvalidSpaceError(
             f"the action space of {where} is {describe_space(space)}, which has no element; expected at least one; "
-            "give it an action, a Discrete(1) if there is nothing to choose"
+            "give it an action, a Discrete(1) if there is no choice"
         )
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return

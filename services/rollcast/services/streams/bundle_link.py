@@ -177,7 +177,7 @@ class BundleLink:
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ProtocolMismatchError(
-                    f"the learner at {self._target} is older than relays, or takes none; expected one that serves "
+                    f"the learner at {self._target} does not serve relays; expected one that serves "
                     f"{_METHOD}; install the same rollcast on both sides"
                 ) from error
             if self._is_unanswered:

@@ -94,7 +94,7 @@ class Search:
     def __init__(self) -> None:
         self.now, self.timeout_s, self.has_given_up = 100.0, 300.0, False
         self.attempts = JoinAttempts(self.ADDRESSES[1:])
-        self.attempts.home = "home"
+        self.attempts.rank_address = "home"
         self.attempts.begin(self.now, self.timeout_s)
         self.ends_at = self.now + self.timeout_s
         # the addresses of this round, and since when each has answered that it is not ready

@@ -95,7 +95,7 @@ def test_an_episode_that_may_have_no_end_is_told_of(caplog: pytest.LogCaptureFix
     evaluation = evaluate_policy(endless, RandomPolicy(spaces, seed=0), n_episodes=1, seed=3, deterministic=True)
     assert evaluation.lengths == (101,)
     (record,) = caplog.records
-    assert "has had 100 steps, and goes on: without a time limit" in record.message
+    assert "has had 100 steps, and continues: without a time limit" in record.message
 
 
 def test_who_is_alone_has_no_opponents():
@@ -266,7 +266,7 @@ def test_an_evaluation_counts_what_it_could_play_where_the_environment_raises_in
     assert "were played" not in caplog.text
     few = evaluate_policy(failing("drop_episode", every=4, last=8), policy, n_episodes=3, seed=3, deterministic=False)
     assert few.returns == whole.returns[3:8:4]
-    assert "2 of 3 episodes were played: the environment raised in all others that were begun, 28;" in caplog.text
+    assert "2 of 3 episodes ended: the environment raised in all others, 28;" in caplog.text
 
 
 def test_environment_that_raises_in_every_episode_fails_the_evaluation():

@@ -59,5 +59,5 @@ def test_random_policy_has_versions_but_no_weights():
     assert policy.version == 0
     policy.load(3, {})
     assert policy.version == 3
-    with pytest.raises(ProtocolMismatchError, match=r"have \['w'\] besides; expected \[\]"):
+    with pytest.raises(ProtocolMismatchError, match=r"have \['w'\] in addition; expected \[\]"):
         policy.load(4, {"w": np.zeros(1)})

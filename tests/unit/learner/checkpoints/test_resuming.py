@@ -276,7 +276,7 @@ def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_pat
     assert 0 < steps < 640
     before, now = (begun.impala.schedules()["learning_rate"](steps / total) for total in (640, 2560))
     assert [line for line in said if "schedules" in line] == [
-        f"schedules follow total_steps, and go on from other values: impala.learning_rate {before:.3g} -> {now:.3g}"
+        f"schedules follow total_steps, and continue from other values: impala.learning_rate {before:.3g} -> {now:.3g}"
     ]
 
 

@@ -74,7 +74,7 @@ def spaces_of(n_agents=1, keys=("0",)):
 def test_how_many_actors_make_a_batch():
     assert actors_in_step(spaces_of(), 64, 16) == 4
     assert actors_in_step(spaces_of(n_agents=2), 64, 16) == 2
-    with pytest.raises(ConfigurationError, match="batch_size is 65, and an actor plays 16 trajectories"):
+    with pytest.raises(ConfigurationError, match="batch_size is 65, and an actor collects 16 trajectories"):
         actors_in_step(spaces_of(), 65, 16)
     with pytest.raises(ConfigurationError, match=r"substeps \['a', 'b'\] is not supported"):
         actors_in_step(spaces_of(keys=("a", "b")), 64, 16)

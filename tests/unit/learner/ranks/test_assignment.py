@@ -7,7 +7,7 @@ from tests.integration.learner_fakes import offer
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 
-def make_homes(n_ranks: int = 2) -> list[RankAssignment]:
+def make_assignments(n_ranks: int = 2) -> list[RankAssignment]:
     texts: dict[str, str] = {}
     assignment = [RankAssignment(BoardInMemory(rank, n_ranks, texts)) for rank in range(n_ranks)]
     for own in assignment:
@@ -16,7 +16,7 @@ def make_homes(n_ranks: int = 2) -> list[RankAssignment]:
 
 
 def test_new_actors_are_spread_over_the_ranks_whichever_they_dial():
-    assignment, n_taken = make_homes(3), [0, 0, 0]
+    assignment, n_taken = make_assignments(3), [0, 0, 0]
     for i in range(9):
         address = assignment[1].elsewhere(offer(f"a{i}"), n_taken[1])
         rank = 1 if address is None else int(address.removeprefix("host:"))
@@ -26,12 +26,12 @@ def test_new_actors_are_spread_over_the_ranks_whichever_they_dial():
 
 
 def test_actors_that_ask_at_once_are_spread_before_any_has_joined():
-    first, _ = make_homes()
+    first, _ = make_assignments()
     assert [first.elsewhere(offer(""), 0) for _ in range(4)] == [None, "host:1", None, "host:1"]
 
 
 def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
-    first, second = make_homes()
+    first, second = make_assignments()
     second.took("a")
     first.note_loads([0, 50])
     second.note_loads([0, 50])
@@ -52,7 +52,7 @@ def test_an_actor_that_comes_back_and_that_no_rank_knows_is_divided_anew_once_al
 
 
 def test_those_that_were_sent_count_until_they_have_arrived():
-    first, _ = make_homes()
+    first, _ = make_assignments()
     first.note_loads([2, 1])
     assert first.elsewhere(offer(""), 2) == "host:1"
     assert first.elsewhere(offer(""), 2) is None, "two each"
@@ -61,7 +61,7 @@ def test_those_that_were_sent_count_until_they_have_arrived():
 
 
 def test_evaluators_are_those_of_rank_0():
-    first, second = make_homes()
+    first, second = make_assignments()
     assert second.elsewhere(offer("e", role=ActorRole.EVALUATE), 0) == "host:0"
     assert first.elsewhere(offer("e", role=ActorRole.EVALUATE), 100) is None
 

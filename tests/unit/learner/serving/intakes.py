@@ -36,11 +36,13 @@ class Intake:
         capacity: int = 8,
         rule: CreditRule | None = None,
         network: str = "auto",
-        memory: RunHistory | None = None,
+        run_history: RunHistory | None = None,
         max_actors: int = 4,
     ) -> None:
         self.queue = RolloutQueue(capacity)
-        self.registry = ActorRegistry(max_actors=max_actors, note=forget_event if memory is None else memory.note)
+        self.registry = ActorRegistry(
+            max_actors=max_actors, note=forget_event if run_history is None else run_history.note
+        )
         self.intake = RolloutIntake(
             self.registry,
             self.queue,
@@ -48,7 +50,7 @@ class Intake:
             rollout_shape=RolloutShape(CARTPOLE_LIKE, 3, 4),
             policy=PolicySpec(network=network),
             rule=rule,
-            memory=memory,
+            run_history=run_history,
         )
 
     def join_and_open(self, cancel: Callable[[], None] | None = None, **changes: object) -> IntakeStream:

@@ -181,7 +181,7 @@ def test_turns_that_come_while_their_streams_are_closed_lose_nothing_and_repeat_
 
 
 def test_actors_behind_a_relay_report_their_time_half_as_often():
-    intake = Intake(memory=RunHistory())
+    intake = Intake(run_history=RunHistory())
     direct, behind = (intake.intake.join(offer(actor_id=name, via=via)) for name, via in (("a", ()), ("b", (RELAY,))))
     assert (direct.activity_interval_s, behind.activity_interval_s) == (1.0, 2.0)
     assert Bundled(intake, "b").stream.joined.activity_interval_s == 2.0

@@ -211,7 +211,7 @@ def test_rejects_reports_for_another_learner():
     [
         (2, (1.0, 1.0), "version 2 of the policy; expected version 1"),
         (1, (1.0, 2.0, 3.0), "has played 3 episodes with version 1; expected at most 2, as agreed at Join"),
-        (1, (1e308, 1e308), "returns from 1e\\+308 to 1e\\+308, whose mean or deviation is not finite"),
+        (1, (1e308, 1e308), "returns from 1e\\+308 to 1e\\+308, whose mean or standard deviation is not finite"),
     ],
 )
 def test_rejects_reports_that_do_not_fit(version: int, returns: tuple[float, ...], message: str):

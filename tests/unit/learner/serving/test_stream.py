@@ -270,14 +270,14 @@ def begun(rounds: Rounds, version: int = 1) -> Rounds:
 
 
 def test_the_learner_asks_for_an_actors_time_only_if_somebody_remembers_it():
-    for memory, interval_s in ((None, 0.0), (RunHistory(), 1.0)):
-        intake = Intake(memory=memory)
+    for run_history, interval_s in ((None, 0.0), (RunHistory(), 1.0)):
+        intake = Intake(run_history=run_history)
         assert intake.intake.join(offer()).activity_interval_s == interval_s
         assert intake.join_and_open().joined.activity_interval_s == interval_s
 
 
 def test_with_hundreds_of_actors_most_report_half_as_often():
-    intake = Intake(memory=RunHistory(), max_actors=256)
+    intake = Intake(run_history=RunHistory(), max_actors=256)
     asked = [
         (intake.intake.join(offer(actor_id=f"actor-{i}", process_nonce=i)).activity_interval_s, f"actor-{i}")
         for i in range(256)
@@ -291,7 +291,7 @@ def test_with_hundreds_of_actors_most_report_half_as_often():
 
 
 def test_an_actors_report_shows_in_its_info_and_is_no_progress():
-    intake = Intake(memory=RunHistory())
+    intake = Intake(run_history=RunHistory())
     stream = intake.join_and_open()
     before, progress = intake.registry.infos()[0], stream.progress()
     assert (before.acting_state, before.applied_policy_version) == (None, 0)
@@ -303,8 +303,8 @@ def test_an_actors_report_shows_in_its_info_and_is_no_progress():
 
 
 def test_an_actors_comings_and_goings_are_remembered():
-    memory = RunHistory()
-    intake = Intake(memory=memory)
+    run_history = RunHistory()
+    intake = Intake(run_history=run_history)
     first = intake.join_and_open()
     first.close(clean=False)
     second = intake.join_and_open()
@@ -316,7 +316,7 @@ def test_an_actors_comings_and_goings_are_remembered():
     fourth = intake.join_and_open(process_nonce=3)
     fourth.rejected(MissingMessageError("rollout 7 is missing"))
     fourth.close(clean=True)
-    found = [(event.severity, event.text, event.detail) for event in memory.news(None).events]
+    found = [(event.severity, event.text, event.detail) for event in run_history.news(None).events]
     assert found == [
         (EventSeverity.INFO, "joined: slot 0, 2 environments", ""),
         (EventSeverity.WARNING, "lost its connection", ""),
@@ -328,28 +328,28 @@ def test_an_actors_comings_and_goings_are_remembered():
         (EventSeverity.WARNING, "a message was refused: rollout 7 is missing", ""),
         (EventSeverity.INFO, "left", ""),
     ]
-    assert {event.who for event in memory.news(None).events} == {"a"}
+    assert {event.who for event in run_history.news(None).events} == {"a"}
 
 
 @pytest.mark.parametrize("process_nonce", [1, 2])
 def test_an_actor_keeps_its_lane_if_its_old_stream_ends_after_the_new_one_has_begun(process_nonce: int):
     now = [100.0]
-    memory = RunHistory(clock=lambda: now[0])
-    intake = Intake(memory=memory)
+    run_history = RunHistory(clock=lambda: now[0])
+    intake = Intake(run_history=run_history)
     old = intake.join_and_open()
     new = intake.join_and_open(process_nonce=process_nonce)
     old.close(clean=False)
     for _ in range(8):
         new.acted(ActorActivity(state=ActingState.ACTING, seconds=(0.0, now[0], *[0.0] * 4)), is_alone=True)
         now[0] += 1.0
-        memory.sample(Sample())
-    assert [lane.shares.any() for lane in memory.news(None).lanes if lane.actor_id == "a"] == [True]
+        run_history.sample(Sample())
+    assert [lane.shares.any() for lane in run_history.news(None).lanes if lane.actor_id == "a"] == [True]
 
 
 @pytest.mark.parametrize("end", ["alone", "refused", "replaced", "replaced by another process"])
 def test_nothing_holds_a_stream_that_has_ended(end: str):
     """A stream that is held holds its call, which counts among those of its connection."""
-    intake = Intake(memory=RunHistory())
+    intake = Intake(run_history=RunHistory())
     stream = intake.join_and_open()
     stream.awaits_message(True)
     if end == "refused":

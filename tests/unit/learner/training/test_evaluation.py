@@ -52,9 +52,13 @@ class Training:
     def __init__(self, **schedule: object) -> None:
         self.actors, self.progress = Offered(), TrainingProgress()
         given = {"interval_s": None, "interval_steps": None}
-        self.memory = RunHistory()
+        self.run_history = RunHistory()
         self.evaluation = TrainingEvaluation(
-            self.actors, self.progress, EvaluationSchedule(**(given | schedule)), self.actors.policy, memory=self.memory
+            self.actors,
+            self.progress,
+            EvaluationSchedule(**(given | schedule)),
+            self.actors.policy,
+            run_history=self.run_history,
         )
 
     def update(self, times: int = 1, steps: int = 10, returns: Sequence[float] = ()) -> None:
@@ -86,7 +90,7 @@ def test_evaluations_are_remembered_with_whether_they_are_the_best():
     training = Training(interval_steps=10)
     for version, mean in ((2, 1.0), (3, 3.0), (4, 3.0), (5, 2.0)):
         training.report(version, mean - 1.0, mean + 1.0)
-    news = training.memory.news(None)
+    news = training.run_history.news(None)
     assert [(one.policy_version, one.env_steps, one.mean_return, one.best) for one in news.evaluations[:3]] == [
         (2, 20, 1.0, True),
         (3, 30, 3.0, True),
@@ -170,7 +174,7 @@ def test_the_better_of_both_kinds_of_actions_counts_and_both_means_are_written()
     values = training.report(2, 1.0, 3.0, drawn=(4.0, 6.0))
     assert values["eval/mean_return"] == values["eval/drawn_mean_return"] == values["eval/best_mean_return"] == 5.0
     assert values["eval/likeliest_mean_return"] == 2.0
-    (event,) = training.memory.news(None).events
+    (event,) = training.run_history.news(None).events
     assert event.text == (
         "version 2 was evaluated: mean return 2 with greedy actions and 5 with drawn ones, the best so far"
     )
@@ -201,13 +205,13 @@ def test_policies_are_rated_by_their_games_and_play_against_those_before():
     best = training.evaluation.unwritten
     assert best is not None
     assert (best.policy_version, best.mean_return) == (2, ratings[0]), "the best goes by the rating"
-    assert training.memory.news(None).events[0].text == (
+    assert training.run_history.news(None).events[0].text == (
         f"version 2 was evaluated: rating {ratings[0]:.0f} from games against 1 opponents, the best so far"
     )
 
 
 def warnings_of(training: Training) -> list[str]:
-    return [event.text for event in training.memory.news(None).events if event.severity is EventSeverity.WARNING]
+    return [event.text for event in training.run_history.news(None).events if event.severity is EventSeverity.WARNING]
 
 
 def test_evaluation_that_falls_short_of_training_is_explained_once_until_it_no_longer_does():

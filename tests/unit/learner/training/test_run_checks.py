@@ -65,7 +65,7 @@ def check(algorithm: str, options: str, spaces=SPACES) -> None:
             )
             for name in ("ppo", "appo")
         ),
-        ("impala", "--deterministic --batch-size 12", "batch_size is 12, and an actor plays 8 trajectories at once"),
+        ("impala", "--deterministic --batch-size 12", "batch_size is 12, and an actor collects 8 trajectories at once"),
         # actors that no limiter would let play
         (OWN_DQN, SEQUENTIAL, r"--actor-kind sequential .* without --replay.samples-per-insert"),
         # batches ahead where nothing comes ahead

@@ -15,7 +15,7 @@ def stuck_here(released: threading.Event) -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("", ["has not gone on for 0 s, and waits for nothing", "waits for nothing:\n"]),
+        ("", ["has made no progress for 0 s, and waits for nothing", "waits for nothing:\n"]),
         ("rollouts", ["and waits for rollouts:\n"]),
     ],
 )
@@ -36,8 +36,8 @@ def test_a_stall_is_told_and_then_shown(reason, expected, caplog):
     assert "in stuck_here" in caplog.text
     assert len(caplog.records) == len(expected), "each is said once"
     first, second = memory.news(None).events
-    assert first.text == f"training has not gone on for 0 s; it waits for {reason or 'nothing'}"
-    assert second.text == f"training has not gone on for 0 s, and waits for {reason or 'nothing'}"
+    assert first.text == f"training has made no progress for 0 s; it waits for {reason or 'nothing'}"
+    assert second.text == f"training has made no progress for 0 s, and waits for {reason or 'nothing'}"
     assert "in stuck_here" in second.detail
     for record, text in zip(caplog.records, expected, strict=True):
         assert text in record.message

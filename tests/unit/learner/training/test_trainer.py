@@ -137,7 +137,7 @@ def test_training_that_fails_leaves_a_record_of_its_last_update_and_the_history_
     with pytest.raises(RollcastError, match="odd"):
         trainer_of(algorithm_class=FailsAtTheFourth, writers=[kept], control=control, log_interval_s=1e9).run()
     assert [record["train/updates"] for record in kept.records] == [1, 3]
-    (event,) = control.memory.news(None).events
+    (event,) = control.run_history.news(None).events
     assert (event.severity, event.text) == (EventSeverity.ERROR, "training has failed: the loss is odd")
     assert "in update" in event.detail
 
@@ -169,12 +169,12 @@ def test_episodes_are_kept_until_the_next_record_only():
 def test_the_history_has_the_end_of_training_its_lags_and_the_time_of_its_thread():
     control = TrainingControl(algorithm="impala", run_dir=None)
     trainer_of(control=control).run()
-    news = control.memory.news(None)
+    news = control.run_history.news(None)
     assert [event.text for event in news.events] == [
         "training has ended: all steps are done, after 112 environment steps and 7 updates"
     ]
     assert sum(news.delays.trajectories_by_lag) == 7 * 4
-    spent = control.memory.activity.seconds()
+    spent = control.run_history.activity.seconds()
     assert spent[LearnerActivity.UPDATING] > 0
     assert spent[LearnerActivity.WAITING] > 0
     assert spent[LearnerActivity.PUBLISHING] > 0

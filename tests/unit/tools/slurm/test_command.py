@@ -88,7 +88,7 @@ def test_refuses_a_folder_that_another_run_has(fake_slurm: FakeSlurm, folder, ca
     command(capsys, "--run-dir", folder.run_dir)
     code, _, told = command(capsys, "--run-dir", folder.run_dir)
     assert code == 2
-    assert f"has been submitted before; expected a new folder; to go on with it, give --resume {folder.run_dir}" in told
+    assert f"has been submitted before; expected a new folder; to continue it, give --resume {folder.run_dir}" in told
     assert folder.script(Job.LEARNER).is_file(), "the first run keeps its files"
     (folder.run_dir.parent / "other").mkdir()
     (folder.run_dir.parent / "other" / "settings.yaml").touch()
