@@ -116,6 +116,13 @@ class Algorithm(ABC):
         """
         raise NotImplementedError(self.why_not_captured())
 
+    def take_replayed(self) -> tuple[int, int]:
+        """Returns how many parts of updates were replayed since the last call, and how many there were.
+
+        Both are 0 if updates are not captured. Called by the thread that updates.
+        """
+        return 0, 0
+
     def end_updates_early(self, when: Callable[[], bool]) -> None:  # noqa: B027  # one step of the optimiser is short
         """Lets updates end early once training is to end.
 

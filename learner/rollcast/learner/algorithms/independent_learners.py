@@ -110,6 +110,11 @@ class IndependentLearners(Algorithm):
         for learner in self._learners.values():
             learner.capture_updates(make_work)
 
+    def take_replayed(self) -> tuple[int, int]:
+        """Returns how many parts of all learners' updates were replayed; see `Algorithm.take_replayed`."""
+        replayed, runs = zip(*(learner.take_replayed() for learner in self._learners.values()), strict=True)
+        return sum(replayed), sum(runs)
+
     def end_updates_early(self, when: Callable[[], bool]) -> None:
         """Ends the updates of each learner early; see `Algorithm.end_updates_early`."""
         for learner in self._learners.values():

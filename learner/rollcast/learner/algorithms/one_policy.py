@@ -145,6 +145,10 @@ class OnePolicy(Algorithm, Generic[Settings]):
                 make_capturable(optimizer)
         self._work = make_work([part for part in parts if isinstance(part, torch.Generator)])
 
+    def take_replayed(self) -> tuple[int, int]:
+        """Returns how many parts of updates were replayed; see `Algorithm.take_replayed`."""
+        return self._work.take_replayed()
+
     def join_ranks(self, reduction: GradientReduction) -> None:
         """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
         self._reduction = reduction

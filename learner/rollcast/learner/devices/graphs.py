@@ -159,9 +159,12 @@ class GraphedWork(DeviceWork):
         self._plans: dict[Hashable, _Plan] = {}
         self._n_plans = 0
         self._has_given_up = False
+        self._n_runs = self._n_replayed = 0
+        self._n_taken = 0, 0
 
     def run(self, work: Work, batch: Batch, numbers: Mapping[str, float], variant: Hashable = None) -> Outputs:
         """Runs the work of an update, or replays it; see `DeviceWork.run`."""
+        self._n_runs += 1
         if self._has_given_up or not batch.n_env_steps:
             return work(batch, numbers)
         plan = self._plan_for(batch, numbers, variant)
@@ -184,8 +187,17 @@ class GraphedWork(DeviceWork):
             except Exception as error:  # noqa: BLE001 - whatever it is: nothing was run; the update continues without
                 self._give_up(f"the capture failed: {type(error).__name__}: {error}")
                 return work(batch, numbers)
+            if not self._n_replayed:
+                logger.info("updates are replayed as CUDA graphs from here on")
         plan.graph.replay()
+        self._n_replayed += 1
         return plan.outputs()
+
+    def take_replayed(self) -> tuple[int, int]:
+        """See `DeviceWork.take_replayed`."""
+        (n_replayed, n_runs), now = self._n_taken, (self._n_replayed, self._n_runs)
+        self._n_taken = now
+        return now[0] - n_replayed, now[1] - n_runs
 
     def forget(self) -> None:
         """Forgets all graphs, which have the memory of optimisers that a checkpoint has replaced."""
@@ -271,8 +283,8 @@ class _Plan:
 def with_room(batch: Batch) -> Batch:
     """Returns memory for batches of the same shapes, with room for at least as many final observations.
 
-    Episodes that a limit of their steps ends may all end in the same batch, once each: there is room for that from the
-    beginning, so that hardly any other batch needs a graph of its own.
+    Episodes that a limit of their steps ends may all end in the same batch, once each. There is room for that from the
+    beginning, so that few batches need a graph of their own.
 
     Args:
         batch: Trajectories `[T, B, ...]` with N final observations.

@@ -34,6 +34,10 @@ class DeviceWork:
         del variant
         return work(batch, numbers)
 
+    def take_replayed(self) -> tuple[int, int]:
+        """Returns how many runs were replayed since the last call, and how many there were; both 0: none can be."""
+        return 0, 0
+
     def forget(self) -> None:
         """Forgets what it knows of the algorithm's memory, which a checkpoint has replaced."""
 

@@ -422,6 +422,9 @@ class Trainer:
             metric_names.ACTORS_ALIVE.tag: self._actors.n_actors_alive,
             metric_names.DROPPED_EPISODES.tag: self._actors.dropped_episodes,
         }
+        n_replayed, n_captured = self._algorithm.take_replayed()
+        if n_captured:
+            values[metric_names.REPLAYED_FRACTION.tag] = n_replayed / n_captured
         aggregator = self._actors.get_epoch_stats_aggregator()
         statistics = aggregator.epoch_stats()
         # An epoch without the end of an episode keeps the statistics of the epoch before.

@@ -72,6 +72,11 @@ UPDATES_PER_SECOND: Final = Metric("speed/updates_per_second", "updates/s", "upd
 WAITING_FRACTION: Final = Metric(
     "speed/waiting_fraction", "0 to 1", "share of its time that the trainer waited for batches, since the last record"
 )
+REPLAYED_FRACTION: Final = Metric(
+    "speed/replayed_fraction",
+    "0 to 1",
+    "share of the updates that were replayed as CUDA graphs, since the last record; with `--cuda-graphs` only",
+)
 
 QUEUE_SIZE: Final = Metric("queue/size", "trajectories", "trajectories that wait for the trainer")
 ASSEMBLY_TRAINER_FRACTION: Final = Metric(

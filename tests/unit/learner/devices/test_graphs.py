@@ -173,6 +173,9 @@ def test_update_of_fixed_shapes_is_that_of_the_batch_as_it_is(name):
     for one, other in zip(plain_metrics, metrics, strict=True):
         assert other == pytest.approx(one, rel=bound, abs=bound)
     assert [graph.n_replays for graph in graphs] == [N_UPDATES - WARM_UP_UPDATES] * case.n_substeps
+    n_updates = N_UPDATES * case.n_substeps
+    assert algorithm.take_replayed() == (n_updates - WARM_UP_UPDATES * case.n_substeps, n_updates)
+    assert algorithm.take_replayed() == (0, 0), "none since"
     if plain.priorities is not None:
         torch.testing.assert_close(algorithm.priorities, plain.priorities, rtol=bound, atol=bound)
 
