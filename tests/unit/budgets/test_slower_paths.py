@@ -90,7 +90,7 @@ ADDITIONS = {
         "learner: a policy for two actors that play",
         PolicyPublisher,
         "publish",
-        "np.concatenate([array.ravel() for array in state.values()])",
+        "import numpy as np; np.concatenate([array.ravel() for array in state.values()])",
         {"arrays": 1},
     ),
     "publishing: a lock": Addition(

@@ -54,7 +54,8 @@ ALONE = {
 UNWALKED = {"resume"}
 UNITS = (
     "seconds|days|bytes|steps|rollouts|episodes|updates|actors|evaluators|environments|entries|samples|versions|passes|"
-    "connections|calls|threads|cores|checkpoints|evaluations|critics|frames|epsilons|deviations|nats?|times|units?|returns"
+    "connections|calls|threads|cores|checkpoints|evaluations|critics|frames|epsilons|deviations|nats?|times|units?|returns|"
+    "observations"
 )
 # Numbers without a dimension that are no share of one, by the ends of their names.
 DIMENSIONLESS = {
