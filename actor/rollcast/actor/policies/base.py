@@ -143,7 +143,8 @@ class Policy(ABC):
             NotReadyError: If no weights have been loaded.
             InvalidInputError: If the state has another shape, or frames are not stacked.
         """
-        self.check_loaded()
+        if self._version is None:
+            self.check_loaded()
         self._check_state(state, observation)
         if self._framed is not None:
             self._check_stacks(observation, *self._framed[substep_key])
