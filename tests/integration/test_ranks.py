@@ -308,7 +308,7 @@ def test_policies_that_drift_apart_end_the_run_with_the_rank_that_differs(tmp_pa
 
 
 def test_an_actor_stays_where_it_is_if_it_cannot_reach_the_rank_it_is_sent_to(tmp_path: Path):
-    """That rank takes part without data."""
+    """A rank without data takes part."""
     # Nobody listens there: both ranks serve at 127.0.0.1.
     unreachable = ("--advertised-host", "127.0.0.99", "--address-file", tmp_path / "address")
     checked = ("--ranks.check-updates", 1, "--ranks.data-timeout-s", 0.1)

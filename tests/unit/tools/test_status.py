@@ -26,7 +26,7 @@ def shown(status: LearnerStatus, *, json_output: bool) -> str:
         ("replay.size", "1,234"),
         ("replay.max_diff", "inf"),
         ("replay.waiting.0.who", "the actors"),
-        ("replay.waiting.0.seconds", "3.50"),
+        ("replay.waiting.0.seconds", "3.5"),
     ],
 )
 def test_table_has_rows_for_nested_values(row: tuple[str, str]):
