@@ -15,7 +15,7 @@ import grpc
 from rollcast.services.client.channel import make_channel
 from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity, ServerTls
-from rollcast.services.server.server import KEEPALIVE_OPTIONS
+from rollcast.services.server.listening import KEEPALIVE_OPTIONS
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 _SERVICE = "rollcast.benchmarks.Bare"

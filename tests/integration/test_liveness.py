@@ -12,7 +12,7 @@ from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOU
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.server import server
-from rollcast.services.server.server import MIN_PING_INTERVAL_MS
+from rollcast.services.server.listening import MIN_PING_INTERVAL_MS
 from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import FakeLearner, offer, serve
 from tests.processes import wait_until

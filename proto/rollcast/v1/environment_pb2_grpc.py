@@ -60,7 +60,8 @@ class EnvironmentServiceServicer:
 
     def Play(self, request_iterator, context):
         """Plays the environments of one client. Use no deadline, and HTTP/2 keepalive. The first request has `hello`, the
-        first response `welcome`; then every request has `turns`, and every response `actions` or `farewell`.
+        first response `welcome`, for which the client waits; then every request has `turns`, and every response `actions`
+        or `farewell`.
 
         The client sends a turn of an environment when it needs actions or an episode has ended, and gets exactly one
         action for each agent of the turn that is RUNNING. It sends the environment's next turn after that. Environments

@@ -5,6 +5,7 @@
     │   ├── ConfigurationError       ... in the settings or a constructor's arguments
     │   ├── InvalidTensorError       ... in a tensor: dtype, shape, size
     │   ├── InvalidSpaceError        ... in a space
+    │   ├── InvalidTurnError         ... in a turn of an environment that has dialled in: agents, order, NaN
     │   ├── InvalidRolloutError      ... in a rollout: columns, order, NaN
     │   │   └── MissingMessageError  ... the message before it is missing: lost on its way, or never sent
     │   └── UnreadableMessageError   bytes that do not parse as a message: damaged, or never a message
@@ -13,6 +14,7 @@
     │   └── ProtocolMismatchError    their protocol versions or policy networks differ
     ├── UnknownActorError            a stream of an actor that has not joined
     ├── DuplicateSequenceError       a rollout sent twice on one stream
+    ├── NameTakenError               a client with environments has the name of one that plays
     ├── ActorReplacedError           another process has joined under the same name
     ├── UnauthenticatedError         a call without a token, or with a token that the learner does not know
     ├── PermissionDeniedError        a call that the token's role may not make
@@ -79,6 +81,10 @@ class InvalidSpaceError(InvalidInputError):
     """A space that is malformed or of a kind that is not supported."""
 
 
+class InvalidTurnError(InvalidInputError):
+    """A turn of an environment that has dialled in, which breaks a rule of environment.proto."""
+
+
 class InvalidRolloutError(InvalidInputError):
     """A rollout that does not fit what was agreed at Join."""
 
@@ -109,6 +115,10 @@ class UnknownActorError(RollcastError):
 
 class DuplicateSequenceError(RollcastError):
     """A rollout sent twice on one stream."""
+
+
+class NameTakenError(RollcastError):
+    """A client with environments has the name of one that plays."""
 
 
 class ActorReplacedError(RollcastError):

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -31,7 +31,26 @@ from rollcast.services.spaces.spaces import (
     space_leaves,
 )
 
-Environments = VectorEnv | StructuredVectorEnv
+
+class SubstepEnvironments(Protocol):
+    """Environments whose agents act at different times, in one substep or several."""
+
+    @property
+    def spaces(self) -> EnvironmentSpaces:
+        """The spaces of each environment, by substep key."""
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+
+    def set_progress(self, progress: float) -> None:
+        """Tells them how far training has come, in [0, 1]."""
+
+    def close(self) -> None:
+        """Closes them. Idempotent."""
+
+
+Environments = VectorEnv | SubstepEnvironments
 
 # The keys of infos that a rollout worker reads. The rest may be large, or of a kind that no process can send.
 WORKER_INFO_KEYS: Final = frozenset({EVENTS_KEY, FAILURE_KEY})
@@ -101,9 +120,9 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
         vector_env: The vector environment.
 
     Returns:
-        One entry, `FLAT_SUBSTEP`; for structured environments, an entry for each substep.
+        One entry, `FLAT_SUBSTEP`; for environments with substeps, an entry for each.
     """
-    if isinstance(vector_env, StructuredVectorEnv):
+    if not isinstance(vector_env, VectorEnv):
         return vector_env.spaces
     spaces = SubstepSpaces(observation=vector_env.single_observation_space, action=vector_env.single_action_space)
     return {FLAT_SUBSTEP: spaces}
@@ -119,7 +138,7 @@ def set_progress(vector_env: Environments, progress: float) -> None:
     Raises:
         EnvironmentFailedError: An environment raised.
     """
-    if isinstance(vector_env, LockstepVectorEnv | StructuredVectorEnv):
+    if isinstance(vector_env, LockstepVectorEnv) or not isinstance(vector_env, VectorEnv):
         vector_env.set_progress(progress)
         return
     method = getattr(vector_env.unwrapped, SET_PROGRESS, None)

@@ -1,4 +1,4 @@
-"""The base of both rollout workers: their arguments, seeds, checks, and the events of their policy."""
+"""The base of all rollout workers: their arguments, seeds, checks, and the events of their policy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ class Worker(ABC, Generic[_Environments]):
     """A rollout worker. `RolloutWorker` documents its arguments and its invariant.
 
     Attributes:
-        dropped_episodes: The episodes that were dropped because their environment raised.
+        dropped_episodes: The episodes that were dropped because their environment raised, or left.
+        least_version: The oldest policy version that the learner takes in the next rollout; one that is stamped with an
+            older one for the sake of a single row would not be taken.
     """
 
     _env_seeds: tuple[int, ...]
@@ -46,6 +48,7 @@ class Worker(ABC, Generic[_Environments]):
         self._sequence = first_sequence
         self._deterministic = deterministic
         self.dropped_episodes = 0
+        self.least_version = 0
         spaces = environment_spaces(vector_env)
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
         self._check = ValueCheck(spaces)

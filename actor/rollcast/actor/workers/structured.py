@@ -1,90 +1,37 @@
 """Steps structured environments with a policy, and records a rollout for each substep."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rollcast.actor.environments.structured import ActorId, Turn
+from rollcast.actor.environments.structured import Turn
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from rollcast.actor.workers.base import Worker
-from rollcast.actor.workers.env_seeds import seed_each
-from rollcast.actor.workers.substep_recorder import Rows, SubstepRecorder, index_array
-from rollcast.services.errors import ConfigurationError
-from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.actor.workers.substeps import SubstepWorker
 
 
-class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
+class StructuredRolloutWorker(SubstepWorker[StructuredVectorEnv]):
     """A worker that collects rollouts of T steps, one for each substep, one after the other.
 
         worker = StructuredRolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    All agents of all environments that act in the same substep act in one batch. A rollout has T rows of
-    `num_envs * n_agents` trajectories; trajectory `environment * n_agents + agent` belongs to one agent. A row is an
-    action of that agent, with its rewards until it acts again. An environment waits when all its agents have T rows,
-    or one has no room for another. An agent with fewer rows gets rows before them that are not valid.
-
-    Arguments and invariants: as for `RolloutWorker`. At most one row of a trajectory comes from the policy version
-    before.
+    All agents of all environments that act in the same substep act in one batch. Arguments and invariants: as for
+    `RolloutWorker` and `SubstepWorker`.
 
     Raises:
         ConfigurationError: If a number is wrong, or the policy lacks a substep.
     """
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
-        spaces, known, n_envs = self._vector_env.spaces, self._policy.spaces, self._vector_env.num_envs
-        if lacking := sorted(spaces.keys() - known.keys()):
-            raise ConfigurationError(
-                f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(known)}; expected all of "
-                f"{list(spaces)}; make it with the environment's spaces"
-            )
-        self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        self._recorders = {
-            key: SubstepRecorder(
-                substep,
-                self._n_steps,
-                n_envs * substep.n_agents,
-                initial_state=self._policy.initial_state(n_envs * substep.n_agents),
-                stacks=self._policy.frame_stacks(n_envs * substep.n_agents),
-            )
-            for key, substep in spaces.items()
-        }
-        self._env_seeds = seed_each(env_seed, n_envs)
+        super()._prepare(env_seed)
         # The current turn of each environment; empty before the first `collect`.
         self._turns: list[Turn] = []
-        self._finished: deque[Rollout] = deque()
-
-    def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Returns the next rollout; steps the environments first if no rollout of the last steps is left.
-
-        Args:
-            should_stop: Called before every turn; True ends the steps.
-
-        Returns:
-            The rollout of one substep; None if `should_stop` returned True.
-
-        Raises:
-            EnvironmentFailedError: If an environment raised, or returned a wrong turn; the exception is its cause.
-            NotReadyError: If the policy has no weights yet.
-            InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
-        """
-        while not self._finished:
-            if not self._turns:
-                seeds = enumerate(self._env_seeds)
-                self._turns = [self._vector_env.reset(index, seed=seed) for index, seed in seeds]
-                for index, turn in enumerate(self._turns):
-                    self._begin(index, turn)
-            if not self._play(should_stop):
-                return None
-            self._finish()
-        return self._finished.popleft()
 
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
         """Steps every environment until it has to wait; returns False if `should_stop` returned True."""
-        while ready := [index for index in range(len(self._turns)) if not self._has_to_wait(index)]:
+        if not self._turns:
+            self._turns = [self._vector_env.reset(index, seed=seed) for index, seed in enumerate(self._env_seeds)]
+            for index, turn in enumerate(self._turns):
+                self._begin(index, turn)
+        while ready := {index: turn for index, turn in enumerate(self._turns) if not self._has_to_wait(index, turn)}:
             if should_stop is not None and should_stop():
                 return False
             actions = self._act(ready)
@@ -104,88 +51,3 @@ class StructuredRolloutWorker(Worker[StructuredVectorEnv]):
                     self._turns[index] = self._vector_env.reset(index)
                     self._begin(index, self._turns[index])
         return True
-
-    def _has_to_wait(self, index: int) -> bool:
-        acting = self._turns[index].observations
-        if not all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting):
-            return True
-        return all(
-            recorder.n_complete(index * self._n_agents[key], (index + 1) * self._n_agents[key]) >= self._n_steps
-            for key, recorder in self._recorders.items()
-        )
-
-    def _act(self, indices: Sequence[int]) -> dict[int, dict[ActorId, Any]]:
-        """Chooses the actions of the environments' current turns, with one call of the policy for each substep."""
-        acting: dict[str, list[tuple[int, ActorId]]] = {}
-        for index in indices:
-            for actor in self._turns[index].observations:
-                acting.setdefault(actor.substep_key, []).append((index, actor))
-        actions: dict[int, dict[ActorId, Any]] = {index: {} for index in indices}
-        for key, agents in acting.items():
-            trajectories = index_array([self._trajectory(index, actor) for index, actor in agents])
-            chosen = self._choose(key, trajectories)
-            for (index, actor), action in zip(agents, chosen, strict=True):
-                actions[index][actor] = action
-        return actions
-
-    def _choose(self, key: str, trajectories: Rows) -> NDArray[Any]:
-        recorder, policy = self._recorders[key], self._policy
-        state = recorder.state_of(trajectories)
-        action, parameters = policy.act(
-            recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key, state=state
-        )
-        recorder.act(trajectories, action, policy.log_prob(parameters, action, key), state)
-        return self._executed[key](action)
-
-    def _record(self, index: int, turn: Turn) -> None:
-        for actor, reward in turn.rewards.items():
-            self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
-        # The environment's events are recorded once, with the episode of one of its agents.
-        events = turn.events
-        for actor, ended in turn.ended.items():
-            recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
-            if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
-                events = ()
-
-    def _drop(self, index: int) -> None:
-        for key, recorder in self._recorders.items():
-            for trajectory in range(index * self._n_agents[key], (index + 1) * self._n_agents[key]):
-                recorder.drop(trajectory)
-
-    def _begin(self, index: int, turn: Turn) -> None:
-        for key, recorder in self._recorders.items():
-            recorder.begin(index * self._n_agents[key], (index + 1) * self._n_agents[key])
-        self._see(index, turn)
-
-    def _see(self, index: int, turn: Turn) -> None:
-        for actor, leaves in turn.observations.items():
-            self._recorders[actor.substep_key].see(self._trajectory(index, actor), leaves)
-
-    def _trajectory(self, index: int, actor: ActorId) -> int:
-        return index * self._n_agents[actor.substep_key] + actor.agent_index
-
-    def _finish(self) -> None:
-        events = self._policy_events.end_episode() if self._policy_events is not None else ()
-        for key, recorder in self._recorders.items():
-            recorded = recorder.take()
-            if recorded.is_empty:
-                continue
-            rollout = Rollout(
-                actor_id=self._actor_id,
-                incarnation=self._incarnation,
-                sequence=self._sequence,
-                policy_version=self._policy.version,
-                substeps={key: recorded.columns},
-                reward=recorded.reward,
-                terminated=recorded.terminated,
-                truncated=recorded.truncated,
-                valid=recorded.valid,
-                final_index=recorded.final_index,
-                episodes=recorded.episodes,
-                env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
-                events=events,
-            )
-            self._check(rollout)
-            self._finished.append(rollout)
-            events = ()
-            self._sequence += 1

@@ -36,6 +36,8 @@ class Recorded(NamedTuple):
     valid: NDArray[np.bool_] | None
     final_index: NDArray[np.int32]
     episodes: tuple[EpisodeStatistics, ...]
+    # The oldest policy version of any row; 0 without rows.
+    oldest_version: int
 
     @property
     def is_empty(self) -> bool:
@@ -102,10 +104,16 @@ class SubstepRecorder:
         self._reward = np.zeros((n_rows, n), np.float32)
         self._terminated = np.zeros((n_rows, n), np.bool_)
         self._truncated = np.zeros((n_rows, n), np.bool_)
+        self._version = np.zeros((n_rows, n), np.int64)
 
     def n_complete(self, first: int, stop: int) -> int:
         """Returns the smallest number of complete rows among the trajectories `first` to `stop - 1`."""
         return int((self._used[first:stop] - self._is_open[first:stop]).min())
+
+    @property
+    def has_rows(self) -> bool:
+        """True if there is a complete row."""
+        return bool((self._used > self._is_open).any())
 
     def has_room(self, trajectory: int) -> bool:
         """Returns True if another row can be begun."""
@@ -150,6 +158,8 @@ class SubstepRecorder:
         action: NDArray[Any],
         log_prob: NDArray[np.float32],
         state: RecurrentState | None = None,
+        *,
+        policy_version: int = 0,
     ) -> None:
         """Begins a row for each of the trajectories.
 
@@ -158,6 +168,7 @@ class SubstepRecorder:
             action: `[N, ...]`.
             log_prob: float32 `[N]`, log-probability of each action under the policy that acted.
             state: float32 `[N, S]`, the states of a recurrent policy after these observations.
+            policy_version: The version of the policy that acted.
         """
         rows = self._used[trajectories]
         if self._state is not None and self._state_before_last is not None and self._first_state is not None:
@@ -167,6 +178,7 @@ class SubstepRecorder:
             self._state[trajectories] = state
         self._steps["action"][rows, trajectories] = action
         self._steps["log_prob"][rows, trajectories] = log_prob
+        self._version[rows, trajectories] = policy_version
         self._is_open[trajectories] = True
         self._used[trajectories] += 1
         self._length[trajectories] += 1
@@ -260,18 +272,23 @@ class SubstepRecorder:
                 [(final.row + padding[final.trajectory], final.trajectory) for final in taken], np.int32
             ).reshape(-1, 2),
             episodes=tuple(self._episodes),
+            oldest_version=self._oldest_version(n_taken),
         )
         self._carry_on(n_taken)
         return recorded
 
+    def _oldest_version(self, n_taken: Rows) -> int:
+        # The first row of a trajectory is its oldest.
+        return int(self._version[0][n_taken > 0].min(initial=np.iinfo(np.int64).max)) if n_taken.any() else 0
+
     def _carry_on(self, n_taken: Rows) -> None:
         """Starts the next recording with at most one row of each agent, and its current observation."""
-        before = (*self._steps.values(), self._reward, self._terminated, self._truncated)
+        before = (*self._steps.values(), self._reward, self._terminated, self._truncated, self._version)
         observation = self._observation
         left = self._used - n_taken
         everyone = np.arange(self._n)
         self._allocate()
-        now = (*self._steps.values(), self._reward, self._terminated, self._truncated)
+        now = (*self._steps.values(), self._reward, self._terminated, self._truncated, self._version)
         for path, column in observation.items():
             self._observation[path][0] = column[n_taken, everyone]
             self._observation[path][left, everyone] = column[self._used, everyone]

@@ -13,7 +13,7 @@ from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 
 # A dead peer is noticed within KEEPALIVE_TIME + KEEPALIVE_TIMEOUT. Most of that is the timeout: a live peer answers
 # pings in gRPC's own threads, but may have to wait for a core. The server must allow pings this often, or connections
-# die with too_many_pings: `server.MIN_PING_INTERVAL_MS` is lower.
+# die with too_many_pings: `listening.MIN_PING_INTERVAL_MS` is lower.
 KEEPALIVE_TIME_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 7_000
 

@@ -67,6 +67,9 @@ MAX_EVENT_STATISTICS: Final = 256
 MAX_VALUES_PER_EPISODE: Final = 1024
 MAX_GROUPING: Final = 8
 MAX_NAME_LENGTH: Final = 128
+# Names of the values that environments which dial in report at the end of episodes, of all clients of an actor: half of
+# a rollout's statistics, so that its policy's events have room.
+MAX_EPISODE_VALUE_NAMES: Final = 128
 
 # A policy and one message of it, in bytes, as a subscriber accepts them.
 MAX_POLICY_BYTES: Final = 1 << 30

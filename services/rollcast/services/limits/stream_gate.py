@@ -72,6 +72,7 @@ class StreamGate:
         refusals: Notes the streams that were ended.
         look_after: Called whenever the gate looks for stuck streams; they end other things that are stuck.
         is_fixed: True: no option raises the limits.
+        has_threads: Whether each stream has a thread; False: an event loop serves all.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class StreamGate:
         refusals: Refusals | None = None,
         look_after: Sequence[Callable[[], None]] = (),
         is_fixed: bool = False,
+        has_threads: bool = True,
     ) -> None:
         self._limits = limits
+        self._has_threads = has_threads
         self._or_raise = "" if is_fixed else ", or raise --max-actors of the learner"
         self._refusals = refusals or Refusals()
         self._look_after = look_after
@@ -151,14 +154,14 @@ class StreamGate:
                 )
             self._n_streams += 1
             self._places[place] = None
-            set_switch_interval(self._n_streams)
+            self._set_switch_interval()
         try:
             yield place
         finally:
             with self._lock:
                 self._n_streams -= 1
                 del self._places[place]
-                set_switch_interval(self._n_streams)
+                self._set_switch_interval()
 
     @contextlib.contextmanager
     def unary_call(self) -> Iterator[None]:
@@ -180,6 +183,10 @@ class StreamGate:
         finally:
             with self._lock:
                 self._n_calls -= 1
+
+    def _set_switch_interval(self) -> None:
+        if self._has_threads:
+            set_switch_interval(self._n_streams)
 
     def _end_late(self) -> None:
         for end_others in self._look_after:

@@ -80,9 +80,16 @@ def require_extra(extra: str, purpose: str, *modules: str) -> None:
     Raises:
         ConfigurationError: A module is missing. The message names the command that installs it.
     """
-    missing = [module for module in modules or EXTRAS[extra] if not _is_installed(module)]
+    missing = [module for module in modules or EXTRAS[extra] if not is_installed(module)]
     if missing:
         raise ConfigurationError(missing_message(extra, purpose, missing))
+
+
+def is_installed(module: str) -> bool:
+    """Returns whether a top-level module can be imported. Imports nothing."""
+    spec = importlib.util.find_spec(module)
+    # a folder that only has the same name, such as docker/, has no origin
+    return spec is not None and spec.origin is not None
 
 
 def missing_message(extra: str, purpose: str, modules: Sequence[str]) -> str:
@@ -121,12 +128,6 @@ def install_extra(extra: str) -> str:
         where = "." if Path.cwd() == _SOURCES else str(_SOURCES)
         return f"{typed('pip')} install -e {shlex.quote(f'{where}[{extra}]')}"
     return f"{typed('pip')} install {shlex.quote(f'rollcast[{extra}]{_origin()}')}"
-
-
-def _is_installed(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
-    # a folder that only has the same name, such as docker/, has no origin
-    return spec is not None and spec.origin is not None
 
 
 def _origin() -> str:

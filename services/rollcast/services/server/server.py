@@ -1,7 +1,5 @@
 """Makes gRPC servers, a learner's among them: threads, options, health, reflection, clear errors for a bad address."""
 
-import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +9,7 @@ from typing import Final, Protocol, TypeAlias
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from rollcast.services.address import Address, parse_listening_address
-from rollcast.services.client.channel import COMMON_OPTIONS, KEEPALIVE_TIME_MS
-from rollcast.services.errors import AddressInUseError, NotReadyError
+from rollcast.services.address import parse_listening_address
 from rollcast.services.history.service import HistoryServicer, HistorySource
 from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.call_rate import CallRate
@@ -26,10 +22,10 @@ from rollcast.services.policies.evaluated import EvaluatedPolicies
 from rollcast.services.policies.service import PolicyServicer, PolicySource, add_policy_service
 from rollcast.services.process.installation import require_extra
 from rollcast.services.replay.service import ReplayServicer, ReplaySource, add_replay_service
-from rollcast.services.security.credentials import server_credentials
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
-from rollcast.services.server.binding import check_bindable
+from rollcast.services.server.admission import Admission
 from rollcast.services.server.interceptor import CallInterceptor
+from rollcast.services.server.listening import SERVER_OPTIONS, Listening
 from rollcast.services.status.service import LearnerControl, LearnerServicer
 from rollcast.services.streams.bundle_service import BundleServicer, add_relay_service
 from rollcast.services.streams.bundled_stream import BundleSink
@@ -56,25 +52,8 @@ REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].
 
 # Threads for probes: no stream, slow call or half-open call may take them.
 _PROBE_THREADS: Final = 8
-# Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
-MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
-# Time for TLS and the first frames of HTTP/2, after which a connection is closed; gRPC's default is two minutes.
-_HANDSHAKE_TIMEOUT_MS: Final = 10_000
 # Seconds that handlers may take to notice that their call has been cancelled.
 _JOIN_TIMEOUT_S: Final = 5.0
-
-# A server needs these to find dead connections, and to accept the pings of our clients.
-KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    *COMMON_OPTIONS,
-    # The value of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which, unlike the name, lacks "recv".
-    ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-)
-_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    # Otherwise a second learner could silently share the port.
-    ("grpc.so_reuseport", 0),
-    *KEEPALIVE_OPTIONS,
-    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
-)
 
 
 # Adds a service to a server, whose gate counts the streams of all services.
@@ -93,41 +72,33 @@ class GrpcServer:
     `HalfOpenCalls` refuse or end what is above these limits at once, which takes a thread for that moment.
 
     Args:
-        address: The address to serve.
+        listening: Its address.
         server: The gRPC server, with its services.
         executor: Its threads.
         gate: Counts its streams, and ends stuck calls.
         health_servicer: Reports its health.
         services: The names whose health it reports, including the empty name of the whole server.
-        security: TLS and tokens for clients that come over TCP.
         refusals: The clients that met a limit lately.
-        opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
     """
 
     def __init__(
         self,
-        address: Address,
+        listening: Listening,
         *,
         server: grpc.Server,
         executor: ThreadPoolExecutor,
         gate: StreamGate,
         health_servicer: health.HealthServicer,
         services: Sequence[str],
-        security: ServerSecurity,
         refusals: Refusals,
-        opens: str,
     ) -> None:
         self.refusals = refusals
-        self._opens = opens
-        self._address = address
+        self._listening = listening
         self._server = server
         self._executor = executor
         self._gate = gate
         self._health = health_servicer
         self._services = tuple(services)
-        self._security = security
-        self._port: int | None = None
-        self._socket_inode: int | None = None
 
     @property
     def port(self) -> int:
@@ -136,9 +107,7 @@ class GrpcServer:
         Raises:
             NotReadyError: The server has not been started.
         """
-        if self._port is None:
-            raise NotReadyError("the server has no port yet; expected a started server; call start() first")
-        return self._port
+        return self._listening.port
 
     @property
     def address(self) -> str:
@@ -147,10 +116,7 @@ class GrpcServer:
         Raises:
             NotReadyError: The server has not been started.
         """
-        if self._address.path is not None:
-            return self._address.text
-        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-        return f"{host}:{self.port}"
+        return self._listening.address
 
     def start(self) -> None:
         """Takes the address and serves; health reports SERVING from now on.
@@ -159,27 +125,9 @@ class GrpcServer:
             AddressInUseError: Another server has the address.
             ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
         """
-        check_bindable(self._address)
-        # File modes decide who may open a unix socket.
-        tls = None if self._address.path is not None else self._security.tls
-        credentials = None if tls is None else server_credentials(tls)
-        try:
-            if credentials is None:
-                port = self._server.add_insecure_port(self._address.text)
-            else:
-                port = self._server.add_secure_port(self._address.text, credentials)
-        except RuntimeError as error:
-            raise AddressInUseError(
-                f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; another "
-                "process may have taken it this moment: try again or choose another"
-            ) from error
-        if self._address.path is not None:
-            self._socket_inode = self._address.path.lstat().st_ino
-        self._port = port if self._address.path is None else 0
+        self._listening.bind(self._server)
         self._gate.start()
         self._server.start()
-        if tls is None and not self._address.is_local:
-            _warn_of_open_door(self.address, self._security.tokens is not None, self._opens)
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
@@ -204,23 +152,7 @@ class GrpcServer:
         joiner.join(_JOIN_TIMEOUT_S)
         if joiner.is_alive():
             _log.warning("handlers of the server still run %.1f s after their calls were cancelled", _JOIN_TIMEOUT_S)
-        self._remove_socket()
-
-    def _remove_socket(self) -> None:
-        """Removes the unix socket, unless another server has put its own there."""
-        path = self._address.path
-        with contextlib.suppress(FileNotFoundError):
-            if path is not None and path.lstat().st_ino == self._socket_inode:
-                path.unlink()
-
-
-@functools.cache  # once for each address: a learner that waits for its first actor serves there twice
-def _warn_of_open_door(address: str, has_tokens: bool, opens: str) -> None:
-    _log.warning(
-        "%s is served without TLS: anyone on the network path can read everything, %s",
-        address,
-        "including tokens" if has_tokens else f"and anyone who reaches it {opens}",
-    )
+        self._listening.remove_socket()
 
 
 def assemble_server(
@@ -242,7 +174,7 @@ def assemble_server(
         limits: Limits on clients; they also decide the number of threads, which are made when needed.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
         refusals: The clients that met a limit lately.
-        opens: See `GrpcServer`.
+        opens: See `Listening`.
         look_after: Called again and again, to end calls that are late.
         has_fixed_limits: True: no option raises its limits, so messages suggest none.
 
@@ -264,9 +196,9 @@ def assemble_server(
     executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix="rollcast-rpc")
     server = grpc.server(
         executor,
-        interceptors=[CallInterceptor(tokens, rate, half_open, gate, refusals)],
+        interceptors=[CallInterceptor(Admission(tokens, rate, half_open, gate, refusals))],
         options=(
-            *_OPTIONS,
+            *SERVER_OPTIONS,
             ("grpc.max_allowed_incoming_connections", room_for_connections(limits.max_connections)),
             ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
         ),
@@ -283,15 +215,13 @@ def assemble_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return GrpcServer(
-        parsed,
+        Listening(parsed, security, opens),
         server=server,
         executor=executor,
         gate=gate,
         health_servicer=health_servicer,
         services=names,
-        security=security,
         refusals=refusals,
-        opens=opens,
     )
 
 

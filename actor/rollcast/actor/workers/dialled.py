@@ -1,0 +1,128 @@
+"""Lets environments that dial in play with a policy, and records a rollout for each substep."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rollcast.actor.dialling.batch_rule import BatchRule, RolloutRule
+from rollcast.actor.dialling.environments import DialledEnvironments
+from rollcast.actor.environments.structured import Turn
+from rollcast.actor.workers.substep_recorder import Recorded
+from rollcast.actor.workers.substeps import SubstepWorker
+from rollcast.services.process.waiting import LOOK_S
+
+# Seconds without any client, after which a worker ends its rollout with what it has, and then has nothing to do.
+IDLE_S: Final = 10.0
+
+
+class DialInWorker(SubstepWorker[DialledEnvironments]):
+    """A worker that collects rollouts of environments that dial in, which act whenever they ask.
+
+        environments.agree(n_envs)
+        worker = DialInWorker(environments, policy, 32, actor_id="a", incarnation=1, env_seed=0)
+        rollout = worker.collect()
+
+    Environments that ask at about the same time act in one batch, see `BatchRule`. A rollout ends when none can go on,
+    or when one could not for a tenth of the rollout's time: nobody waits for the slowest. Places without a client have
+    rows that are not valid. A client that leaves costs the last action of each of its environments, whose results are
+    unknown; their episodes are cut before it, and do not count in statistics.
+
+    Arguments and invariants: as for `RolloutWorker` and `SubstepWorker`, but a rollout has the policy version of its
+    oldest row. The environments get their places when it is
+    made, and keep them from rollout to rollout.
+
+    Attributes:
+        is_idle: Whether the last `collect` returned None because no client has been there for 10 s.
+    """
+
+    def _prepare(self, env_seed: int | Sequence[int]) -> None:
+        super()._prepare(env_seed)
+        self._batch_rule = BatchRule()
+        self._rollout_rule = RolloutRule()
+        self._forward_s = 0.0
+        self._progress = 0.0
+        # The turns that wait for actions, by place; the places whose environment has sent a turn, and those of them in
+        # the middle of an episode.
+        self._asking: dict[int, Turn] = {}
+        self._live: set[int] = set()
+        self._playing: set[int] = set()
+        self._alone_since: float | None = time.monotonic()
+        self.is_idle = False
+        self._vector_env.begin(self._env_seeds)
+
+    def set_progress(self, progress: float) -> None:
+        """Notes how far training has come; clients get it with their actions."""
+        self._progress = progress
+
+    def _play(self, should_stop: Callable[[], bool] | None) -> bool:
+        """Answers requests until the rollout ends; False if `should_stop` returned True, or there is nothing to do."""
+        self.is_idle = is_due = False
+        while not (should_stop is not None and should_stop()):
+            self._hear()
+            now = time.monotonic()
+            ready = {place: turn for place, turn in self._asking.items() if not self._has_to_wait(place, turn)}
+            n_full = len(self._asking) - len(ready)
+            self._rollout_rule.look(n_full, now)
+            closes_at = self._rollout_rule.closes_at(len(self._live), n_full)
+            is_alone = self._alone_since is not None and now - self._alone_since > IDLE_S
+            if is_alone and not any(recorder.has_rows for recorder in self._recorders.values()):
+                self.is_idle = True
+                return False
+            if is_alone or closes_at <= now:
+                self._rollout_rule = RolloutRule()
+                return True
+            if is_due and ready:
+                self._answer(ready, now)
+            self._vector_env.hold(self._asking.keys() - ready.keys())
+            until = min(closes_at, now + LOOK_S)
+            is_due = self._vector_env.wait(self._batch_rule, forward_s=self._forward_s, until=until)
+        return False
+
+    def _version_of(self, recorded: Recorded) -> int:
+        """Returns the oldest version of any row: a slow environment may have asked for its action long ago."""
+        return max(recorded.oldest_version, self.least_version)
+
+    def _hear(self) -> None:
+        """Records what has come from the environments."""
+        for news in self._vector_env.news():
+            if news.has_left:
+                self._leave(news.place)
+            for turn in news.turns:
+                self._take(news.place, turn)
+        if self._live:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+
+    def _take(self, place: int, turn: Turn) -> None:
+        self._live.add(place)
+        if place not in self._playing:
+            self._playing.add(place)
+            self._begin(place, turn)
+        else:
+            self._record(place, turn)
+            self._see(place, turn)
+        if turn.observations:
+            self._asking[place] = turn
+        else:
+            self._playing.discard(place)
+
+    def _leave(self, place: int) -> None:
+        if place in self._playing:
+            self.dropped_episodes += 1
+        self._drop(place)
+        self._live.discard(place)
+        self._playing.discard(place)
+        self._asking.pop(place, None)
+
+    def _answer(self, turns: Mapping[int, Turn], now: float) -> None:
+        """Chooses and sends the actions of turns, by place."""
+        self._rollout_rule.acted(now)
+        chosen = self._act(turns)
+        if self._policy_events is not None:
+            self._policy_events.end_step()
+        for place in turns:
+            del self._asking[place]
+        actions = {place: list(of_place.values()) for place, of_place in chosen.items()}
+        self._vector_env.act(actions, policy_version=self._policy.version, progress=self._progress)
+        self._forward_s = time.monotonic() - now

@@ -1,0 +1,169 @@
+"""The base of workers whose agents act at different times: one recorder a substep, and one rollout of each."""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.actor.environments.structured import ActorId, Turn
+from rollcast.actor.vector.make import SubstepEnvironments
+from rollcast.actor.workers.base import Worker
+from rollcast.actor.workers.env_seeds import seed_each
+from rollcast.actor.workers.substep_recorder import Recorded, Rows, SubstepRecorder, index_array
+from rollcast.services.errors import ConfigurationError
+from rollcast.services.rollouts.rollouts import Rollout
+
+_Environments = TypeVar("_Environments", bound=SubstepEnvironments)
+
+
+class SubstepWorker(Worker[_Environments]):
+    """A worker that records agents as they act, and collects rollouts of T rows, one for each substep.
+
+    A rollout has T rows of `num_envs * n_agents` trajectories; trajectory `environment * n_agents + agent` belongs to
+    one agent. A row is an action of that agent, with its rewards until it acts again. An environment waits when all its
+    agents have T rows, or one has no room for another. An agent with fewer rows gets rows before them that are not
+    valid.
+
+    Invariant: at most one row of a trajectory comes from an older policy version than the others: its first, if its
+    agent had begun it, and had not got its results, when the rollout before ended.
+    """
+
+    def _prepare(self, env_seed: int | Sequence[int]) -> None:
+        spaces, known, n_envs = self._vector_env.spaces, self._policy.spaces, self._vector_env.num_envs
+        if lacking := sorted(spaces.keys() - known.keys()):
+            raise ConfigurationError(
+                f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(known)}; expected all of "
+                f"{list(spaces)}; make it with the environment's spaces"
+            )
+        self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
+        self._recorders = {
+            key: SubstepRecorder(
+                substep,
+                self._n_steps,
+                n_envs * substep.n_agents,
+                initial_state=self._policy.initial_state(n_envs * substep.n_agents),
+                stacks=self._policy.frame_stacks(n_envs * substep.n_agents),
+            )
+            for key, substep in spaces.items()
+        }
+        self._env_seeds = seed_each(env_seed, n_envs)
+        self._finished: deque[Rollout] = deque()
+
+    def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
+        """Returns the next rollout; lets the environments play first if no rollout of the last steps is left.
+
+        Args:
+            should_stop: Called before every turn; True ends the steps.
+
+        Returns:
+            The rollout of one substep; None if `should_stop` returned True.
+
+        Raises:
+            EnvironmentFailedError: If an environment raised, or returned a wrong turn; the exception is its cause.
+            NotReadyError: If the policy has no weights yet.
+            InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
+        """
+        while not self._finished:
+            if not self._play(should_stop):
+                return None
+            self._finish()
+        return self._finished.popleft()
+
+    @abstractmethod
+    def _play(self, should_stop: Callable[[], bool] | None) -> bool:
+        """Lets the environments play until the rollout ends; returns False if it is not to be finished."""
+
+    def _has_to_wait(self, index: int, turn: Turn) -> bool:
+        """Returns whether an environment cannot go on from a turn before the rollout ends."""
+        acting = turn.observations
+        if not all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting):
+            return True
+        return all(
+            recorder.n_complete(index * self._n_agents[key], (index + 1) * self._n_agents[key]) >= self._n_steps
+            for key, recorder in self._recorders.items()
+        )
+
+    def _act(self, turns: Mapping[int, Turn]) -> dict[int, dict[ActorId, Any]]:
+        """Chooses the actions of turns by environment, with one call of the policy for each substep."""
+        acting: dict[str, list[tuple[int, ActorId]]] = {}
+        for index, turn in turns.items():
+            for actor in turn.observations:
+                acting.setdefault(actor.substep_key, []).append((index, actor))
+        actions: dict[int, dict[ActorId, Any]] = {index: {} for index in turns}
+        for key, agents in acting.items():
+            trajectories = index_array([self._trajectory(index, actor) for index, actor in agents])
+            chosen = self._choose(key, trajectories)
+            for (index, actor), action in zip(agents, chosen, strict=True):
+                actions[index][actor] = action
+        return actions
+
+    def _choose(self, key: str, trajectories: Rows) -> NDArray[Any]:
+        recorder, policy = self._recorders[key], self._policy
+        state = recorder.state_of(trajectories)
+        action, parameters = policy.act(
+            recorder.seen(trajectories), deterministic=self._deterministic, substep_key=key, state=state
+        )
+        log_prob = policy.log_prob(parameters, action, key)
+        recorder.act(trajectories, action, log_prob, state, policy_version=policy.version)
+        return self._executed[key](action)
+
+    def _record(self, index: int, turn: Turn) -> None:
+        for actor, reward in turn.rewards.items():
+            self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
+        # The environment's events are recorded once, with the episode of one of its agents.
+        events = turn.events
+        for actor, ended in turn.ended.items():
+            recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
+            if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
+                events = ()
+
+    def _drop(self, index: int) -> None:
+        for key, recorder in self._recorders.items():
+            for trajectory in range(index * self._n_agents[key], (index + 1) * self._n_agents[key]):
+                recorder.drop(trajectory)
+
+    def _begin(self, index: int, turn: Turn) -> None:
+        for key, recorder in self._recorders.items():
+            recorder.begin(index * self._n_agents[key], (index + 1) * self._n_agents[key])
+        self._see(index, turn)
+
+    def _see(self, index: int, turn: Turn) -> None:
+        for actor, leaves in turn.observations.items():
+            self._recorders[actor.substep_key].see(self._trajectory(index, actor), leaves)
+
+    def _trajectory(self, index: int, actor: ActorId) -> int:
+        return index * self._n_agents[actor.substep_key] + actor.agent_index
+
+    def _version_of(self, recorded: Recorded) -> int:
+        """Returns the policy version that a rollout is sent with."""
+        del recorded
+        return self._policy.version
+
+    def _finish(self) -> None:
+        events = self._policy_events.end_episode() if self._policy_events is not None else ()
+        for key, recorder in self._recorders.items():
+            recorded = recorder.take()
+            if recorded.is_empty:
+                continue
+            rollout = Rollout(
+                actor_id=self._actor_id,
+                incarnation=self._incarnation,
+                sequence=self._sequence,
+                policy_version=self._version_of(recorded),
+                substeps={key: recorded.columns},
+                reward=recorded.reward,
+                terminated=recorded.terminated,
+                truncated=recorded.truncated,
+                valid=recorded.valid,
+                final_index=recorded.final_index,
+                episodes=recorded.episodes,
+                env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
+                events=events,
+            )
+            self._check(rollout)
+            self._finished.append(rollout)
+            events = ()
+            self._sequence += 1

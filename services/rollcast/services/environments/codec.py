@@ -1,0 +1,298 @@
+"""Decodes what clients with environments send, checks each message against their spaces, and encodes the answers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from rollcast.services.environments.dialled import (
+    PLAY_PROTOCOL,
+    AgentState,
+    AgentTurn,
+    DialledTurn,
+    Farewell,
+    Hello,
+)
+from rollcast.services.errors import (
+    InvalidInputError,
+    InvalidTensorError,
+    InvalidTurnError,
+    LimitExceededError,
+    ProtocolMismatchError,
+    UnreadableMessageError,
+)
+from rollcast.services.limits.limits import (
+    MAX_ACTOR_ID_LENGTH,
+    MAX_ENVS_PER_ACTOR,
+    MAX_EPISODE_VALUE_NAMES,
+    MAX_NAME_LENGTH,
+)
+from rollcast.services.limits.texts import quoted, shortened
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue, name_problem
+from rollcast.services.spaces.codec import environment_spaces_from_proto
+from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, check_action_space_supported, space_leaves
+from rollcast.services.wire.tensors import wire_array
+from rollcast.v1 import environment_pb2
+
+_STATES: Final = {state.value: state for state in AgentState}
+
+
+class _Leaf(NamedTuple):
+    """A leaf of an observation: its path, its schema, and the bytes of one value."""
+
+    path: str
+    schema: LeafSchema
+    n_bytes: int
+
+
+class EpisodeValueNames:
+    """The names of the values that environments report at the end of episodes, of all clients together.
+
+    A rollout declares each name once, so their number is bounded. One thread uses it.
+    """
+
+    def __init__(self) -> None:
+        self._statistics: dict[str, EventStatistic] = {}
+
+    def statistic(self, name: str, what: str) -> EventStatistic:
+        """Returns the statistic of a name.
+
+        Args:
+            name: The name.
+            what: Names the turn, for messages.
+
+        Raises:
+            InvalidTurnError: The name is empty, too long, or not printable.
+            LimitExceededError: There are too many names.
+        """
+        known = self._statistics.get(name)
+        if known is not None:
+            return known
+        if not name or (problem := name_problem(name)) is not None:
+            raise InvalidTurnError(
+                f"{what}: the name of an episode's value is {problem if name else repr(name)}; expected 1 to "
+                f"{MAX_NAME_LENGTH} printable characters; rename it"
+            )
+        if len(self._statistics) >= MAX_EPISODE_VALUE_NAMES:
+            raise LimitExceededError(
+                f"{what}: {quoted(name)} is one more name of an episode's value than the {MAX_EPISODE_VALUE_NAMES} of "
+                f"all clients; expected at most so many; report numbers under fixed names",
+                limit="max_episode_value_names",
+            )
+        statistic = EventStatistic(event=name, name="", epoch=(EpochStatistic(name="", reduction="mean"),))
+        self._statistics[name] = statistic
+        return statistic
+
+
+def request_from_bytes(serialized: bytes) -> environment_pb2.PlayRequest:
+    """Parses a message of a client.
+
+    Raises:
+        UnreadableMessageError: The bytes are no such message.
+    """
+    try:
+        return environment_pb2.PlayRequest.FromString(serialized)
+    except DecodeError as error:
+        raise UnreadableMessageError(
+            f"{len(serialized)} bytes came that do not parse as a rollcast.v1.PlayRequest ({error}); expected one; see "
+            "environment.proto"
+        ) from error
+
+
+def hello_from_proto(proto: environment_pb2.Hello) -> Hello:
+    """Decodes and checks the first message of a client.
+
+    Raises:
+        ProtocolMismatchError: It speaks another version.
+        InvalidInputError: A field is invalid.
+        InvalidSpaceError: A space is malformed, or no policy can act in it.
+    """
+    if proto.protocol != PLAY_PROTOCOL:
+        raise ProtocolMismatchError(
+            f"the client {quoted(proto.client)} speaks version {proto.protocol} of EnvironmentService; expected "
+            f"{PLAY_PROTOCOL}; use a client of this release, or set hello.protocol"
+        )
+    name = proto.client
+    if len(name.encode()) > MAX_ACTOR_ID_LENGTH or not name.isprintable():
+        raise InvalidInputError(
+            f"the client's name {quoted(name)} cannot be used; expected at most {MAX_ACTOR_ID_LENGTH} bytes of "
+            "printable characters; correct hello.client"
+        )
+    if proto.n_envs > MAX_ENVS_PER_ACTOR:
+        raise InvalidInputError(
+            f"the client {quoted(name)} has {proto.n_envs} environments; expected at most {MAX_ENVS_PER_ACTOR}; "
+            "correct hello.n_envs"
+        )
+    spaces = environment_spaces_from_proto(proto.substeps)
+    for key, substep in spaces.items():
+        space_leaves(substep.observation)
+        check_action_space_supported(substep.action, where=f"substep {key!r} of the client {quoted(name)}")
+    return Hello(
+        client=name,
+        spaces=spaces,
+        n_envs=max(proto.n_envs, 1),
+        software=shortened(proto.software, MAX_NAME_LENGTH),
+    )
+
+
+class TurnCodec:
+    """Decodes the turns of one client's environments, and encodes their actions.
+
+    Args:
+        client: The client's name, for messages.
+        spaces: The spaces of its environments, in the order of its hello.
+        names: The names of episodes' values.
+    """
+
+    def __init__(self, client: str, spaces: EnvironmentSpaces, names: EpisodeValueNames) -> None:
+        self.client = client
+        self._names = names
+        self._keys = tuple(spaces)
+        self._numbers = {key: number for number, key in enumerate(spaces)}
+        self._n_agents = tuple(substep.n_agents for substep in spaces.values())
+        self._leaves = tuple(_leaves_of(substep.observation) for substep in spaces.values())
+        self._actions = {key: leaf_schema(substep.action) for key, substep in spaces.items()}
+
+    def turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:
+        """Decodes a turn, and checks all of it but the order in which turns may come.
+
+        Raises:
+            InvalidTurnError: It names an unknown agent, one agent twice, or breaks another rule.
+            InvalidTensorError: An observation does not fit its space, or has a value that is not allowed.
+            LimitExceededError: There are too many names of episodes' values.
+        """
+        environment = proto.environment
+        agents = tuple(self._agent(agent, environment) for agent in proto.agents)
+        if len({(agent.substep_key, agent.agent_index) for agent in agents}) != len(agents):
+            raise InvalidTurnError(
+                f"{self.where(environment)}: a turn names an agent twice; expected each at most once; send what "
+                "happened to it as one entry"
+            )
+        if len({value.name for value in proto.episode_values}) != len(proto.episode_values):
+            raise InvalidTurnError(
+                f"{self.where(environment)}: a turn has a name of an episode's value twice; expected each at most "
+                "once; send one number for each name"
+            )
+        events = tuple(self._event(value, environment) for value in proto.episode_values)
+        return DialledTurn(environment, agents, events)
+
+    def where(self, environment: int, substep_key: str = "", agent_index: int = 0) -> str:
+        """Returns the place of something in words, for messages."""
+        agent = f", agent {agent_index} of substep {quoted(substep_key)}" if substep_key else ""
+        return f"client {self.client!r}, environment {environment}{agent}"
+
+    def actions(
+        self, environment: int, agents: Sequence[tuple[str, int]], actions: Iterable[NDArray[Any]]
+    ) -> environment_pb2.EnvironmentActions:
+        """Encodes the actions of an environment.
+
+        Args:
+            environment: Its number.
+            agents: Substep key and index of each agent.
+            actions: Their actions.
+        """
+        encoded = environment_pb2.EnvironmentActions(environment=environment)
+        for (key, agent), action in zip(agents, actions, strict=True):
+            values = wire_array(np.asarray(action, self._actions[key].dtype), what="an action")
+            encoded.agents.add(substep=self._numbers[key], agent=agent, action=values.tobytes())
+        return encoded
+
+    def _agent(self, proto: environment_pb2.AgentTurn, environment: int) -> AgentTurn:
+        number, agent = proto.substep, proto.agent
+        if number >= len(self._keys) or agent >= self._n_agents[number]:
+            known = dict(zip(self._keys[:16], self._n_agents, strict=False))
+            raise InvalidTurnError(
+                f"{self.where(environment)}: a turn names agent {agent} of substep number {number}; expected one of "
+                f"hello, which has these substeps with so many agents: {known}; correct the number"
+            )
+        key = self._keys[number]
+        state = _STATES.get(proto.state)
+        if state is None:
+            raise InvalidTurnError(
+                f"{self.where(environment, key, agent)}: its state is {proto.state}; expected one of "
+                f"{[f'{known.name} = {known.value}' for known in AgentState]}; set it"
+            )
+        if not math.isfinite(proto.reward):
+            raise InvalidTurnError(
+                f"{self.where(environment, key, agent)}: its reward is {proto.reward}; expected a finite number; find "
+                "where the environment makes it"
+            )
+        sent, leaves = proto.observation, self._leaves[number]
+        if state is AgentState.REWARDED:
+            if sent:
+                raise InvalidTurnError(
+                    f"{self.where(environment, key, agent)}: it has {len(sent)} leaves of an observation, but its "
+                    "state is REWARDED; expected none, or another state; leave the observation out"
+                )
+            return AgentTurn(key, agent, state, {}, proto.reward)
+        if len(sent) != len(leaves):
+            raise InvalidTensorError(
+                f"{self.where(environment, key, agent)}: its observation has {len(sent)} leaves; expected "
+                f"{len(leaves)}, one for each of {[leaf.path for leaf in leaves[:16]]}; send them in this order"
+            )
+        observation = {}
+        for leaf, content in zip(leaves, sent, strict=True):
+            observation[leaf.path] = self._leaf(leaf, content, environment, key, agent)
+        return AgentTurn(key, agent, state, observation, proto.reward)
+
+    def _leaf(self, leaf: _Leaf, content: bytes, environment: int, key: str, agent: int) -> NDArray[Any]:
+        schema = leaf.schema
+        if len(content) != leaf.n_bytes:
+            raise InvalidTensorError(
+                f"{self.where(environment, key, agent)}: {_at(leaf.path)} has {len(content)} bytes; "
+                f"expected {leaf.n_bytes}, which is {schema.dtype}{list(schema.shape)}; send it in the dtype and shape "
+                "of the space"
+            )
+        values = np.frombuffer(content, schema.dtype).reshape(schema.shape)
+        if schema.is_checked:
+            try:
+                schema.check_values(values, what=_at(leaf.path), axes=())
+            except InvalidTensorError as error:
+                raise InvalidTensorError(f"{self.where(environment, key, agent)}: {error}") from error
+        return values
+
+    def _event(self, proto: environment_pb2.EpisodeValue, environment: int) -> EventValue:
+        where = self.where(environment)
+        statistic = self._names.statistic(proto.name, where)
+        if not math.isfinite(proto.value):
+            raise InvalidTurnError(
+                f"{where}: the value {quoted(proto.name)} of its episode is {proto.value}; expected a finite number; "
+                "find where the environment makes it"
+            )
+        return EventValue(statistic, (), proto.value)
+
+
+def welcome_to_bytes(client: str, seeds: Sequence[int], max_message_bytes: int) -> bytes:
+    """Encodes the first answer to a client."""
+    welcome = environment_pb2.Welcome(client=client, seeds=seeds, max_message_bytes=max_message_bytes)
+    return environment_pb2.PlayResponse(welcome=welcome).SerializeToString()
+
+
+def actions_to_bytes(
+    environments: Iterable[environment_pb2.EnvironmentActions], policy_version: int, progress: float
+) -> bytes:
+    """Encodes the actions of some environments, which `TurnCodec.actions` returned."""
+    actions = environment_pb2.Actions(environments=environments, policy_version=policy_version, progress=progress)
+    return environment_pb2.PlayResponse(actions=actions).SerializeToString()
+
+
+def farewell_to_bytes(farewell: Farewell) -> bytes:
+    """Encodes the last answer to a client."""
+    return environment_pb2.PlayResponse(
+        farewell=environment_pb2.Farewell(reason=farewell.reason, training_ended=farewell.training_ended)
+    ).SerializeToString()
+
+
+def _at(path: str) -> str:
+    return f"its observation at {path!r}" if path else "its observation"
+
+
+def _leaves_of(space: Any) -> tuple[_Leaf, ...]:  # noqa: ANN401 - gymnasium's spaces are generic
+    schemas = {path: leaf_schema(leaf) for path, leaf in space_leaves(space).items()}
+    return tuple(
+        _Leaf(path, schema, math.prod(schema.shape) * schema.dtype.itemsize) for path, schema in schemas.items()
+    )

@@ -1,0 +1,173 @@
+"""Decides what a client with environments may send next: a state machine without threads, clocks and gRPC."""
+
+from rollcast.services.environments.codec import EpisodeValueNames, TurnCodec, hello_from_proto
+from rollcast.services.environments.dialled import AgentState, DialledTurn, Hello
+from rollcast.services.errors import InvalidTurnError, MissingMessageError
+from rollcast.v1 import environment_pb2
+
+# Substep key and index of an agent.
+Agent = tuple[str, int]
+
+
+class _Episode:
+    """The state of one environment.
+
+    Attributes:
+        asking: The agents that wait for an action, in the order of the turn; none: the environment may send a turn.
+        acted: The agents that have acted in this episode and have not ended.
+        ended: The agents that have ended in this episode.
+        has_begun: False before the first turn of an episode.
+    """
+
+    __slots__ = ("acted", "asking", "ended", "has_begun")
+
+    def __init__(self) -> None:
+        self.asking: tuple[Agent, ...] = ()
+        self.acted: set[Agent] = set()
+        self.ended: set[Agent] = set()
+        self.has_begun = False
+
+
+class DialledStream:
+    """The messages of one client in their order: each is checked, decoded and handed on, or refused.
+
+    Invariants: an environment has at most one turn that waits for actions, and gets one action for each of its RUNNING
+    agents. Agents that have ended do not act again in their episode. An episode ends when no agent is RUNNING, and then
+    every agent that has acted has ended. So a client can have at most two turns of an environment on their way.
+
+    Args:
+        names: The names of episodes' values.
+    """
+
+    def __init__(self, names: EpisodeValueNames) -> None:
+        self._names = names
+        self._hello: Hello | None = None
+        self._episodes: dict[int, _Episode] = {}
+
+    def hello(self, request: environment_pb2.PlayRequest) -> Hello:
+        """Takes the first message.
+
+        Raises:
+            MissingMessageError: It is another message.
+            InvalidInputError, InvalidSpaceError, ProtocolMismatchError: As `hello_from_proto`.
+        """
+        if request.WhichOneof("kind") != "hello":
+            raise MissingMessageError(
+                f"the first message is {_kind(request)}; expected hello, with the client's spaces; send it first"
+            )
+        self._hello = hello_from_proto(request.hello)
+        return self._hello
+
+    def named(self, client: str) -> None:
+        """Notes the client's name, by which messages name it; its turns may come from now on."""
+        assert self._hello is not None  # hello comes first
+        self._codec = TurnCodec(client, self._hello.spaces, self._names)
+
+    def turns(self, request: environment_pb2.PlayRequest) -> tuple[DialledTurn, ...]:
+        """Takes another message.
+
+        Returns:
+            Its turns, in order.
+
+        Raises:
+            InvalidTurnError: It is no such message, or a turn breaks a rule. The message names the environment, and
+                the agent if there is one.
+            InvalidTensorError: An observation does not fit its space, or has a value that is not allowed.
+            LimitExceededError: There are too many names of episodes' values.
+        """
+        if request.WhichOneof("kind") != "turns" or not request.turns.turns:
+            raise InvalidTurnError(
+                f"client {self._codec.client!r} sent {_kind(request)} after hello; expected turns, at least one; open "
+                "another stream to change spaces or environments"
+            )
+        return tuple(map(self._turn, request.turns.turns))
+
+    def answer(self, environment: int) -> tuple[Agent, ...]:
+        """Notes that the actions of an environment are sent.
+
+        Returns:
+            The agents that get them, in order: those that were RUNNING in its last turn.
+        """
+        episode = self._episodes[environment]
+        asking, episode.asking = episode.asking, ()
+        episode.acted.update(asking)
+        return asking
+
+    @property
+    def codec(self) -> TurnCodec:
+        """What encodes the actions of the client."""
+        return self._codec
+
+    def _turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:
+        assert self._hello is not None  # hello comes first
+        environment, where = proto.environment, self._codec.where(proto.environment)
+        if environment >= self._hello.n_envs:
+            raise InvalidTurnError(
+                f"{where}: there is no such environment; expected a number below {self._hello.n_envs}, as hello.n_envs "
+                "says; correct it"
+            )
+        episode = self._episodes.setdefault(environment, _Episode())
+        if episode.asking:
+            raise InvalidTurnError(
+                f"{where}: a turn came before the actions of the last one were sent; expected at most one turn that "
+                "waits for actions; wait for the answer"
+            )
+        turn = self._codec.turn(proto)
+        for agent in turn.agents:
+            self._check_agent(episode, environment, agent.substep_key, agent.agent_index, agent.state, agent.reward)
+        running = tuple((a.substep_key, a.agent_index) for a in turn.agents if a.state is AgentState.RUNNING)
+        ended = {
+            (a.substep_key, a.agent_index)
+            for a in turn.agents
+            if a.state in (AgentState.TERMINATED, AgentState.INTERRUPTED)
+        }
+        episode.ended |= ended
+        episode.acted -= ended
+        if running:
+            self._check_no_values(turn, where)
+            episode.asking, episode.has_begun = running, True
+        else:
+            self._check_end(episode, where)
+            self._episodes[environment] = _Episode()
+        return turn
+
+    def _check_agent(
+        self, episode: _Episode, environment: int, key: str, agent: int, state: AgentState, reward: float
+    ) -> None:
+        if (key, agent) not in episode.ended:
+            return
+        where = self._codec.where(environment, key, agent)
+        if state is not AgentState.REWARDED:
+            raise InvalidTurnError(
+                f"{where}: it is {state.name}, but it has ended in this episode; expected no more of it before the "
+                "episode of the environment is over; leave it out"
+            )
+        if reward:
+            raise InvalidTurnError(
+                f"{where}: it gets a reward of {reward}, but it has ended in this episode; expected its last reward in "
+                "the turn that ends it; leave it out"
+            )
+
+    def _check_no_values(self, turn: DialledTurn, where: str) -> None:
+        if turn.events:
+            raise InvalidTurnError(
+                f"{where}: a turn has episode_values, but its episode is not over; expected them when no agent is "
+                "RUNNING; send them with the last turn"
+            )
+
+    def _check_end(self, episode: _Episode, where: str) -> None:
+        if not episode.has_begun:
+            raise InvalidTurnError(
+                f"{where}: no agent is RUNNING in the first turn of an episode; expected at least one; send the first "
+                "turn when an agent has to act"
+            )
+        if episode.acted:
+            left = sorted(episode.acted)[:16]
+            raise InvalidTurnError(
+                f"{where}: no agent is RUNNING, but {left} have acted in the episode and not ended; expected the last "
+                "observation of each, with TERMINATED or INTERRUPTED; send them in this turn"
+            )
+
+
+def _kind(request: environment_pb2.PlayRequest) -> str:
+    return request.WhichOneof("kind") or "empty"

@@ -1,0 +1,273 @@
+"""Plays the environments of one client over any transport: reads its turns, and writes the actions."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from rollcast.services.environments.codec import (
+    EpisodeValueNames,
+    actions_to_bytes,
+    farewell_to_bytes,
+    request_from_bytes,
+    welcome_to_bytes,
+)
+from rollcast.services.environments.dialled import EnvironmentActions, EnvironmentSink, Farewell
+from rollcast.services.environments.dialled_stream import DialledStream
+from rollcast.services.environments.latencies import Latencies
+from rollcast.services.errors import LimitExceededError, MissingMessageError, RollcastError
+from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+
+_log = logging.getLogger(__name__)
+
+# Returns the next message of the client, serialised; None once it has closed its side.
+Receive: TypeAlias = Callable[[], Awaitable[bytes | None]]
+# Sends a serialised message, once the transport takes it.
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+_NO_NAME: Final = "client-"
+
+
+class LoopCalls:
+    """Runs functions in the thread of an event loop, which it wakes once for many of them. Any thread may call.
+
+    A thread that acts answers many clients at once, and each wake-up of the loop is a system call.
+
+    Args:
+        loop: The event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()  # guards the flag
+        self._is_woken = False
+
+    def __call__(self, function: Callable[[], None]) -> None:
+        """Has a function run soon; does nothing if the loop is closed."""
+        self._calls.append(function)
+        with self._lock:
+            if self._is_woken:
+                return
+            self._is_woken = True
+        with contextlib.suppress(RuntimeError):  # closed: its streams have ended
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            self._is_woken = False
+        while self._calls:
+            self._calls.popleft()()
+
+
+class EnvironmentPlay:
+    """The rules and the counts that all streams of a server share. Its event loop alone uses it.
+
+        play = EnvironmentPlay(sink, LoopCalls(asyncio.get_running_loop()))
+        await play(receive, send, "ipv4:10.0.0.7:50411")      # for each stream, over gRPC or a WebSocket
+
+    Args:
+        sink: Takes the clients and their turns.
+        calls: Runs functions in the loop.
+        latencies: Notes how long each environment has waited for its actions: from its turn to the answer, as both
+            cross from or to the transport.
+        max_message_bytes: The largest message that a transport takes, in bytes.
+    """
+
+    def __init__(
+        self,
+        sink: EnvironmentSink,
+        calls: LoopCalls,
+        *,
+        latencies: Latencies | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._sink = sink
+        self._calls = calls
+        self._latencies = latencies or Latencies()
+        self._max_message_bytes = max_message_bytes
+        self._names = EpisodeValueNames()
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, receive: Receive, send: Send, peer: str, *, first: bytes | None = None) -> None:
+        """Plays the environments of one client, until either side ends.
+
+        Args:
+            receive: Reads from the client. Cancelled in the end.
+            send: Writes to it; another call may wait in `receive` at the same time.
+            peer: Its address, for logs.
+            first: Its first message, if the caller has read it.
+
+        Raises:
+            RollcastError: The client broke a rule or was refused, or the sink has ended it with an error. Tell the
+                client, and close the connection.
+        """
+        if first is None:
+            first = await receive()
+        if first is None:
+            raise MissingMessageError(f"{peer} closed its side before hello; expected it first; send it")
+        stream = DialledStream(self._names)
+        hello = stream.hello(request_from_bytes(self._checked(first)))
+        client = _Client(hello.client or f"{_NO_NAME}{next(self._numbers)}", stream, self._calls, self._latencies)
+        stream.named(client.name)
+        self._sink.open(hello, client)
+        _log.info(
+            "%s dialled in from %s with %d environments%s",
+            client.name,
+            peer,
+            hello.n_envs,
+            f", {hello.software}" if hello.software else "",
+        )
+        reason = "its connection was lost"
+        tasks = (
+            asyncio.ensure_future(self._read(receive, client, stream)),
+            asyncio.ensure_future(client.write(send, self._max_message_bytes)),
+        )
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # An error of the client counts more than that it cannot be written to.
+            reason = next(task for task in tasks if task.done()).result()
+        except RollcastError as error:
+            reason = str(error)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._sink.leave(client, reason)
+            _log.info("%s is gone: %s", client.name, reason)
+
+    async def _read(self, receive: Receive, client: "_Client", stream: DialledStream) -> str:
+        """Hands on turns until the client closes its side; returns that as the reason of the end."""
+        while (message := await receive()) is not None:
+            turns = stream.turns(request_from_bytes(self._checked(message)))
+            if not client.is_welcome:
+                raise MissingMessageError(
+                    f"client {client.name!r} sent turns before it was welcome; expected it to wait; read the first "
+                    "answer, then send turns"
+                )
+            now = time.monotonic()
+            for turn in turns:
+                client.asked_at[turn.environment] = now
+            self._sink.take(client, turns)
+        return "it closed its side"
+
+    def _checked(self, message: bytes) -> bytes:
+        if len(message) > self._max_message_bytes:
+            raise LimitExceededError(
+                f"a message has {len(message)} bytes; expected at most {self._max_message_bytes}; send the turns of "
+                "fewer environments at once, or make observations smaller",
+                limit="max_message_bytes",
+            )
+        return message
+
+
+class _Answer:
+    """Actions that wait to be written; all of one policy."""
+
+    __slots__ = ("actions", "policy_version", "progress")
+
+    def __init__(self, actions: Sequence[EnvironmentActions], policy_version: int, progress: float) -> None:
+        self.actions = list(actions)
+        self.policy_version = policy_version
+        self.progress = progress
+
+
+class _Client:
+    """A `DialledClient` over one stream. The three calls of that protocol are safe from any thread.
+
+    Args:
+        name: Its name.
+        stream: The order of its messages.
+        calls: Runs functions in the stream's event loop.
+        latencies: Notes how long its environments have waited.
+
+    Attributes:
+        is_welcome: Whether it may send turns. Set in the loop.
+        asked_at: The monotonic time of the last turn of each environment.
+    """
+
+    def __init__(self, name: str, stream: DialledStream, calls: LoopCalls, latencies: Latencies) -> None:
+        self._name = name
+        self._stream = stream
+        self._calls = calls
+        self._latencies = latencies
+        self.is_welcome = False
+        self.asked_at: dict[int, float] = {}
+        # What waits to be written; of the loop, as all below.
+        self._seeds: tuple[int, ...] | None = None
+        self._answers: deque[_Answer] = deque()
+        self._end: RollcastError | Farewell | None = None
+        self._has_more = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    def welcome(self, seeds: Sequence[int]) -> None:
+        """Lets it begin; see `DialledClient.welcome`."""
+
+        def note() -> None:
+            self._seeds = tuple(seeds)
+            self._has_more.set()
+
+        self._calls(note)
+
+    def answer(self, actions: Sequence[EnvironmentActions], *, policy_version: int, progress: float) -> None:
+        """Sends actions; see `DialledClient.answer`."""
+        answer = _Answer(actions, policy_version, progress)
+
+        def note() -> None:
+            self._answers.append(answer)
+            self._has_more.set()
+
+        self._calls(note)
+
+    def end(self, reason: RollcastError | Farewell) -> None:
+        """Ends its stream; see `DialledClient.end`."""
+
+        def note() -> None:
+            self._end = self._end or reason
+            self._has_more.set()
+
+        self._calls(note)
+
+    async def write(self, send: Send, max_message_bytes: int) -> str:
+        """Writes what there is to write until the sink ends the stream; returns the reason.
+
+        Raises:
+            RollcastError: The sink ended it with this error.
+        """
+        while True:
+            await self._has_more.wait()
+            self._has_more.clear()
+            if self._seeds is not None:
+                message = welcome_to_bytes(self.name, self._seeds, max_message_bytes)
+                self._seeds, self.is_welcome = None, True
+                await send(message)
+            while self._answers:
+                await send(self._next_answer())
+            if isinstance(self._end, Farewell):
+                await send(farewell_to_bytes(self._end))
+                return self._end.reason
+            if self._end is not None:
+                raise self._end
+
+    def _next_answer(self) -> bytes:
+        """Encodes the next actions, with those of the same policy that follow."""
+        first, now = self._answers.popleft(), time.monotonic()
+        actions = first.actions
+        while self._answers and self._answers[0].policy_version == first.policy_version:
+            actions += self._answers.popleft().actions
+        encoded = []
+        for environment, chosen in actions:
+            agents = self._stream.answer(environment)
+            encoded.append(self._stream.codec.actions(environment, agents, chosen))
+            self._latencies.note(now - self.asked_at[environment])
+        return actions_to_bytes(encoded, first.policy_version, first.progress)

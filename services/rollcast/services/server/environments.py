@@ -1,0 +1,179 @@
+"""Serves environments that dial in: one thread with an event loop for all streams, and health and reflection."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import Future
+from typing import Any, Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from rollcast.services.address import parse_listening_address
+from rollcast.services.environments.dialled import EnvironmentSink
+from rollcast.services.environments.latencies import Latencies
+from rollcast.services.environments.play import EnvironmentPlay, LoopCalls
+from rollcast.services.limits.call_rate import CallRate
+from rollcast.services.limits.descriptors import room_for_connections
+from rollcast.services.limits.half_open_calls import HalfOpenCalls
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
+from rollcast.services.limits.refusals import Refusals
+from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.process.installation import is_installed
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.server.admission import Admission
+from rollcast.services.server.aio_interceptor import AioCallInterceptor
+from rollcast.services.server.listening import SERVER_OPTIONS, Listening
+from rollcast.v1 import environment_pb2
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENT_SERVICE: Final = environment_pb2.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
+
+# Seconds that the thread may take to end, beyond the time that streams have.
+_JOIN_TIMEOUT_S: Final = 5.0
+
+
+class EnvironmentServer:
+    """A server of `EnvironmentService.Play`. Call `start` and `stop` once each, from any thread.
+
+    All of it runs in one thread, `rollcast-environments`, however many streams are open.
+
+    Args:
+        address: "host:port" (port 0: any free one) or "unix:/path".
+        sink: Takes the clients and their turns.
+        limits: Limits on clients.
+        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
+
+    Attributes:
+        latencies: How long environments have waited for their actions lately.
+
+    Raises:
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
+            is invalid.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sink: EnvironmentSink,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        security: ServerSecurity = PLAIN_SERVER,
+    ) -> None:
+        parsed = parse_listening_address(address)
+        security.check_address(address)
+        limits.check()
+        self.latencies = Latencies()
+        self._sink = sink
+        self._limits = limits
+        self._tokens = security.tokens if parsed.path is None else None
+        self._listening = Listening(parsed, security, "can play with the policy, and have it learn from what they send")
+        self._started: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._grace_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="rollcast-environments", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """The address that is served, with the real port if 0 was asked for.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        return self._listening.address
+
+    def start(self) -> None:
+        """Takes the address and serves; health reports SERVING from now on.
+
+        Raises:
+            AddressInUseError: Another server has the address.
+            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+        """
+        self._thread.start()
+        self._started.result()
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        """Ends every call and frees the address. Does nothing the second time.
+
+        Args:
+            grace_s: Seconds that streams may take to end by themselves before they are cancelled.
+        """
+        if self._loop is None or self._end is None:
+            return
+        self._grace_s = grace_s
+        with contextlib.suppress(RuntimeError):  # its loop is closed already
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(grace_s + _JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            _log.warning("the server of environments did not stop within %.1f s", grace_s + _JOIN_TIMEOUT_S)
+        self._listening.remove_socket()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        refusals = Refusals()
+        half_open = HalfOpenCalls(self._limits, refusals)
+        gate = StreamGate(self._limits, refusals, look_after=(half_open.end_late,), is_fixed=True, has_threads=False)
+        rate = CallRate(self._limits, is_fixed=True)
+        server = grpc.aio.server(
+            interceptors=[AioCallInterceptor(Admission(self._tokens, rate, half_open, gate, refusals))],
+            options=(
+                *SERVER_OPTIONS,
+                ("grpc.max_allowed_incoming_connections", room_for_connections(self._limits.max_connections)),
+                ("grpc.max_concurrent_streams", self._limits.max_streams_per_connection),
+            ),
+        )
+        play = EnvironmentPlay(self._sink, LoopCalls(self._loop), latencies=self.latencies)
+        server.add_generic_rpc_handlers((_handlers(play),))
+        health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs do not have it
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        if is_installed("grpc_reflection"):  # it comes with the extra `learner`
+            from grpc_reflection.v1alpha import reflection
+
+            names = (ENVIRONMENT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+        self._listening.bind(server)
+        gate.start()
+        try:
+            await server.start()
+            for name in ("", ENVIRONMENT_SERVICE):
+                await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+            self._started.set_result(None)
+            await self._end.wait()
+            gate.drain()
+            await health_servicer.enter_graceful_shutdown()
+        finally:
+            await server.stop(self._grace_s)
+            gate.stop()
+
+
+def _handlers(play: EnvironmentPlay) -> grpc.GenericRpcHandler:  # type: ignore[type-arg]  # generic in the stubs only
+    async def serve(requests: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401  # generic in the stubs only
+        async def receive() -> bytes | None:
+            return await anext(requests, None)
+
+        def send(message: bytes) -> Awaitable[None]:
+            return context.write(message)  # type: ignore[no-any-return]
+
+        await play(receive, send, context.peer())
+
+    play_handler: Any = grpc.stream_stream_rpc_method_handler
+    return grpc.method_handlers_generic_handler(ENVIRONMENT_SERVICE, {"Play": play_handler(serve)})
