@@ -10,7 +10,7 @@ ARGS   ?=
 # Passed on to pytest: make unit PYTEST_ARGS="-k vtrace -x"
 PYTEST_ARGS ?=
 
-SOURCES     := services actor learner tests benchmarks examples docs
+SOURCES     := services actor learner tests benchmarks examples clients docs
 CODE        := $(wildcard $(SOURCES))
 CONSTRAINTS := -c constraints.txt
 PROTOS       = $(shell find proto/rollcast -name '*.proto')

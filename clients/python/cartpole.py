@@ -1,0 +1,76 @@
+"""CartPole, balanced by a policy that rollcast trains: python cartpole.py ADDRESS NAME N_ENVS SEED EPISODES TOKEN."""
+
+import math
+import random
+import sys
+from collections.abc import Sequence
+
+import grpc
+
+from rollcast.v1.environment_pb2 import AgentAction, EnvironmentTurn
+from rollcast.v1.space_pb2 import SubstepSpaces
+from rollcast_play import INTERRUPTED, RUNNING, TERMINATED, Player, box, discrete, integer, single_turn
+
+FALLEN = 12 * math.pi / 180
+BOUNDS = [4.8, math.inf, 2 * FALLEN, math.inf]
+SUBSTEP = SubstepSpaces(key="0", observation=box([-bound for bound in BOUNDS], BOUNDS), action=discrete(2))
+
+
+class CartPole:
+    """A cart that balances a pole (Barto, Sutton and Anderson, 1983), as in gymnasium's CartPole-v1.
+
+    Args:
+        seed: Seeds the first episodes; None: the seed of the server does.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed = seed
+        self._random = random.Random()
+        self._state = [0.0] * 4
+        self._n_steps = 0
+
+    def reset(self, seed: int | None) -> EnvironmentTurn:
+        """Begins an episode near the balance."""
+        if seed is not None:
+            self._random.seed(seed if self._seed is None else self._seed)
+        self._state = [self._random.uniform(-0.05, 0.05) for _ in range(4)]
+        self._n_steps = 0
+        return single_turn(self._state)
+
+    def step(self, actions: Sequence[AgentAction]) -> EnvironmentTurn:
+        """Pushes the cart to the left or to the right for 0.02 s."""
+        position, speed, angle, spin = self._state
+        force = 10 if integer(actions[0]) == 1 else -10
+        sine, cosine = math.sin(angle), math.cos(angle)
+        push = (force + 0.05 * spin**2 * sine) / 1.1
+        turn = (9.8 * sine - cosine * push) / (0.5 * (4 / 3 - 0.1 * cosine**2 / 1.1))
+        drive = push - 0.05 * turn * cosine / 1.1
+        self._state = [position + 0.02 * speed, speed + 0.02 * drive, angle + 0.02 * spin, spin + 0.02 * turn]
+        self._n_steps += 1
+        if abs(self._state[0]) > 2.4 or abs(self._state[2]) > FALLEN:
+            return single_turn(self._state, reward=1, state=TERMINATED, final_position=self._state[0])
+        if self._n_steps == 500:
+            return single_turn(self._state, reward=1, state=INTERRUPTED, final_position=self._state[0])
+        return single_turn(self._state, reward=1, state=RUNNING)
+
+
+def main(
+    address: str = "localhost:50052",
+    name: str = "",
+    n_envs: str = "1",
+    seed: str = "0",
+    episodes: str = "0",
+    token: str = "",
+) -> int:
+    """Plays CartPoles until training ends; seed 0: the server's seeds."""
+    poles = [CartPole(int(seed) + i if int(seed) else None) for i in range(int(n_envs))]
+    try:
+        print(Player(poles, [SUBSTEP], name=name, episodes=int(episodes)).play(address, token=token))
+    except grpc.RpcError as error:
+        print(f"{error.code().name}: {error.details()}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

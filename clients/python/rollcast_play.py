@@ -1,0 +1,166 @@
+"""Plays environments at rollcast: says their spaces, sends what their agents see, and gets actions.
+
+It needs `pip install grpcio protobuf`, and the folder `proto/rollcast` beside this file; nothing else of rollcast's.
+"""
+
+import queue
+import random
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import grpc
+
+from rollcast.v1 import environment_pb2 as api
+from rollcast.v1.environment_pb2_grpc import EnvironmentServiceStub
+from rollcast.v1.space_pb2 import Box, Discrete, Space, SubstepSpaces
+from rollcast.v1.tensor_pb2 import DATA_TYPE_FLOAT32, Tensor
+
+RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
+INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+# A server that vanishes without a word is noticed after 20 s.
+OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+
+
+class Environment(Protocol):
+    """An environment of yours. A turn has an entry for each agent to which something has happened."""
+
+    def reset(self, seed: int | None) -> api.EnvironmentTurn:
+        """Begins an episode; the first of a stream has a seed. Some agents of the turn are RUNNING."""
+
+    def step(self, actions: Sequence[api.AgentAction]) -> api.EnvironmentTurn:
+        """Plays on until agents need actions, or until the episode is over: then no agent of the turn is RUNNING."""
+
+
+class Player:
+    """Plays environments until training ends. If the connection is lost, it comes back and begins new episodes.
+
+    Args:
+        environments: The environments of this client; all have the same spaces.
+        substeps: These spaces. An ordinary environment has one substep, with the key "0".
+        name: The client's name in logs; empty: the server chooses one.
+        episodes: The number of episodes to play; 0: as many as the server wants.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Environment],
+        substeps: Sequence[SubstepSpaces],
+        *,
+        name: str = "",
+        episodes: int = 0,
+    ) -> None:
+        self._environments = environments
+        self._hello = api.Hello(protocol=1, client=name, substeps=substeps, n_envs=len(environments))
+        self._episodes = episodes
+        self._n_ended = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._has_played = False
+        self._is_over = False
+
+    def play(self, address: str, *, token: str = "", root_certificates: bytes | None = None) -> str:
+        """Plays; returns why it ended, for people.
+
+        Args:
+            address: Host and port of the server.
+            token: A token of the role `actor`, if the server has tokens.
+            root_certificates: PEM of the authority that signed the server's certificate; None: no TLS.
+
+        Raises:
+            grpc.RpcError: The server refuses this client; `details()` says why.
+        """
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        while True:
+            try:
+                with _channel(address, root_certificates) as channel:
+                    why = self._play_stream(EnvironmentServiceStub(channel), metadata)
+            except grpc.RpcError as error:
+                # A server that has not noticed a lost connection still holds the name of the client.
+                name_is_held = self._has_played and error.code() is grpc.StatusCode.ALREADY_EXISTS
+                if error.code() is not grpc.StatusCode.UNAVAILABLE and not name_is_held:
+                    raise
+                why = f"{error.code().name}: {error.details()}"
+            if self._is_over:
+                return why
+            print(f"{why}; trying again within {self._pause_s} s", file=sys.stderr, flush=True)
+            time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # clients do not come back all at once
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _play_stream(self, stub: EnvironmentServiceStub, metadata: list[tuple[str, str]]) -> str:
+        requests: queue.SimpleQueue[api.PlayRequest | None] = queue.SimpleQueue()
+        requests.put(api.PlayRequest(hello=self._hello))
+        try:
+            for response in stub.Play(iter(requests.get, None), metadata=metadata):
+                if response.HasField("farewell"):
+                    self._is_over = response.farewell.training_ended
+                    return response.farewell.reason
+                if self._is_over:
+                    continue  # actions that crossed our end
+                turns = self._begin(response.welcome) if response.HasField("welcome") else self._step(response.actions)
+                requests.put(api.PlayRequest(turns=api.Turns(turns=turns)))
+                if self._episodes and self._n_ended >= self._episodes:
+                    self._is_over = True
+                    requests.put(None)  # closes our side; the server then closes its own
+        finally:
+            requests.put(None)
+        self._is_over = True
+        return f"{self._n_ended} episodes played"
+
+    def _begin(self, welcome: api.Welcome) -> list[api.EnvironmentTurn]:
+        self._hello.client = welcome.client  # it comes back under this name
+        return [self._turn(number, self._environments[number].reset(seed)) for number, seed in enumerate(welcome.seeds)]
+
+    def _step(self, actions: api.Actions) -> list[api.EnvironmentTurn]:
+        self._has_played, self._pause_s = True, FIRST_PAUSE_S
+        turns = []
+        for each in actions.environments:
+            environment = self._environments[each.environment]
+            turns.append(self._turn(each.environment, environment.step(each.agents)))
+            if all(agent.state != RUNNING for agent in turns[-1].agents):
+                self._n_ended += 1
+                turns.append(self._turn(each.environment, environment.reset(None)))
+        return turns
+
+    @staticmethod
+    def _turn(number: int, turn: api.EnvironmentTurn) -> api.EnvironmentTurn:
+        turn.environment = number
+        return turn
+
+
+def single_turn(
+    observation: Sequence[float], *, reward: float = 0.0, state: int = RUNNING, **values: float
+) -> api.EnvironmentTurn:
+    """Returns the turn of an environment with one agent that sees a vector; values are statistics of an episode."""
+    agent = api.AgentTurn(state=state, observation=[_floats(observation)], reward=reward)
+    named = [api.EpisodeValue(name=name, value=value) for name, value in values.items()]
+    return api.EnvironmentTurn(agents=[agent], episode_values=named)
+
+
+def box(low: Sequence[float], high: Sequence[float]) -> Space:
+    """Returns the space of a vector of float32 with these bounds."""
+    shape = [len(low)]
+    bounds = [Tensor(dtype=DATA_TYPE_FLOAT32, shape=shape, data=_floats(bound)) for bound in (low, high)]
+    return Space(box=Box(low=bounds[0], high=bounds[1], shape=shape))
+
+
+def discrete(n: int) -> Space:
+    """Returns the space of the integers 0 to n - 1."""
+    return Space(discrete=Discrete(n=n))
+
+
+def integer(action: api.AgentAction) -> int:
+    """Returns the action in a discrete space."""
+    return int.from_bytes(action.action, "little", signed=True)
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def _channel(address: str, root_certificates: bytes | None) -> grpc.Channel:
+    if root_certificates is None:
+        return grpc.insecure_channel(address, OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates), OPTIONS)

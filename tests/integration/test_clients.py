@@ -1,0 +1,440 @@
+"""The clients of clients/: each plays CartPole at a scripted server, and all pass the same scenarios."""
+
+import asyncio
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import google.protobuf
+import grpc
+import gymnasium
+import numpy as np
+import pytest
+import typing_extensions
+from gymnasium import spaces
+
+from rollcast.services.spaces.codec import environment_spaces_from_proto
+from rollcast.v1 import environment_pb2 as api
+from tests.environment_server import Script, ScriptedServer, Stream
+from tests.processes import DEADLINE_S, ROOT
+
+pytestmark = pytest.mark.slow
+
+RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
+INTERRUPTED = api.AGENT_STATE_INTERRUPTED
+FALLEN = 12 * math.pi / 180
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a server does with a client, and how the client ends.
+
+    Attributes:
+        scripts: One for each stream that it opens.
+        arguments: Of its program, beside the address.
+        exit_code: Of its program.
+        says: The last line on its standard output, or its standard error if it fails.
+        check: Reads what it has written to standard error.
+    """
+
+    scripts: tuple[Script, ...]
+    arguments: dict[str, object] = field(default_factory=dict)
+    exit_code: int = 0
+    says: str = ""
+    check: Callable[[str], None] = lambda _: None
+
+
+SCENARIOS: dict[str, Callable[[], Scenario]] = {}
+
+
+def scenario(make: Callable[[], Scenario]) -> Callable[[], Scenario]:
+    SCENARIOS[make.__name__] = make
+    return make
+
+
+# -- what the scripts read --
+
+
+def seen(turn: api.EnvironmentTurn, state: int = RUNNING, reward: float = 1.0) -> np.ndarray:
+    """Returns what the agent of a turn sees, after checking the rest of the turn."""
+    (agent,) = turn.agents
+    assert (agent.substep, agent.agent, agent.state, agent.reward) == (0, 0, state, reward)
+    (leaf,) = agent.observation
+    assert len(leaf) == 16
+    return np.frombuffer(leaf, "<f4")
+
+
+def begun(turn: api.EnvironmentTurn, environment: int) -> np.ndarray:
+    """Returns the first observation of an episode."""
+    assert turn.environment == environment
+    assert not turn.episode_values
+    observation = seen(turn, reward=0.0)
+    assert np.abs(observation).max() <= 0.05
+    assert np.abs(observation).max() > 0
+    return observation
+
+
+def has_fallen(observation: np.ndarray) -> bool:
+    return bool(abs(observation[0]) > 2.4 or abs(observation[2]) > FALLEN)
+
+
+def check_step(before: np.ndarray, action: int, after: np.ndarray) -> None:
+    """Compares a step with gymnasium's."""
+    cart_pole = gymnasium.make("CartPole-v1").unwrapped
+    cart_pole.reset(seed=0)
+    cart_pole.state = np.array(before, np.float64)
+    np.testing.assert_allclose(after, cart_pole.step(action)[0], atol=1e-5)
+
+
+def first_turns_of(n_envs: int) -> Callable[[Stream], object]:
+    """Returns what greets a client, and reads the first observation of each environment."""
+
+    async def greet(stream: Stream) -> list[np.ndarray]:
+        await stream.greet()
+        assert stream.hello.n_envs == n_envs
+        turns = sorted(await stream.turns(n_envs), key=lambda turn: turn.environment)
+        return [begun(turn, number) for number, turn in enumerate(turns)]
+
+    return greet
+
+
+# -- the scenarios --
+
+
+@scenario
+def steps_are_those_of_cartpole() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await stream.greet(seeds=(7,))
+        assert (stream.hello.protocol, stream.hello.client, stream.hello.n_envs) == (1, "shed", 1)
+        (substep,) = environment_spaces_from_proto(stream.hello.substeps).values()
+        expected = gymnasium.make("CartPole-v1")
+        high = np.array([4.8, np.inf, 24 * math.pi / 180, np.inf], np.float32)
+        assert substep.observation == spaces.Box(-high, high)
+        assert substep.action == expected.action_space
+        assert substep.n_agents == 1
+        assert stream.authorization is None
+        (turn,) = await stream.turns(1)
+        before = begun(turn, 0)
+        for action in (0, 1, 1, 0, 0):
+            await stream.act({0: action})
+            (turn,) = await stream.turns(1)
+            after = seen(turn)
+            check_step(before, action, after)
+            before = after
+        await stream.say_farewell("solved after 5 steps")
+
+    return Scenario((script,), {"name": "shed"}, says="solved after 5 steps")
+
+
+@scenario
+def an_environment_waits_for_nothing_but_its_own_actions() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await first_turns_of(3)(stream)
+        for acted in ([2], [0], [2], [1, 2], [2, 0, 1], [0]):
+            await stream.act(dict.fromkeys(acted, 1))
+            turns = await stream.turns(len(acted))
+            assert sorted(turn.environment for turn in turns) == sorted(acted)
+            for turn in turns:
+                seen(turn)
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), {"n_envs": 3}, says="enough")
+
+
+@scenario
+def two_actions_may_be_under_way_at_once() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await first_turns_of(2)(stream)
+        await stream.act({1: 0})
+        await stream.act({0: 1})
+        turns = await stream.turns(2)
+        assert [turn.environment for turn in turns] == [1, 0]
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), {"n_envs": 2}, says="enough")
+
+
+@scenario
+def a_pole_that_falls_ends_its_episode_and_begins_the_next() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await stream.greet()
+        (turn,) = await stream.turns(1)
+        begun(turn, 0)
+        for _ in range(3):
+            n_steps = 0
+            while turn.agents[0].state == RUNNING:
+                await stream.act({0: 1})
+                (turn,) = await stream.turns(1)
+                n_steps += 1
+                assert (turn.agents[0].state == TERMINATED) == has_fallen(seen(turn, turn.agents[0].state))
+                assert bool(turn.episode_values) == has_fallen(seen(turn, turn.agents[0].state))
+            assert 5 < n_steps < 20
+            observation = seen(turn, TERMINATED)
+            assert has_fallen(observation)
+            (value,) = turn.episode_values
+            assert value.name == "final_position"
+            assert value.value == pytest.approx(observation[0], abs=1e-6)
+            (turn,) = await stream.turns(1)
+            begun(turn, 0)
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), says="enough")
+
+
+@scenario
+def an_episode_is_interrupted_after_500_steps() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await stream.greet()
+        (turn,) = await stream.turns(1)
+        observation = begun(turn, 0)
+        for step in range(1, 501):
+            position, speed, angle, spin = observation
+            await stream.act({0: int(angle + spin + 0.1 * speed + 0.05 * position > 0)})
+            (turn,) = await stream.turns(1)
+            observation = seen(turn, INTERRUPTED if step == 500 else RUNNING)
+        assert not has_fallen(observation)
+        (turn,) = await stream.turns(1)
+        begun(turn, 0)
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), says="enough")
+
+
+@scenario
+def it_closes_its_side_after_its_last_episode() -> Scenario:
+    async def script(stream: Stream) -> None:
+        await first_turns_of(2)(stream)
+        n_ended = 0
+        while n_ended < 3:
+            await stream.act({0: 1})
+            (turn,) = await stream.turns(1)
+            if turn.agents[0].state == TERMINATED:
+                n_ended += 1
+                begun((await stream.turns(1))[0], 0)
+        await stream.closed()
+        await stream.act({1: 1})  # these cross its end; it does not step any more
+
+    return Scenario((script,), {"n_envs": 2, "episodes": 3}, says="3 episodes played")
+
+
+@scenario
+def the_servers_seeds_decide_how_episodes_begin() -> Scenario:
+    begins: list[list[np.ndarray]] = []
+
+    def script(*seeds: int) -> Script:
+        async def play(stream: Stream) -> None:
+            await stream.greet(seeds=seeds)
+            begins.append([seen(turn, reward=0) for turn in await stream.turns(2)])
+            if len(begins) < 3:
+                await stream.say_farewell("again", training_ended=False)
+                return
+            np.testing.assert_array_equal(begins[0], begins[1])
+            different = np.concatenate([begins[0], begins[2]])
+            assert len(np.unique(different, axis=0)) == 4
+            await stream.say_farewell("enough")
+
+        return play
+
+    return Scenario((script(5, 2**63), script(5, 2**63), script(6, 7)), {"n_envs": 2}, says="enough")
+
+
+@scenario
+def a_seed_of_its_own_takes_precedence() -> Scenario:
+    begins: list[list[np.ndarray]] = []
+
+    def script(*seeds: int, training_ended: bool) -> Script:
+        async def play(stream: Stream) -> None:
+            await stream.greet(seeds=seeds)
+            begins.append([seen(turn, reward=0) for turn in await stream.turns(2)])
+            np.testing.assert_array_equal(begins[0], begins[-1])
+            assert len(np.unique(begins[0], axis=0)) == 2
+            await stream.say_farewell("enough", training_ended=training_ended)
+
+        return play
+
+    scripts = (script(5, 6, training_ended=False), script(7, 8, training_ended=True))
+    return Scenario(scripts, {"n_envs": 2, "seed": 3}, says="enough")
+
+
+@scenario
+def a_token_is_in_the_header() -> Scenario:
+    async def script(stream: Stream) -> None:
+        assert stream.authorization == "Bearer sesame"
+        await first_turns_of(1)(stream)
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), {"token": "sesame"}, says="enough")
+
+
+def refused(code: grpc.StatusCode, details: str, **arguments: object) -> Scenario:
+    async def script(stream: Stream) -> None:
+        await stream.refuse(code, details)
+
+    return Scenario((script,), arguments, exit_code=1, says=f"{code.name}: {details}")
+
+
+@scenario
+def an_unknown_token_ends_it_with_the_reason() -> Scenario:
+    return refused(grpc.StatusCode.UNAUTHENTICATED, "the token is unknown; expected one of the file of tokens")
+
+
+@scenario
+def other_spaces_end_it_with_the_reason() -> Scenario:
+    details = "0/observation: Box(4,) is not that of the learner, Box(6,); expected the same; " + "wrap it, " * 30
+    return refused(grpc.StatusCode.FAILED_PRECONDITION, details.strip())
+
+
+@scenario
+def a_name_in_use_ends_it_with_the_reason() -> Scenario:
+    return refused(grpc.StatusCode.ALREADY_EXISTS, "client 'shed' plays; expected another name", name="shed")
+
+
+@scenario
+def an_error_in_the_middle_ends_it_with_the_reason() -> Scenario:
+    details = "environment 0, agent 0, 0/observation: 12 bytes; expected 16 ≠ 12, « float32 »"
+
+    async def script(stream: Stream) -> None:
+        await first_turns_of(1)(stream)
+        await stream.act({0: 1})
+        await stream.turns(1)
+        await stream.refuse(grpc.StatusCode.INVALID_ARGUMENT, details)
+
+    return Scenario((script,), exit_code=1, says=f"INVALID_ARGUMENT: {details}")
+
+
+@scenario
+def it_comes_back_with_pauses_that_grow_until_it_plays() -> Scenario:
+    async def unavailable(stream: Stream) -> None:
+        await stream.refuse(grpc.StatusCode.UNAVAILABLE, "the server stops")
+
+    async def plays(stream: Stream) -> None:
+        await stream.greet()
+        begun((await stream.turns(1))[0], 0)
+        await stream.act({0: 1})
+        await stream.turns(1)
+        await unavailable(stream)
+
+    async def ends(stream: Stream) -> None:
+        await stream.greet()
+        begun((await stream.turns(1))[0], 0)
+        await stream.say_farewell("enough")
+
+    def check(errors: str) -> None:
+        assert "UNAVAILABLE: the server stops" in errors
+        pauses = re.findall(r"again within ([\d.]+) s", errors)
+        assert list(map(float, pauses)) == [0.5, 1, 2, 0.5, 1]
+
+    return Scenario((unavailable, unavailable, unavailable, plays, unavailable, ends), says="enough", check=check)
+
+
+@scenario
+def it_comes_back_under_its_name_with_new_episodes_if_the_connection_is_cut() -> Scenario:
+    async def cut(stream: Stream) -> None:
+        await first_turns_of(2)(stream)
+        assert not stream.hello.client
+        for _ in range(3):
+            await stream.act({0: 1, 1: 0})
+            await stream.turns(2)
+        stream.cut()
+
+    async def ends(stream: Stream) -> None:
+        await first_turns_of(2)(stream)
+        assert stream.hello.client == "client-7"
+        await stream.say_farewell("enough")
+
+    return Scenario((cut, ends), {"n_envs": 2}, says="enough")
+
+
+@scenario
+def it_waits_until_the_server_has_let_go_of_its_name() -> Scenario:
+    async def cut(stream: Stream) -> None:
+        await first_turns_of(1)(stream)
+        await stream.act({0: 1})
+        await stream.turns(1)
+        stream.cut()
+
+    async def holds(stream: Stream) -> None:
+        await stream.refuse(grpc.StatusCode.ALREADY_EXISTS, "client 'shed' plays; expected another name")
+
+    async def ends(stream: Stream) -> None:
+        await first_turns_of(1)(stream)
+        await stream.say_farewell("enough")
+
+    return Scenario((cut, holds, ends), {"name": "shed"}, says="enough")
+
+
+# -- the clients --
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that plays CartPole.
+
+    Attributes:
+        command: How it is called; arguments follow.
+        variables: What its environment has beside this one's.
+    """
+
+    command: tuple[str, ...]
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def python_client(folder: Path) -> Client:
+    """Copies the client as its README says, to where only grpcio and protobuf are installed."""
+    for name in ("rollcast_play.py", "cartpole.py"):
+        shutil.copy(ROOT / "clients/python" / name, folder)
+    shutil.copytree(ROOT / "proto/rollcast", folder / "rollcast")
+    packages = folder / "packages"
+    packages.mkdir()
+    for module in (grpc, google.protobuf, typing_extensions):
+        path = Path(str(module.__file__))
+        top = path.parent if module is grpc else path.parent.parent if module is google.protobuf else path
+        (packages / top.name).symlink_to(top)
+    return Client((sys.executable, "-S", str(folder / "cartpole.py")), {"PYTHONPATH": str(packages)})
+
+
+CLIENTS = {"python": python_client}
+
+
+@pytest.fixture(params=CLIENTS, scope="module")
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    return CLIENTS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+async def run(client: Client, scenario: Scenario) -> tuple[int, str, str]:
+    given = {"name": "", "n_envs": 1, "seed": 0, "episodes": 0, "token": ""} | scenario.arguments
+    async with ScriptedServer(scenario.scripts) as server:
+        process = await asyncio.create_subprocess_exec(
+            *client.command,
+            server.address,
+            *map(str, given.values()),
+            env=os.environ | client.variables,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    server.check()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_client(client: Client, scenario: str):
+    expected = SCENARIOS[scenario]()
+    code, output, errors = asyncio.run(run(client, expected))
+    assert code == expected.exit_code, errors
+    if code == 0:
+        assert output.splitlines()[-1] == expected.says
+    else:
+        assert expected.says in errors
+    expected.check(errors)
