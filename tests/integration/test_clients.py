@@ -1,6 +1,7 @@
 """The clients of clients/: each plays CartPole at a scripted server, and all pass the same scenarios."""
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ from gymnasium import spaces
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.v1 import environment_pb2 as api
 from tests.environment_server import Script, ScriptedServer, Stream
+from tests.node import NODE, node_with_packages
 from tests.processes import DEADLINE_S, ROOT
 
 pytestmark = pytest.mark.slow
@@ -398,12 +400,31 @@ def python_client(folder: Path) -> Client:
     return Client((sys.executable, "-S", str(folder / "cartpole.py")), {"PYTHONPATH": str(packages)})
 
 
-CLIENTS = {"python": python_client}
+def node_client(folder: Path) -> Client:
+    """Copies the client as its README says, beside the packages that its package.json names."""
+    node = node_with_packages(folder.parent.parent)
+    for path in (ROOT / "clients/javascript").glob("*.mjs"):
+        shutil.copy(path, folder)
+    shutil.copytree(ROOT / "proto", folder / "proto")
+    (folder / "node_modules").symlink_to(NODE / "node_modules")
+    return Client((node, str(folder / "main.mjs")))
+
+
+CLIENTS = {"python": python_client, "node": node_client}
 
 
 @pytest.fixture(params=CLIENTS, scope="module")
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Client:
     return CLIENTS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+def test_javascript_client_names_the_packages_that_it_is_tested_with():
+    named, tested = (
+        json.loads((folder / "package.json").read_text(encoding="utf-8"))["dependencies"]
+        for folder in (ROOT / "clients/javascript", NODE)
+    )
+    assert named
+    assert named.items() <= tested.items()
 
 
 async def run(client: Client, scenario: Scenario) -> tuple[int, str, str]:

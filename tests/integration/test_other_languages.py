@@ -1,7 +1,6 @@
 """The gRPC API without a line of Python on the client's side: buf by reflection, Node.js by the .proto files."""
 
 import base64
-import fcntl
 import json
 import os
 import re
@@ -25,11 +24,10 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.needs import lacks
+from tests.node import NODE, node_with_packages
 from tests.processes import DEADLINE_S, ROOT, completed, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
-
-NODE = ROOT / "tests/integration/node"
 
 
 @pytest.fixture(scope="module")
@@ -128,17 +126,7 @@ class TestNode:
     @pytest.fixture
     def node(self, tmp_path_factory):
         """The command, with its packages installed as the lock file says."""
-        for program in ("node", "npm"):
-            if shutil.which(program) is None:
-                lacks(program, f"{program} is not installed")
-        lock, installed = NODE / "package-lock.json", NODE / "node_modules" / ".package-lock.json"
-        # tests run in several processes, which share this folder
-        with (tmp_path_factory.getbasetemp().parent / "npm.lock").open("w") as one_at_a_time:
-            fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-            if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-                done = _run("npm", "ci", "--no-progress", cwd=NODE, timeout=110)
-                assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
-        return shutil.which("node")
+        return node_with_packages(tmp_path_factory.getbasetemp().parent)
 
     def test_node_reads_a_recording(self, node, tmp_path):
         """A program without rollcast reads a file of `rollcast record`."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+from rollcast.services.address import shown_peer
 from rollcast.services.environments.codec import (
     EpisodeValueNames,
     actions_to_bytes,
@@ -110,7 +111,7 @@ class EnvironmentPlay:
         if first is None:
             first = await receive()
         if first is None:
-            raise MissingMessageError(f"{peer} closed its side before hello; expected it first; send it")
+            raise MissingMessageError(f"{shown_peer(peer)} closed its side before hello; expected it first; send it")
         stream = DialledStream(self._names)
         hello = stream.hello(request_from_bytes(self._checked(first)))
         client = _Client(hello.client or f"{_NO_NAME}{next(self._numbers)}", stream, self._calls, self._latencies)
@@ -119,7 +120,7 @@ class EnvironmentPlay:
         _log.info(
             "%s dialled in from %s with %d environments%s",
             client.name,
-            peer,
+            shown_peer(peer),
             hello.n_envs,
             f", {hello.software}" if hello.software else "",
         )

@@ -139,7 +139,9 @@ def decoder(handler: Any, method: str) -> Callable[[bytes], Any] | None:  # noqa
 
 def no_request(method: str, peer: str) -> MissingMessageError:
     """Returns the error of a call without a request."""
-    return MissingMessageError(f"{method} from {shown_peer(peer)} came without a request; expected one message; send it")
+    return MissingMessageError(
+        f"{method} from {shown_peer(peer)} came without a request; expected one message; send it"
+    )
 
 
 def _check_token(tokens: Tokens, token: str | None, method: str, needed: Role | None) -> None:

@@ -1,0 +1,43 @@
+// The stream of player.mjs over gRPC, in Node.js. The folder `proto` lies beside this file.
+
+import { fileURLToPath } from "node:url";
+
+import grpc from "@grpc/grpc-js";
+import protoLoader from "@grpc/proto-loader";
+
+import { Refusal } from "./player.mjs";
+
+const { EnvironmentService } = grpc.loadPackageDefinition(
+  protoLoader.loadSync("rollcast/v1/environment.proto", {
+    includeDirs: [fileURLToPath(new URL("proto", import.meta.url))],
+    keepCase: true,
+    longs: String,
+    defaults: true,
+  }),
+).rollcast.v1;
+// A server that vanishes without a word is noticed after 20 s.
+const OPTIONS = { "grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 10_000 };
+
+export function open(address, token, rootCertificates) {
+  const { createSsl, createInsecure } = grpc.credentials;
+  const stub = new EnvironmentService(address, rootCertificates ? createSsl(rootCertificates) : createInsecure(), OPTIONS);
+  const metadata = new grpc.Metadata();
+  if (token) metadata.set("authorization", `Bearer ${token}`);
+  const call = stub.Play(metadata);
+  return {
+    write: (request) => call.write(request),
+    end: () => call.end(),
+    fail: (error) => call.destroy(error),
+    close: () => {
+      call.cancel();
+      stub.close();
+    },
+    async *[Symbol.asyncIterator]() {
+      try {
+        yield* call;
+      } catch (error) {
+        throw error.code in grpc.status ? new Refusal(grpc.status[error.code], error.details) : error;
+      }
+    },
+  };
+}

@@ -1,0 +1,14 @@
+// Plays CartPoles until training ends: node main.mjs ADDRESS NAME N_ENVS SEED EPISODES TOKEN; seed 0: the server's seeds.
+
+import { CartPole, SUBSTEP } from "./cartpole.mjs";
+import { Player, Refusal } from "./player.mjs";
+
+const [address = "localhost:50052", name = "", nEnvs = 1, seed = 0, episodes = 0, token = ""] = process.argv.slice(2);
+const poles = Array.from({ length: Number(nEnvs) }, (_, i) => new CartPole(BigInt(seed) && BigInt(seed) + BigInt(i)));
+try {
+  console.log(await new Player(poles, [SUBSTEP], { name, episodes: Number(episodes) }).play(address, { token }));
+} catch (error) {
+  if (!(error instanceof Refusal)) throw error;
+  console.error(error.message);
+  process.exitCode = 1;
+}

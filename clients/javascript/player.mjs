@@ -1,0 +1,141 @@
+// Plays environments at rollcast: says their spaces, sends what their agents see, and gets actions. It needs nothing:
+// over a WebSocket (`ws://...`, `wss://...`) in browsers and Node.js 22; over gRPC, @grpc/grpc-js and grpc.mjs.
+
+export const RUNNING = 1;
+export const TERMINATED = 2;
+export const INTERRUPTED = 3;
+export const REWARDED = 4;
+const FLOAT32 = 8;
+const [FIRST_PAUSE_S, LONGEST_PAUSE_S] = [0.5, 30];
+
+// The server's refusal: the name of its gRPC code, and a sentence that says why.
+export class Refusal extends Error {
+  constructor(code, details) {
+    super(`${code}: ${details}`);
+    this.code = code;
+  }
+}
+
+// Plays environments until training ends. If the connection is lost, it comes back and begins new episodes.
+//
+// An environment has two methods. Each returns a turn, { agents: [...] }, or a promise of one: an entry for each agent
+// to which something has happened.
+//   reset(seed)     begins an episode; the first of a stream has a seed, a BigInt. Some agents are RUNNING.
+//   step(actions)   plays on until agents need actions, or until the episode is over: then no agent is RUNNING.
+export class Player {
+  #environments;
+  #hello;
+  #episodes;
+  #nEnded = 0;
+  #pauseS = FIRST_PAUSE_S;
+  #hasPlayed = false;
+  #isOver = false;
+
+  // substeps: the spaces of each environment; an ordinary one has one substep, with the key "0".
+  // name: the client's name in logs; empty: the server chooses one.
+  // episodes: the number of episodes to play; 0: as many as the server wants.
+  constructor(environments, substeps, { name = "", episodes = 0 } = {}) {
+    this.#environments = environments;
+    this.#hello = { protocol: 1, client: name, substeps, n_envs: environments.length };
+    this.#episodes = episodes;
+  }
+
+  // Plays; returns why it ended, for people. Throws a Refusal if the server refuses this client.
+  //
+  // address: host:port for gRPC, or ws://host:port.
+  // token: a token of the role `actor`, if the server has tokens.
+  // rootCertificates: for gRPC, PEM of the authority that signed the server's certificate; absent: no TLS.
+  async play(address, { token = "", rootCertificates = null } = {}) {
+    const { open } = await import(/^wss?:/.test(address) ? "./websocket.mjs" : "./grpc.mjs");
+    for (;;) {
+      let why;
+      const stream = open(address, token, rootCertificates);
+      try {
+        why = await this.#playStream(stream);
+      } catch (error) {
+        // A server that has not noticed a lost connection still holds the name of the client.
+        const nameIsHeld = this.#hasPlayed && error.code === "ALREADY_EXISTS";
+        if (error.code !== "UNAVAILABLE" && !nameIsHeld) throw error;
+        why = error.message;
+      } finally {
+        stream.close();
+      }
+      if (this.#isOver) return why;
+      console.error(`${why}; trying again within ${this.#pauseS} s`);
+      // clients do not come back all at once
+      await new Promise((resolve) => setTimeout(resolve, 1000 * this.#pauseS * (0.5 + Math.random() / 2)));
+      this.#pauseS = Math.min(2 * this.#pauseS, LONGEST_PAUSE_S);
+    }
+  }
+
+  async #playStream(stream) {
+    const steps = []; // the last one of each environment
+    let [turns, isOpen] = [[], true];
+    const send = (...more) => {
+      // environments that are ready at the same time share a message
+      if (turns.push(...more) === more.length) queueMicrotask(flush);
+    };
+    const flush = () => {
+      if (!isOpen) return;
+      stream.write({ turns: { turns } });
+      turns = [];
+      if (this.#isOver) stream.end(); // closes our side; the server then closes its own
+    };
+    const begin = async (environment, seed) => {
+      send({ environment, ...(await this.#environments[environment].reset(seed)) });
+    };
+    const step = async (environment, actions) => {
+      const turn = { environment, ...(await this.#environments[environment].step(actions)) };
+      if (turn.agents.some(({ state }) => state === RUNNING)) return send(turn);
+      this.#isOver ||= ++this.#nEnded === this.#episodes;
+      send(turn, { environment, ...(await this.#environments[environment].reset()) });
+    };
+    const run = (environment, work) => (steps[environment] = work.catch(stream.fail));
+
+    stream.write({ hello: this.#hello });
+    try {
+      for await (const { welcome, actions, farewell } of stream) {
+        if (farewell) {
+          this.#isOver = farewell.training_ended;
+          return farewell.reason;
+        }
+        if (this.#isOver) continue; // actions that crossed our end
+        if (welcome) {
+          this.#hello.client = welcome.client; // it comes back under this name
+          welcome.seeds.forEach((seed, environment) => run(environment, begin(environment, BigInt(seed))));
+          continue;
+        }
+        [this.#hasPlayed, this.#pauseS] = [true, FIRST_PAUSE_S];
+        actions.environments.forEach(({ environment, agents }) => run(environment, step(environment, agents)));
+      }
+    } finally {
+      isOpen = false;
+      await Promise.all(steps); // no environment is still stepping when the next stream resets it
+    }
+    this.#isOver = true;
+    return `${this.#nEnded} episodes played`;
+  }
+}
+
+// The turn of an environment with one agent that sees a vector; values are statistics of an episode.
+export function singleTurn(observation, { reward = 0, state = RUNNING, values = {} } = {}) {
+  const episode_values = Object.entries(values).map(([name, value]) => ({ name, value }));
+  return { agents: [{ state, observation: [floats(observation)], reward }], episode_values };
+}
+
+// The space of a vector of float32 with these bounds.
+export function box(low, high) {
+  const shape = [low.length];
+  const [lower, upper] = [low, high].map((bound) => ({ dtype: FLOAT32, shape, data: floats(bound) }));
+  return { box: { low: lower, high: upper, shape } };
+}
+
+// The space of the integers 0 to n - 1.
+export const discrete = (n) => ({ discrete: { n } });
+
+// The action in a discrete space.
+export const integer = ({ action }) =>
+  Number(new DataView(action.buffer, action.byteOffset, action.byteLength).getBigInt64(0, true));
+
+// The bytes of float32 values: a typed array has them little-endian on every machine that runs JavaScript today.
+const floats = (values) => new Uint8Array(Float32Array.from(values).buffer);
