@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, Protocol, Self
+from urllib.parse import parse_qs, urlsplit
 
 import grpc
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
 from rollcast.v1 import environment_pb2 as api
 from rollcast.v1.environment_pb2_grpc import EnvironmentServiceServicer, add_EnvironmentServiceServicer_to_server
@@ -88,17 +91,19 @@ Script = Callable[[Stream], Awaitable[None]]
 
 
 class ScriptedServer:
-    """Plays scripts against a client, over gRPC, behind a proxy that can cut connections.
+    """Plays scripts against a client, behind a proxy that can cut connections.
 
     Args:
         scripts: One for each stream that the client is to open, in this order.
+        over_websockets: Whether clients come over WebSockets, and not over gRPC.
 
     Attributes:
-        address: Where it listens.
+        address: The address that the client is given.
     """
 
-    def __init__(self, scripts: tuple[Script, ...]) -> None:
+    def __init__(self, scripts: tuple[Script, ...], *, over_websockets: bool = False) -> None:
         self.address = ""
+        self._over_websockets = over_websockets
         self._scripts = list(scripts)
         self._failures: list[BaseException] = []
         self._opened: list[asyncio.StreamWriter] = []
@@ -117,7 +122,8 @@ class ScriptedServer:
             proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
             stack.callback(self._cut)
             stack.callback(proxy.close)
-            self.address = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            scheme = "ws://" if self._over_websockets else ""
+            self.address = f"{scheme}127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
             self._stack = stack.pop_all()
         return self
 
@@ -131,6 +137,9 @@ class ScriptedServer:
         assert not self._scripts, f"{len(self._scripts)} streams were never opened"
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> int:
+        if self._over_websockets:
+            sockets = await stack.enter_async_context(serve(self._play_socket, "127.0.0.1", 0, compression=None))
+            return int(next(iter(sockets.sockets)).getsockname()[1])
         # the clients' pings come more often than gRPC likes
         server = grpc.aio.server(options=[("grpc.http2.min_ping_interval_without_data_ms", 1000)])
         add_EnvironmentServiceServicer_to_server(_Servicer(self.play), server)
@@ -147,6 +156,10 @@ class ScriptedServer:
         except (AssertionError, LookupError, TypeError, ValueError) as error:
             self._failures.append(error)
             await transport.refuse(grpc.StatusCode.INTERNAL, f"the script failed: {error!r}")
+
+    async def _play_socket(self, connection: ServerConnection) -> None:
+        with contextlib.suppress(_RefusedError, ConnectionClosed):
+            await self.play(_SocketTransport(connection))
 
     def _cut(self) -> None:
         for writer in self._opened:
@@ -179,3 +192,31 @@ class _GrpcTransport:
     async def read(self) -> api.PlayRequest | None:
         request = await self._context.read()
         return None if request is grpc.aio.EOF else request
+
+
+class _RefusedError(Exception):
+    pass
+
+
+class _SocketTransport:
+    def __init__(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        (token,) = parse_qs(urlsplit(connection.request.path).query).get("token", [None])
+        self.authorization = token and f"Bearer {token}"
+        self._connection = connection
+
+    async def read(self) -> api.PlayRequest | None:
+        try:
+            message = await self._connection.recv(decode=False)
+        except ConnectionClosedOK:
+            return None
+        return api.PlayRequest.FromString(message)
+
+    async def write(self, response: api.PlayResponse) -> None:
+        with contextlib.suppress(ConnectionClosedOK):
+            await self._connection.send(response.SerializeToString())
+
+    async def refuse(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        await self._connection.send(f"{code.name}: {details}")
+        await self._connection.close(4000 + code.value[0])
+        raise _RefusedError

@@ -1,9 +1,11 @@
-// Plays CartPoles until training ends: node main.mjs ADDRESS NAME N_ENVS SEED EPISODES TOKEN; seed 0: the server's seeds.
+// Plays CartPoles until training ends: node main.mjs ADDRESS NAME N_ENVS SEED EPISODES; seed 0: the server's seeds.
+// The token, if the server has tokens, is in ROLLCAST_TOKEN.
 
 import { CartPole, SUBSTEP } from "./cartpole.mjs";
 import { Player, Refusal } from "./player.mjs";
 
-const [address = "localhost:50052", name = "", nEnvs = 1, seed = 0, episodes = 0, token = ""] = process.argv.slice(2);
+const [address = "localhost:50052", name = "", nEnvs = 1, seed = 0, episodes = 0] = process.argv.slice(2);
+const token = process.env.ROLLCAST_TOKEN;
 const poles = Array.from({ length: Number(nEnvs) }, (_, i) => new CartPole(BigInt(seed) && BigInt(seed) + BigInt(i)));
 try {
   console.log(await new Player(poles, [SUBSTEP], { name, episodes: Number(episodes) }).play(address, { token }));

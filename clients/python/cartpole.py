@@ -1,6 +1,7 @@
-"""CartPole, balanced by a policy that rollcast trains: python cartpole.py ADDRESS NAME N_ENVS SEED EPISODES TOKEN."""
+"""CartPole, balanced by a policy that rollcast trains: python cartpole.py ADDRESS NAME N_ENVS SEED EPISODES."""
 
 import math
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -60,9 +61,9 @@ def main(
     n_envs: str = "1",
     seed: str = "0",
     episodes: str = "0",
-    token: str = "",
 ) -> int:
-    """Plays CartPoles until training ends; seed 0: the server's seeds."""
+    """Plays CartPoles until training ends; seed 0: the server's seeds. The token is in ROLLCAST_TOKEN."""
+    token = os.environ.get("ROLLCAST_TOKEN", "")
     poles = [CartPole(int(seed) + i if int(seed) else None) for i in range(int(n_envs))]
     try:
         print(Player(poles, [SUBSTEP], name=name, episodes=int(episodes)).play(address, token=token))

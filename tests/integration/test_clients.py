@@ -1,11 +1,12 @@
 """The clients of clients/: each plays CartPole at a scripted server, and all pass the same scenarios."""
 
 import asyncio
+import fcntl
 import json
 import math
-import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ from gymnasium import spaces
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.v1 import environment_pb2 as api
 from tests.environment_server import Script, ScriptedServer, Stream
+from tests.needs import lacks
 from tests.node import NODE, node_with_packages
-from tests.processes import DEADLINE_S, ROOT
+from tests.processes import DEADLINE_S, ROOT, environment
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,7 @@ class Scenario:
     Attributes:
         scripts: One for each stream that it opens.
         arguments: Of its program, beside the address.
+        variables: Of its program's environment.
         exit_code: Of its program.
         says: The last line on its standard output, or its standard error if it fails.
         check: Reads what it has written to standard error.
@@ -46,6 +49,7 @@ class Scenario:
 
     scripts: tuple[Script, ...]
     arguments: dict[str, object] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     exit_code: int = 0
     says: str = ""
     check: Callable[[str], None] = lambda _: None
@@ -270,7 +274,7 @@ def a_token_is_in_the_header() -> Scenario:
         await first_turns_of(1)(stream)
         await stream.say_farewell("enough")
 
-    return Scenario((script,), {"token": "sesame"}, says="enough")
+    return Scenario((script,), variables={"ROLLCAST_TOKEN": "sesame"}, says="enough")
 
 
 def refused(code: grpc.StatusCode, details: str, **arguments: object) -> Scenario:
@@ -380,10 +384,12 @@ class Client:
     Attributes:
         command: How it is called; arguments follow.
         variables: What its environment has beside this one's.
+        over_websockets: Whether it does not speak gRPC.
     """
 
     command: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
+    over_websockets: bool = False
 
 
 def python_client(folder: Path) -> Client:
@@ -410,7 +416,51 @@ def node_client(folder: Path) -> Client:
     return Client((node, str(folder / "main.mjs")))
 
 
-CLIENTS = {"python": python_client, "node": node_client}
+def websocket_client(folder: Path) -> Client:
+    """Runs the same program without packages, with the WebSocket that Node.js shares with browsers."""
+    copied = node_client(folder)
+    (folder / "node_modules").unlink()
+    shutil.rmtree(folder / "proto")
+    node, program = copied.command
+    # Node.js 22 has one, and 20.10 has one behind a flag.
+    flags = () if _has_websocket(node) else ("--experimental-websocket",)
+    if not _has_websocket(node, *flags):
+        lacks("node", "this Node.js has no WebSocket: it is older than 20.10")
+    return Client((node, *flags, program), over_websockets=True)
+
+
+def _has_websocket(node: str, *flags: str) -> bool:
+    asked = subprocess.run([node, *flags, "-p", "typeof WebSocket"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() == "function"
+
+
+def cpp_client(folder: Path) -> Client:
+    """Builds the client with Debian's gRPC, once for all processes of this test run."""
+    for program in ("make", "g++", "pkg-config", "protoc", "grpc_cpp_plugin"):
+        if shutil.which(program) is None:
+            lacks("grpc++", f"{program} is not installed")
+    if subprocess.run(["pkg-config", "--exists", "grpc++"], check=False).returncode:
+        lacks("grpc++", "the headers of gRPC for C++ are not installed")
+    shared = folder.parent.parent
+    with (shared / "cpp.lock").open("w") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        sources = shutil.copytree(
+            ROOT / "clients/cpp", shared / "cpp", ignore=shutil.ignore_patterns("build"), dirs_exist_ok=True
+        )
+        done = subprocess.run(
+            ["make", f"PROTO={ROOT / 'proto'}", "CXXFLAGS=-O0 -Wall -Wextra"],
+            cwd=sources,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert not done.stderr, "it warns of nothing"
+    return Client((str(sources / "build/cartpole"),))
+
+
+CLIENTS = {"python": python_client, "node": node_client, "websocket": websocket_client, "cpp": cpp_client}
 
 
 @pytest.fixture(params=CLIENTS, scope="module")
@@ -428,13 +478,13 @@ def test_javascript_client_names_the_packages_that_it_is_tested_with():
 
 
 async def run(client: Client, scenario: Scenario) -> tuple[int, str, str]:
-    given = {"name": "", "n_envs": 1, "seed": 0, "episodes": 0, "token": ""} | scenario.arguments
-    async with ScriptedServer(scenario.scripts) as server:
+    given = {"name": "", "n_envs": 1, "seed": 0, "episodes": 0} | scenario.arguments
+    async with ScriptedServer(scenario.scripts, over_websockets=client.over_websockets) as server:
         process = await asyncio.create_subprocess_exec(
             *client.command,
             server.address,
             *map(str, given.values()),
-            env=os.environ | client.variables,
+            env=environment() | client.variables | scenario.variables,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
