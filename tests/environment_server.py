@@ -202,7 +202,7 @@ class _SocketTransport:
     def __init__(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         (token,) = parse_qs(urlsplit(connection.request.path).query).get("token", [None])
-        self.authorization = token and f"Bearer {token}"
+        self.authorization = f"Bearer {token}" if token else connection.request.headers.get("Authorization")
         self._connection = connection
 
     async def read(self) -> api.PlayRequest | None:

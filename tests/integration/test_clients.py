@@ -460,7 +460,22 @@ def cpp_client(folder: Path) -> Client:
     return Client((str(sources / "build/cartpole"),))
 
 
-CLIENTS = {"python": python_client, "node": node_client, "websocket": websocket_client, "cpp": cpp_client}
+def perl_client(folder: Path) -> Client:
+    """Runs the client that was written from the page of the protocol alone."""
+    del folder
+    perl = shutil.which("perl")
+    if perl is None:
+        lacks("perl", "perl is not installed")
+    return Client((perl, str(ROOT / "tests/integration/cartpole.pl")), over_websockets=True)
+
+
+CLIENTS = {
+    "python": python_client,
+    "node": node_client,
+    "websocket": websocket_client,
+    "cpp": cpp_client,
+    "perl": perl_client,
+}
 
 
 @pytest.fixture(params=CLIENTS, scope="module")

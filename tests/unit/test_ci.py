@@ -82,7 +82,7 @@ def whole(machine: Machine) -> Machine:
     """A machine of root's that has everything."""
     for program in ("docker", "docker-compose", "sinfo", "kubectl", "chromium", "promtool", "node", "npm"):
         machine.has(program)
-    for program in ("grpc_cpp_plugin", "g++", "pkg-config"):
+    for program in ("grpc_cpp_plugin", "g++", "pkg-config", "perl"):
         machine.has(program)
     machine.has("id", "echo 0")
     return machine
@@ -92,7 +92,7 @@ def test_alone_a_machine_without_anything_runs_the_tests_and_names_what_it_lacks
     machine.has("id", "echo 1000")
     done = machine.ci()
     assert done.returncode == 0
-    assert "make test: lacks docker slurm kubectl chromium promtool grpc++ node npm, CI=true" in done.stdout
+    assert "make test: lacks docker slurm kubectl chromium promtool grpc++ node npm perl, CI=true" in done.stdout
     for name, reason in {
         "docker": "docker: command not found",
         "slurm": "a test kills nodes of the cluster, which needs root",

@@ -2,9 +2,15 @@
 
 import datetime
 import re
+import struct
 import tomllib
 
+import grpc
+import gymnasium
+import numpy as np
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from rollcast.learner.checkpoints.manifest import FORMAT as CHECKPOINT_FORMAT
 from rollcast.learner.durable.segments import FORMAT as LOG_FORMAT
@@ -13,7 +19,9 @@ from rollcast.services.joining.join import PROTOCOL_VERSION
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.interrupts import INTERRUPTED
 from rollcast.services.rollouts.recording_codec import RECORDING_FORMAT
+from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.tools.commands import COMMANDS
+from rollcast.v1 import environment_pb2, space_pb2, tensor_pb2
 from tests.documents import PAGES, ROOT, section_of, text_of
 from tests.unit.test_readme import DEPLOYMENT_VARIABLES, fields_of
 
@@ -123,6 +131,78 @@ class TestLimitations:
         (row,) = [cells for first, cells in rows.items() if first.startswith(choice)]
         refused = {name for name, cell in zip(header, row, strict=True) if cell == "-"}
         assert algorithms <= refused
+
+
+class TestEnvironmentProtocol:
+    """The page is enough to write a client: its fields are those of the messages, and its bytes are such messages."""
+
+    FILES = (environment_pb2, space_pb2, tensor_pb2)
+    # Of other services.
+    UNUSED = ("NamedTensor", "Tensor.deferred")
+
+    @staticmethod
+    def described(field: FieldDescriptor) -> str:
+        plain = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+        kind = field.message_type.name if field.message_type else plain
+        return f"{field.number} `{field.name}` {kind}{'...' if field.is_repeated else ''}"
+
+    def test_fields_are_those_of_the_messages(self):
+        found = {}
+        for first, fields, *_ in self.cells("Messages"):
+            if match := re.match(r"`(\w+)`", first):
+                found[match[1]] = sorted(re.split(r", (?:or )?", fields))
+        expected = {
+            name: sorted(self.described(field) for field in message.fields if f"{name}.{field.name}" not in self.UNUSED)
+            for file in self.FILES
+            for name, message in file.DESCRIPTOR.message_types_by_name.items()
+            if name not in self.UNUSED
+        }
+        assert found == expected
+
+    def test_states_and_dtypes_have_their_numbers(self):
+        states = {cells[0]: int(cells[1]) for cells in self.cells("Turns") if cells[1].isdigit()}
+        assert states == {
+            name.removeprefix("AGENT_STATE_"): number
+            for name, number in environment_pb2.AgentState.items()
+            if number > 0
+        }
+        halves = [half for cells in self.cells("Bytes") for half in (cells[:3], cells[4:]) if half[1].isdigit()]
+        dtypes = {name: (int(number), int(size)) for name, number, size in halves}
+        numbers = {name.removeprefix("DATA_TYPE_").lower(): number for name, number in tensor_pb2.DataType.items()}
+        del numbers["unspecified"]
+        assert dtypes == {name: (number, np.dtype(name).itemsize) for name, number in numbers.items()}
+
+    @staticmethod
+    def cells(heading: str) -> list[list[str]]:
+        return [[first, *rest] for first, rest in table("environment_protocol.md", heading).items()]
+
+    def test_codes_have_their_numbers(self):
+        codes = {cells[0]: int(cells[1]) for cells in self.cells("Errors") if cells[1].isdigit()}
+        assert len(codes) == 7
+        assert codes == {name: grpc.StatusCode[name].value[0] for name in codes}
+
+    def test_the_exchange_is_made_of_messages(self):
+        section = section_of("environment_protocol.md", "An exchange")
+        told = re.findall(r"`(\w+)`, from the (\w+).*?```text\n(.*?)```", section, re.DOTALL)
+        assert [kind for kind, _, _ in told] == ["hello", "welcome", "turns", "actions", "turns", "farewell"]
+        messages = []
+        for kind, side, shown in told:
+            message = environment_pb2.PlayRequest if side == "client" else environment_pb2.PlayResponse
+            messages.append(message.FromString(bytes.fromhex(shown)))
+            assert messages[-1].WhichOneof("kind") == kind
+            assert messages[-1].SerializeToString(deterministic=True) == bytes.fromhex(shown)
+        hello, welcome, first, actions, last, farewell = messages
+        (substep,) = environment_spaces_from_proto(hello.hello.substeps).values()
+        cart_pole = gymnasium.make("CartPole-v1")
+        assert (substep.observation, substep.action) == (cart_pole.observation_space, cart_pole.action_space)
+        assert (list(welcome.welcome.seeds), welcome.welcome.max_message_bytes) == ([1234], 4 << 20)
+        (turn,) = first.turns.turns
+        assert struct.unpack("<4f", turn.agents[0].observation[0]) == pytest.approx((0.01, -0.02, 0.03, 0.04))
+        assert actions.actions.environments[0].agents[0].action == bytes([1, 0, 0, 0, 0, 0, 0, 0])
+        ended, begun = last.turns.turns
+        assert (ended.agents[0].state, ended.agents[0].reward) == (environment_pb2.AGENT_STATE_TERMINATED, 1)
+        assert struct.unpack("<4f", begun.agents[0].observation[0]) == pytest.approx((0, 0.01, 0.02, -0.03))
+        assert (farewell.farewell.reason, farewell.farewell.training_ended) == ("training has ended", True)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
