@@ -63,7 +63,7 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
 # `--group` came with pip 25.1, and a new environment has the pip that its Python shipped with.
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade pip
-	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,atari,plot,dashboard,top,video,onnx,wandb,trackio,mlflow]' --group dev
+	$(BIN)/pip install --quiet $(CONSTRAINTS) --editable '.[learner,docker,pettingzoo,atari,plot,dashboard,top,video,onnx,websockets,wandb,trackio,mlflow]' --group dev
 	@touch $@
 
 # Not in .dev: only `make docs` needs them.

@@ -9,6 +9,7 @@ export function open(address, token) {
   const socket = new WebSocket(url);
   socket.binaryType = "arraybuffer";
   const [waiting, events] = [[], []];
+  const refusals = { 1009: new Refusal("RESOURCE_EXHAUSTED", "a message is too large for the server") };
   let [wake, refusal] = [() => {}, null];
   const tell = (event) => {
     events.push(event);
@@ -21,7 +22,7 @@ export function open(address, token) {
     else tell({ response: decode("PlayResponse", new Uint8Array(data)) });
   };
   socket.onclose = ({ code }) =>
-    code === 1000 ? tell({}) : fail(refusal ?? new Refusal("UNAVAILABLE", `no connection to ${url.host}`));
+    code === 1000 ? tell({}) : fail(refusal ?? refusals[code] ?? new Refusal("UNAVAILABLE", `no connection to ${url.host}`));
   return {
     write: (request) => {
       const frame = encode("PlayRequest", request);

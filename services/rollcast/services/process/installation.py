@@ -23,6 +23,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "box2d": ("Box2D",),
     "mujoco": ("mujoco",),
     "atari": ("ale_py", "cv2"),
+    "websockets": ("websockets",),
     "dashboard": ("nicegui", "fastapi", "uvicorn"),
     "plot": ("matplotlib",),
     "wandb": ("wandb",),

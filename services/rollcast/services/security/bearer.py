@@ -19,13 +19,18 @@ def token_in(metadata: Metadata | None) -> str | None:
     return tokens[0].removeprefix(_SCHEME)
 
 
+def with_token(token: str) -> Metadata:
+    """Returns the metadata of a call with a token, and nothing else."""
+    return ((_KEY, f"{_SCHEME}{token}"),)
+
+
 class _WithToken(grpc.ClientCallDetails):
     """The details of a call, with the token added."""
 
     def __init__(self, details: Any, token: str) -> None:  # noqa: ANN401  # an untyped named tuple
         self.method = details.method
         self.timeout = details.timeout
-        self.metadata = (*(details.metadata or ()), (_KEY, f"{_SCHEME}{token}"))
+        self.metadata = (*(details.metadata or ()), *with_token(token))
         self.credentials = details.credentials
         self.wait_for_ready = details.wait_for_ready
         self.compression = details.compression

@@ -1,6 +1,9 @@
 """Makes gRPC's credentials from the files of TLS; a server notices new files without a restart."""
 
 import logging
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
 
 import grpc
 
@@ -9,6 +12,8 @@ from rollcast.services.security.security import ClientSecurity, ServerTls
 from rollcast.services.security.watched_files import WatchedFiles
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
@@ -27,21 +32,59 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     watched = WatchedFiles(tls.paths)
 
     def newer() -> grpc.ServerCertificateConfiguration | None:
-        if not watched.have_changed():
-            return None
-        try:
-            configuration = _configuration(tls)
-        except ConfigurationError as error:
-            _log.warning("the certificate stays as it was: %s", error)
-            return None
-        _log.info("read the certificate %s again", tls.cert)
-        return configuration
+        return _renewed(lambda: _configuration(tls), tls) if watched.have_changed() else None
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(tls),
         newer,  # type: ignore[arg-type]  # gRPC takes None for "nothing is newer"; its stubs do not
         require_client_authentication=tls.client_ca is not None,
     )
+
+
+def server_context(tls: ServerTls) -> ssl.SSLContext:
+    """Makes the context of a server without gRPC, which notices new files as `server_credentials` does.
+
+    Args:
+        tls: The files.
+
+    Raises:
+        ConfigurationError: The files cannot be used.
+    """
+    watched = WatchedFiles(tls.paths)
+    newest = first = _context(tls)
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context_of_server: ssl.SSLContext) -> None:
+        nonlocal newest
+        if watched.have_changed():
+            newest = _renewed(lambda: _context(tls), tls) or newest
+        connection.context = newest
+
+    first.sni_callback = renew
+    return first
+
+
+def _context(tls: ServerTls) -> ssl.SSLContext:
+    tls.check()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # replaced between the check and now
+        raise ConfigurationError(f"{error}; expected the files of TLS; restore them") from error
+    return context
+
+
+def _renewed(read: Callable[[], _T], tls: ServerTls) -> _T | None:
+    """Reads changed files; returns None, and says so, if they cannot be used."""
+    try:
+        made = read()
+    except ConfigurationError as error:
+        _log.warning("the certificate stays as it was: %s", error)
+        return None
+    _log.info("read the certificate %s again", tls.cert)
+    return made
 
 
 def _configuration(tls: ServerTls) -> grpc.ServerCertificateConfiguration:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import Future
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,22 +15,28 @@ from rollcast.services.address import parse_listening_address
 from rollcast.services.environments.dialled import EnvironmentSink
 from rollcast.services.environments.latencies import Latencies
 from rollcast.services.environments.play import EnvironmentPlay, LoopCalls
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.descriptors import room_for_connections
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
-from rollcast.services.process.installation import is_installed
+from rollcast.services.process.installation import is_installed, require_extra
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.admission import Admission
 from rollcast.services.server.aio_interceptor import AioCallInterceptor
 from rollcast.services.server.listening import SERVER_OPTIONS, Listening
 from rollcast.v1 import environment_pb2
 
+if TYPE_CHECKING:
+    from rollcast.services.server.environment_sockets import EnvironmentSockets
+
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_SERVICE: Final = environment_pb2.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
+
+_OPENS: Final = "can play with the policy, and have it learn from what they send"
 
 # Seconds that the thread may take to end, beyond the time that streams have.
 _JOIN_TIMEOUT_S: Final = 5.0
@@ -44,6 +50,7 @@ class EnvironmentServer:
     Args:
         address: "host:port" (port 0: any free one) or "unix:/path".
         sink: Takes the clients and their turns.
+        websocket_address: "host:port" for clients that come over WebSockets; None: there are none.
         limits: Limits on clients.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
@@ -60,17 +67,29 @@ class EnvironmentServer:
         address: str,
         sink: EnvironmentSink,
         *,
+        websocket_address: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         security: ServerSecurity = PLAIN_SERVER,
     ) -> None:
         parsed = parse_listening_address(address)
         security.check_address(address)
         limits.check()
+        if websocket_address is not None:
+            if parse_listening_address(websocket_address).path is not None:
+                raise ConfigurationError(
+                    f"the address for WebSockets {websocket_address!r} is a unix socket, which no page can dial; "
+                    "expected host:port; give localhost:50054"
+                )
+            security.check_address(websocket_address)
+            require_extra("websockets", "an address for WebSockets")
         self.latencies = Latencies()
         self._sink = sink
         self._limits = limits
         self._tokens = security.tokens if parsed.path is None else None
-        self._listening = Listening(parsed, security, "can play with the policy, and have it learn from what they send")
+        self._security = security
+        self._listening = Listening(parsed, security, _OPENS)
+        self._websocket_address = websocket_address
+        self._sockets: EnvironmentSockets | None = None
         self._started: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
@@ -92,6 +111,17 @@ class EnvironmentServer:
             NotReadyError: The server has not been started.
         """
         return self._listening.address
+
+    @property
+    def websocket_url(self) -> str | None:
+        """The URL for WebSockets, with the real port if 0 was asked for; None: there is none.
+
+        Raises:
+            NotReadyError: The server has not been started.
+        """
+        if self._websocket_address is None or self._sockets is None:
+            return None
+        return f"{'ws' if self._security.tls is None else 'wss'}://{self._sockets.address}"
 
     def start(self) -> None:
         """Takes the address and serves; health reports SERVING from now on.
@@ -133,8 +163,9 @@ class EnvironmentServer:
         half_open = HalfOpenCalls(self._limits, refusals)
         gate = StreamGate(self._limits, refusals, look_after=(half_open.end_late,), is_fixed=True, has_threads=False)
         rate = CallRate(self._limits, is_fixed=True)
+        admission = Admission(self._tokens, rate, half_open, gate, refusals)
         server = grpc.aio.server(
-            interceptors=[AioCallInterceptor(Admission(self._tokens, rate, half_open, gate, refusals))],
+            interceptors=[AioCallInterceptor(admission)],
             options=(
                 *SERVER_OPTIONS,
                 ("grpc.max_allowed_incoming_connections", room_for_connections(self._limits.max_connections)),
@@ -151,8 +182,12 @@ class EnvironmentServer:
             names = (ENVIRONMENT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
         self._listening.bind(server)
+        sockets = self._make_sockets(admission, play)
         gate.start()
         try:
+            if sockets is not None:
+                await sockets.start()
+                self._sockets = sockets
             await server.start()
             for name in ("", ENVIRONMENT_SERVICE):
                 await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -161,8 +196,22 @@ class EnvironmentServer:
             gate.drain()
             await health_servicer.enter_graceful_shutdown()
         finally:
-            await server.stop(self._grace_s)
+            await asyncio.gather(server.stop(self._grace_s), *([sockets.stop(self._grace_s)] if sockets else []))
             gate.stop()
+
+    def _make_sockets(self, admission: Admission, play: EnvironmentPlay) -> "EnvironmentSockets | None":
+        if self._websocket_address is None:
+            return None
+        from rollcast.services.server.environment_sockets import EnvironmentSockets
+
+        return EnvironmentSockets(
+            parse_listening_address(self._websocket_address),
+            self._security,
+            admission,
+            play,
+            opens=_OPENS,
+            max_connections=self._limits.max_connections,
+        )
 
 
 def _handlers(play: EnvironmentPlay) -> grpc.GenericRpcHandler:  # type: ignore[type-arg]  # generic in the stubs only

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 import grpc
@@ -80,24 +81,43 @@ class Listening:
             AddressInUseError: Another server has the address.
             ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
         """
-        check_bindable(self._address)
         # File modes decide who may open a unix socket.
         tls = None if self._address.path is not None else self._security.tls
         credentials = None if tls is None else server_credentials(tls)
-        try:
+        with self.binding():
             if credentials is None:
                 port = server.add_insecure_port(self._address.text)
             else:
                 port = server.add_secure_port(self._address.text, credentials)
-        except RuntimeError as error:
+        if self._address.path is not None:
+            self._socket_inode = self._address.path.lstat().st_ino
+        self.bound(port if self._address.path is None else 0)
+
+    @contextlib.contextmanager
+    def binding(self) -> Iterator[None]:
+        """Checks that the address can be taken, while it is taken by other means than `bind`.
+
+        Raises:
+            AddressInUseError: Another server has the address.
+            ConfigurationError: The address cannot be taken for another reason.
+        """
+        check_bindable(self._address)
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
             raise AddressInUseError(
                 f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; another "
                 "process may have taken it this moment: try again or choose another"
             ) from error
-        if self._address.path is not None:
-            self._socket_inode = self._address.path.lstat().st_ino
-        self._port = port if self._address.path is None else 0
-        if tls is None and not self._address.is_local:
+
+    def bound(self, port: int) -> None:
+        """Notes that the address was taken, and warns if anyone can read what travels.
+
+        Args:
+            port: The real port; 0 for a unix socket.
+        """
+        self._port = port
+        if self._security.tls is None and not self._address.is_local:
             _warn_of_open_door(self.address, self._security.tokens is not None, self._opens)
 
     def remove_socket(self) -> None:

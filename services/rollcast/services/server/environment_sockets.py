@@ -1,0 +1,205 @@
+"""Serves `EnvironmentService.Play` over WebSockets, for clients that do not speak gRPC: browsers above all."""
+
+import asyncio
+import contextlib
+import logging
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+from google.rpc import status_pb2
+from grpc_status import rpc_status
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+from websockets.http11 import Request, Response
+
+from rollcast.services.address import Address
+from rollcast.services.environments.play import EnvironmentPlay
+from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.security.bearer import Metadata, with_token
+from rollcast.services.security.credentials import server_context
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.server.admission import Admission
+from rollcast.services.server.listening import Listening
+
+_METHOD: Final = "/rollcast.v1.EnvironmentService/Play"
+# The close code of an error is this plus the number of its gRPC code: RFC 6455 leaves 4000 to 4999 to applications.
+_FIRST_CODE: Final = 4000
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+# A client that steps in its only thread answers no ping meanwhile.
+_PING_INTERVAL_S: Final = 10.0
+_PING_TIMEOUT_S: Final = 60.0
+# Messages of a client that wait; then its connection is not read.
+_MAX_QUEUE: Final = 2
+
+
+class EnvironmentSockets:
+    """The WebSockets of a server of environments: each binary frame is a message. Its event loop alone uses it.
+
+    A client takes the same steps as a call over gRPC. It may send its token as `?token=`, since a page cannot set
+    headers. Any page that a browser shows can dial an address of its machine, so without tokens only pages of this
+    machine may.
+
+    Args:
+        address: The host and port to serve.
+        security: TLS and tokens for clients.
+        admission: The steps.
+        play: Plays the environments of a client.
+        opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
+        max_connections: Streams at once, at most.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        security: ServerSecurity,
+        admission: Admission,
+        play: EnvironmentPlay,
+        *,
+        opens: str,
+        max_connections: int,
+    ) -> None:
+        self._address = address
+        self._security = security
+        self._admission = admission
+        self._play = play
+        self._max_connections = max_connections
+        self._listening = Listening(address, security, opens)
+        self._streams: set[asyncio.Task[None]] = set()
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        """The address that is served, with the real port if 0 was asked for.
+
+        Raises:
+            NotReadyError: It is not served yet.
+        """
+        return self._listening.address
+
+    async def start(self) -> None:
+        """Takes the address and serves.
+
+        Raises:
+            AddressInUseError: Another server has the address.
+            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+        """
+        tls = self._security.tls
+        context = None if tls is None else server_context(tls)
+        # The library would log every client that breaks off.
+        silent = logging.getLogger(f"{__name__}.library")
+        silent.setLevel(logging.CRITICAL)
+        with self._listening.binding():
+            self._server = await serve(
+                self._serve,
+                self._address.host,
+                self._address.port,
+                process_request=self._answer_at_once,
+                ssl=context,
+                compression=None,  # observations are small, or are images
+                server_header=None,
+                max_size=MAX_MESSAGE_BYTES,
+                max_queue=_MAX_QUEUE,
+                open_timeout=_HANDSHAKE_TIMEOUT_S,
+                close_timeout=_CLOSE_TIMEOUT_S,
+                ping_interval=_PING_INTERVAL_S,
+                ping_timeout=_PING_TIMEOUT_S,
+                logger=silent,
+            )
+        self._listening.bound(next(iter(self._server.sockets)).getsockname()[1])
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends every stream and frees the address.
+
+        Args:
+            grace_s: Seconds that streams may take to end by themselves.
+        """
+        if self._server is None:
+            return
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=grace_s)
+        self._server.close()
+        await self._server.wait_closed()
+
+    def _answer_at_once(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuses a connection that is one too many, or that a page of another machine has opened; else None."""
+        if len(self._streams) >= self._max_connections:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and self._security.tokens is None and not _is_local(origin):
+            return connection.respond(
+                HTTPStatus.FORBIDDEN,
+                f"a page of {origin} may not dial this server, which has no tokens; expected a page of localhost; give "
+                "the server --tokens-file, and the page a token\n",
+            )
+        return None
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # the library makes one for each connection
+        self._streams.add(task)
+        peer = _peer(connection)
+        try:
+            await self._play_stream(connection, peer)
+        except ConnectionClosed:
+            pass  # there is nobody to tell
+        except Exception as error:  # noqa: BLE001  # every error must become a status
+            await _refuse(connection, self._admission.status_of(error, _METHOD, peer))
+        finally:
+            self._streams.discard(task)
+
+    async def _play_stream(self, connection: ServerConnection, peer: str) -> None:
+        self._admission.check_token(_METHOD, _metadata(connection))
+        self._admission.check_rate(peer)
+        loop = asyncio.get_running_loop()
+
+        def cut() -> None:
+            loop.call_soon_threadsafe(connection.transport.abort)
+
+        async def receive() -> bytes | None:
+            try:
+                return await connection.recv(decode=False)
+            except ConnectionClosedOK:
+                return None
+
+        with self._admission.request(peer, cut, is_large=True):
+            first = await receive()
+        with self._admission.stream(_METHOD, peer, cut) as place:
+
+            async def send(message: bytes) -> None:
+                place.expect("accept a message")
+                await connection.send(message)
+                place.settle()
+
+            await self._play(receive, send, peer, first=first)
+
+
+async def _refuse(connection: ServerConnection, status: status_pb2.Status) -> None:
+    """Tells a client why its stream ends: in a text frame, since a close frame has room for 123 bytes."""
+    code = rpc_status.to_status(status).code
+    with contextlib.suppress(ConnectionClosed, TimeoutError):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await connection.send(f"{code.name}: {status.message}")
+        await connection.close(_FIRST_CODE + status.code)
+
+
+def _metadata(connection: ServerConnection) -> Metadata:
+    """Returns what a call over gRPC would have brought in its metadata."""
+    request = connection.request
+    assert request is not None  # the handshake is over
+    tokens = parse_qs(urlsplit(request.path).query).get("token", [])
+    sent = [("authorization", value) for value in request.headers.get_all("Authorization")]
+    return [*sent, *(pair for token in tokens for pair in with_token(token))]
+
+
+def _peer(connection: ServerConnection) -> str:
+    """Returns a client's address as gRPC names it."""
+    host, port, *_ = connection.remote_address
+    return f"ipv6:{quote(f'[{host}]', safe=':')}:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def _is_local(origin: str) -> bool:
+    """Returns whether a page is one of this machine: pages of files have the origin "null"."""
+    host = urlsplit(origin).hostname
+    return host is not None and Address(text=host, host=host).is_local

@@ -1,0 +1,300 @@
+"""WebSockets of a server of environments: what crosses them, and who may dial."""
+
+import shutil
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from rollcast.services.environments.dialled import DialledClient, DialledTurn, EnvironmentActions, Farewell, Hello
+from rollcast.services.errors import AddressInUseError, ConfigurationError, NameTakenError
+from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
+from rollcast.services.security.tokens import Role, TokenTable
+from rollcast.services.server.environments import EnvironmentServer
+from rollcast.services.spaces.codec import environment_spaces_to_proto
+from rollcast.tools.certificates import make_certificates
+from rollcast.v1 import environment_pb2 as api
+from tests.processes import DEADLINE_S, wait_until
+from tests.rollouts import CARTPOLE_LIKE
+
+pytestmark = pytest.mark.slow
+
+
+class ActsAtOnce:
+    """A sink that answers each turn with action 1, and refuses the name "taken"."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, DialledClient] = {}
+        self.left: dict[str, str] = {}
+
+    def open(self, hello: Hello, client: DialledClient) -> None:
+        if client.name == "taken":
+            raise NameTakenError("a client 'taken' plays here already; expected another name; choose one")
+        self.clients[client.name] = client
+        client.welcome(range(hello.n_envs))
+
+    def take(self, client: DialledClient, turns: Sequence[DialledTurn]) -> None:
+        actions = [EnvironmentActions(turn.environment, [np.int64(1)]) for turn in turns if turn.n_running]
+        client.answer(actions, policy_version=3, progress=0.5)
+
+    def leave(self, client: DialledClient, reason: str) -> None:
+        self.left[client.name] = reason
+
+
+@pytest.fixture
+def sink() -> ActsAtOnce:
+    return ActsAtOnce()
+
+
+Serve = Callable[..., EnvironmentServer]
+
+
+@pytest.fixture
+def serve(sink: ActsAtOnce) -> Iterator[Serve]:
+    servers: list[EnvironmentServer] = []
+
+    def start(security: ServerSecurity = PLAIN_SERVER, **options: object) -> EnvironmentServer:
+        server = EnvironmentServer("127.0.0.1:0", sink, websocket_address="127.0.0.1:0", security=security, **options)
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def dial(server: EnvironmentServer, query: str = "", **options: object) -> AbstractContextManager[ClientConnection]:
+    return connect(f"{server.websocket_url}/{query}", open_timeout=DEADLINE_S, **options)
+
+
+def hello(name: str = "shed", n_envs: int = 1) -> bytes:
+    offer = api.Hello(protocol=1, client=name, n_envs=n_envs, substeps=environment_spaces_to_proto(CARTPOLE_LIKE))
+    return api.PlayRequest(hello=offer).SerializeToString()
+
+
+def turn(environment: int = 0, n_bytes: int = 16) -> bytes:
+    agent = api.AgentTurn(state=api.AGENT_STATE_RUNNING, observation=[bytes(n_bytes)])
+    turns = api.Turns(turns=[api.EnvironmentTurn(environment=environment, agents=[agent])])
+    return api.PlayRequest(turns=turns).SerializeToString()
+
+
+def answer(socket: ClientConnection) -> api.PlayResponse:
+    return api.PlayResponse.FromString(socket.recv(DEADLINE_S, decode=False))
+
+
+def refusal(socket: ClientConnection) -> tuple[str, int]:
+    """Returns the last words of the server, and its close code."""
+    said = socket.recv(DEADLINE_S)
+    with pytest.raises(ConnectionClosed) as closed:
+        socket.recv(DEADLINE_S)
+    assert isinstance(said, str)
+    assert closed.value.rcvd is not None
+    return said, closed.value.rcvd.code
+
+
+class TestPlay:
+    def test_welcome_actions_and_the_end_of_the_client(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(hello(n_envs=2))
+            assert answer(socket).welcome == api.Welcome(
+                client="shed", seeds=[0, 1], max_message_bytes=MAX_MESSAGE_BYTES
+            )
+            socket.send(turn(1))
+            actions = answer(socket).actions
+            assert (actions.policy_version, actions.progress) == (3, 0.5)
+            (acted,) = actions.environments
+            assert (acted.environment, acted.agents[0].action) == (1, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+        wait_until(lambda: sink.left == {"shed": "it closed its side"}, "the client's end")
+
+    def test_a_farewell_closes_with_1000(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(hello())
+            answer(socket)
+            sink.clients["shed"].end(Farewell(reason="training has ended", training_ended=True))
+            assert answer(socket).farewell == api.Farewell(reason="training has ended", training_ended=True)
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(DEADLINE_S)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1000
+
+    def test_a_lost_connection_is_noticed(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(hello())
+            answer(socket)
+            socket.socket.shutdown(2)
+            wait_until(lambda: sink.left == {"shed": "its connection was lost"}, "the client's end")
+
+    def test_a_stop_of_the_server_is_another_code_than_a_good_end(self, serve: Serve):
+        server = serve()
+        with dial(server) as socket:
+            socket.send(hello())
+            answer(socket)
+            server.stop(grace_s=0)
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(DEADLINE_S)
+            assert closed.value.rcvd is None or closed.value.rcvd.code == 1001
+
+    def test_messages_are_not_compressed(self, serve: Serve):
+        with dial(serve()) as socket:
+            assert socket.response is not None
+            assert "Sec-WebSocket-Extensions" not in socket.response.headers
+
+
+class TestErrors:
+    def test_a_refused_client_is_told_in_full(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(hello("taken"))
+            said, code = refusal(socket)
+        assert said == "ALREADY_EXISTS: a client 'taken' plays here already; expected another name; choose one"
+        assert code == 4006
+        assert not sink.left
+
+    def test_an_error_in_the_middle_names_environment_and_agent(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(hello())
+            answer(socket)
+            socket.send(turn(n_bytes=12))
+            said, code = refusal(socket)
+        assert said.startswith("INVALID_ARGUMENT: client 'shed', environment 0, agent 0")
+        assert len(said) > 123, "more than a close frame can say"
+        assert code == 4003
+        wait_until(lambda: "shed" in sink.left, "the client's end")
+
+    @pytest.mark.parametrize("message", [b"\xff\xff", "hello"])
+    def test_what_is_no_message_is_refused(self, serve: Serve, message: bytes | str):
+        with dial(serve()) as socket:
+            socket.send(message)
+            said, code = refusal(socket)
+        assert said.startswith("INVALID_ARGUMENT: ")
+        assert code == 4003
+
+    def test_a_message_that_is_too_large_closes_with_1009(self, serve: Serve):
+        with dial(serve()) as socket:
+            socket.send(hello())
+            answer(socket)
+            socket.send(bytes(MAX_MESSAGE_BYTES + 1))
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(DEADLINE_S)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009
+
+
+class TestTokens:
+    SECURITY = ServerSecurity(tokens=TokenTable({"a" * 32: Role.ACTOR, "v" * 32: Role.VIEWER}))
+
+    @pytest.mark.parametrize(
+        ("query", "headers"),
+        [("?token=" + "a" * 32, {}), ("", {"Authorization": "Bearer " + "a" * 32})],
+        ids=["query", "header"],
+    )
+    def test_a_token_opens(self, serve: Serve, query: str, headers: dict[str, str]):
+        with dial(serve(self.SECURITY), query, additional_headers=headers) as socket:
+            socket.send(hello())
+            assert answer(socket).welcome.client == "shed"
+
+    @pytest.mark.parametrize(
+        ("query", "said", "code"),
+        [
+            ("", "UNAUTHENTICATED: ", 4016),
+            ("?token=" + "b" * 32, "UNAUTHENTICATED: ", 4016),
+            ("?token=" + "a" * 32 + "&token=" + "a" * 32, "UNAUTHENTICATED: ", 4016),
+            ("?token=" + "v" * 32, "PERMISSION_DENIED: ", 4007),
+        ],
+        ids=["none", "unknown", "two", "another role"],
+    )
+    def test_others_are_refused_before_they_say_anything(self, serve: Serve, query: str, said: str, code: int):
+        with dial(serve(self.SECURITY), query) as socket:
+            told, told_code = refusal(socket)
+        assert told.startswith(said)
+        assert told_code == code
+
+    def test_with_tokens_pages_of_all_machines_may_dial(self, serve: Serve):
+        with dial(serve(self.SECURITY), "?token=" + "a" * 32, origin="https://games.example.org") as socket:
+            socket.send(hello())
+            assert answer(socket).welcome.client == "shed"
+
+
+class TestPages:
+    @pytest.mark.parametrize("origin", ["http://localhost:8000", "http://127.0.0.1", "http://[::1]:80"])
+    def test_pages_of_this_machine_may_dial(self, serve: Serve, origin: str):
+        with dial(serve(), origin=origin) as socket:
+            socket.send(hello())
+            assert answer(socket).welcome.client == "shed"
+
+    @pytest.mark.parametrize("origin", ["https://games.example.org", "null", "http://localhost.example.org"])
+    def test_other_pages_are_refused_without_tokens(self, serve: Serve, origin: str):
+        with pytest.raises(InvalidStatus) as refused, dial(serve(), origin=origin):
+            pass
+        assert refused.value.response.status_code == 403
+        assert b"--tokens-file" in (refused.value.response.body or b"")
+
+
+class TestTls:
+    @pytest.fixture
+    def keys(self, tmp_path: Path) -> Path:
+        """Two folders of certificates, `first` and `second`, and `in_use`, which is a copy of the first."""
+        for name in ("first", "second"):
+            make_certificates(tmp_path / name)
+        shutil.copytree(tmp_path / "first", tmp_path / "in_use")
+        return tmp_path
+
+    @staticmethod
+    def security(keys: Path, *, has_client_ca: bool) -> ServerSecurity:
+        in_use = keys / "in_use"
+        authority = in_use / "ca.pem" if has_client_ca else None
+        return ServerSecurity.from_files(
+            tls_cert=in_use / "server.pem", tls_key=in_use / "server.key", tls_client_ca=authority
+        )
+
+    @staticmethod
+    def trusting(folder: Path, *, has_certificate: bool = False) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=folder / "ca.pem")
+        if has_certificate:
+            context.load_cert_chain(folder / "actor.pem", folder / "actor.key")
+        return context
+
+    @staticmethod
+    def welcomed(server: EnvironmentServer, context: ssl.SSLContext, name: str) -> bool:
+        with connect(f"{server.websocket_url}/", ssl=context, server_hostname="localhost") as socket:
+            socket.send(hello(name))
+            return answer(socket).welcome.client == name
+
+    def test_a_replaced_certificate_affects_new_connections(self, serve: Serve, keys: Path):
+        server = serve(self.security(keys, has_client_ca=False))
+        assert str(server.websocket_url).startswith("wss://")
+        assert self.welcomed(server, self.trusting(keys / "first"), "a")
+        shutil.copy(keys / "second/server.pem", keys / "in_use/server.pem")  # its key has not come yet
+        assert self.welcomed(server, self.trusting(keys / "first"), "b")
+        shutil.copy(keys / "second/server.key", keys / "in_use/server.key")
+        assert self.welcomed(server, self.trusting(keys / "second"), "c")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            self.welcomed(server, self.trusting(keys / "first"), "d")
+
+    def test_mutual_tls_refuses_clients_without_a_certificate(self, serve: Serve, keys: Path):
+        server = serve(self.security(keys, has_client_ca=True))
+        assert self.welcomed(server, self.trusting(keys / "first", has_certificate=True), "a")
+        with pytest.raises((OSError, InvalidMessage, ConnectionClosed)):
+            self.welcomed(server, self.trusting(keys / "first"), "b")
+
+
+class TestAddress:
+    def test_an_address_in_use_is_refused(self, serve: Serve, sink: ActsAtOnce):
+        taken = str(serve().websocket_url).removeprefix("ws://")
+        server = EnvironmentServer("127.0.0.1:0", sink, websocket_address=taken)
+        with pytest.raises(AddressInUseError, match="in use"):
+            server.start()
+
+    def test_other_machines_need_tls_or_insecure(self, sink: ActsAtOnce):
+        with pytest.raises(ConfigurationError, match="has no TLS"):
+            EnvironmentServer("127.0.0.1:0", sink, websocket_address="0.0.0.0:0")
+
+    def test_a_unix_socket_is_none(self, sink: ActsAtOnce, tmp_path):
+        with pytest.raises(ConfigurationError, match="host:port"):
+            EnvironmentServer("127.0.0.1:0", sink, websocket_address=f"unix:{tmp_path}/a")
