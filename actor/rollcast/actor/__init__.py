@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from rollcast.services.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rollcast.actor.dialling.remote_vec_env import RemoteVecEnv
     from rollcast.actor.environments.action_mask import ActionMaskFromInfo
     from rollcast.actor.environments.executed_actions import ExecutedActions
     from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError
@@ -50,6 +51,7 @@ __all__ = [
     "LogStatsLevel",
     "Policy",
     "RandomPolicy",
+    "RemoteVecEnv",
     "RolloutWorker",
     "SequentialVectorEnv",
     "SingleAgentEnv",
