@@ -36,7 +36,7 @@ FALLEN = 12 * math.pi / 180
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a server does with a client, and how the client ends.
+    """Scripts of a server, and how a client ends that has played them.
 
     Attributes:
         scripts: One for each stream that it opens.

@@ -32,7 +32,7 @@ _ENDED = Farewell(reason="training has ended", training_ended=True)
 
 @dataclass(slots=True)
 class _Place:
-    """What has happened at the place of an environment since the last actions.
+    """The state of the place of an environment since the last actions.
 
     Attributes:
         is_ready: Whether it waits for an action.
@@ -52,7 +52,7 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
     A game, a simulator or a robot dials in with a client of `clients/`; your learner stays as it is.
 
-        env = RemoteVecEnv("0.0.0.0:50052", n_envs=8)      # waits for the first client
+        env = RemoteVecEnv("localhost:50052", n_envs=8)    # waits for the first client
         model = stable_baselines3.PPO("MlpPolicy", env.for_sb3())
         model.learn(100_000)
         env.close()                                         # clients are told that training has ended
