@@ -4,17 +4,21 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
-from rollcast.services.security.settings import ClientSecuritySettings
-from rollcast.services.settings.addresses import ServerAddresses
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.security.settings import ServingClientSecuritySettings
+from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses
 from rollcast.services.settings.numbers import AtLeastOne
+from rollcast.services.settings.options import option_name
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.recipes import recipe_given, recipe_names
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
@@ -103,11 +107,12 @@ class ActingSettings(EnvironmentSettings):
         return replace(super().env_factory(), vectorization=self.vectorization, on_step_failure=self.on_step_failure)
 
 
-class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
+class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     first_options: ClassVar = (
         *("learner_address", "role", "env_id", "env_kwargs", "recipe", "actor_id", "envs_per_actor", "network"),
+        "serve_environments",
         *("vectorization", "connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
     )
 
@@ -136,6 +141,16 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         None,
         description="Environments to step at once, in one batched forward pass. Default: the number that the "
         "learner asks for.",
+    )
+    serve_environments: ListeningAddress | None = Field(
+        None,
+        description="Act for environments that dial in at this address, host:port or unix:/path, in place of --env-id: "
+        "games, simulators or robots in any language. Default: none.",
+    )
+    serve_tokens_file: Path | None = Field(
+        None,
+        description="Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with "
+        "the role actor, viewer or operator. The file is read again when it changes. Default: no token required.",
     )
     network: str = Field(
         "auto",
@@ -166,6 +181,32 @@ class ActorSettings(ActingSettings, ClientSecuritySettings, MetricsSettings):
         "health checks. Default: none.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    @property
+    def required_tokens(self) -> Path | None:
+        """See `ServingClientSecuritySettings.required_tokens`."""
+        return self.serve_tokens_file
+
+    def environment_server_security(self) -> ServerSecurity:
+        """Makes the security of `serve_environments`, which is given, and reads the files.
+
+        Raises:
+            ConfigurationError: A file cannot be used; the address is open to other machines without TLS and `insecure`
+                is not set; or a setting of environments that the actor makes is given, too.
+        """
+        assert self.serve_environments is not None  # the caller has checked
+        of_made = ("env_id", "env_kwargs", "agent_policies", "atari", "vectorization", "on_step_failure")
+        if given := [name for name in of_made if name in self.model_fields_set]:
+            raise ConfigurationError(
+                f"{option_name((given[0],))} is given with --serve-environments {self.serve_environments}, whose "
+                "environments dial in; expected one of them; leave the other out"
+            )
+        if self.role == "evaluate":
+            raise ConfigurationError(
+                "--role evaluate is given with --serve-environments; expected --role act, because an evaluator plays "
+                "whole episodes of its own environment; leave one out"
+            )
+        return self.security_at(self.serve_environments)
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
+from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.metrics.families import Families
 from rollcast.services.rollouts.rollouts import Rollout
@@ -33,6 +34,11 @@ class ActorMetrics:
         self._applied = (0, time.monotonic())
         self._n_envs = 0
         self._name = ""
+        self._dialled: DialledSupply | None = None
+
+    def serves(self, environments: DialledSupply) -> None:
+        """Notes that environments dial in, for their numbers."""
+        self._dialled = environments
 
     def joined(self, actor_id: str, n_envs: int) -> None:
         """Notes what the learner agreed to."""
@@ -71,10 +77,27 @@ class ActorMetrics:
         families.counter("actor_rollouts", "rollouts that it has made", self._rollouts)
         families.counter("actor_episodes", "episodes that have ended in them", self._episodes)
         families.counter(
-            "actor_dropped_episodes", "episodes dropped because the environment raised", self._dropped_episodes
+            "actor_dropped_episodes", "episodes dropped because the environment raised, or left", self._dropped_episodes
         )
         families.gauge("actor_policy_version", "policy version with which it acted last", self._policy_version)
         for state, seconds in self.clock.seconds().items():
             labels = {"state": _LABELS[state]}
             families.counter("actor_state_seconds", "time by what its main thread does", seconds, labels)
+        if self._dialled is not None:
+            self._collect_dialled(self._dialled, families)
         return families
+
+    @staticmethod
+    def _collect_dialled(dialled: DialledSupply, families: Families) -> None:
+        environments, latencies = dialled.environments, dialled.latencies
+        families.gauge("actor_clients", "clients whose environments have dialled in", environments.n_clients)
+        families.gauge("actor_live_environments", "environments that have dialled in", environments.n_live)
+        families.counter("actor_answers", "requests for actions that were answered", latencies.n_noted)
+        families.counter("actor_batches", "batches in which they were answered", environments.n_batches)
+        for quantile, seconds in zip((0.5, 0.99), latencies.percentiles(50, 99), strict=True):
+            families.gauge(
+                "actor_answer_seconds",
+                "time from a request for actions to the answer, a quantile of the last 8192",
+                seconds,
+                {"quantile": f"{quantile:g}"},
+            )

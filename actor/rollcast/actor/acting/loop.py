@@ -13,6 +13,7 @@ from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.actor.policies.base import Policy
@@ -38,7 +39,7 @@ _REPORT_EVERY_S = 10.0
 
 
 def act_until_stopped(
-    environments: EnvironmentSupply,
+    environments: EnvironmentSupply | DialledSupply,
     connection: LearnerConnection,
     *,
     network: str,
@@ -49,7 +50,7 @@ def act_until_stopped(
     heartbeat: Heartbeat | None = None,
     metrics: ActorMetrics | None = None,
 ) -> None:
-    """Acts until `stop` is set or the learner says that training has ended.
+    """Acts until `stop` is set, the learner says that training has ended, or no client has dialled in for a while.
 
     Args:
         environments: The environments; the caller closes them.
@@ -172,6 +173,7 @@ def _collect_and_send(
         metrics.clock.enter(ActingState.ACTING)
         if newest is not None:
             worker.set_progress(newest.progress)
+        worker.least_version = connection.min_policy_version
         rollout = worker.collect(should_stop)
         watchdog.rest()
         if rollout is None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -20,11 +20,13 @@ from rollcast.actor.acting.loop import act_until_stopped, make_offer
 from rollcast.actor.acting.step_watchdog import GRACE_S
 from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
+from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
+from rollcast.services.environments.dialled import Farewell
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.join import ActorRole
@@ -114,9 +116,9 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         RollcastError: If the learner refused, or was lost for good.
     """
     security = settings.client_security()
+    serving = None if settings.serve_environments is None else settings.environment_server_security()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
-    env_factory = settings.env_factory()
     step_timeout_s = settings.step_timeout_s
     heartbeat_file = Path(settings.heartbeat_file) if settings.heartbeat_file else None
     with (
@@ -128,14 +130,23 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         if settings.metrics_address is not None:
             server = stack.enter_context(MetricsServer(settings.metrics_address, metrics.collect))
             logger.info("metrics for Prometheus at http://%s/metrics", server.address)
-        if settings.role == "evaluate":
+        in_one_run: Callable[..., bool]
+        if settings.serve_environments is not None and serving is not None:
+            dialled = stack.enter_context(
+                DialledSupply(settings.serve_environments, serving, settings.envs_per_actor, stall_s=step_timeout_s)
+            )
+            logger.info("environments may dial in at %s", dialled.address)
+            metrics.serves(dialled)
+            in_one_run = functools.partial(_serve_in_one_run, settings, security, dialled, heartbeat, metrics, stop)
+        elif settings.role == "evaluate":
+            env_factory = settings.env_factory()
             spaces = probe_spaces(env_factory)
             in_one_run = functools.partial(
                 _evaluate_in_one_run, settings, security, env_factory, spaces, heartbeat, metrics, stop
             )
         else:
             environments = stack.enter_context(
-                EnvironmentSupply(env_factory, settings.envs_per_actor, step_timeout_s=step_timeout_s)
+                EnvironmentSupply(settings.env_factory(), settings.envs_per_actor, step_timeout_s=step_timeout_s)
             )
             in_one_run = functools.partial(_act_in_one_run, settings, security, environments, heartbeat, metrics, stop)
         connect_timeout_s = settings.connect_timeout_s
@@ -151,10 +162,47 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
                 return
 
 
+def _serve_in_one_run(
+    settings: ActorSettings,
+    security: ClientSecurity,
+    environments: DialledSupply,
+    heartbeat: Heartbeat,
+    metrics: ActorMetrics,
+    stop: threading.Event,
+    *,
+    connect_timeout_s: float,
+) -> bool:
+    """Acts for clients while there are some; without any, the learner gives the actor's place to others.
+
+    Returns:
+        True if training has ended.
+    """
+
+    def is_active() -> bool:
+        heartbeat.beat()
+        return not stop.is_set()
+
+    while environments.wait(is_active):
+        try:
+            has_ended = _act_in_one_run(
+                settings, security, environments, heartbeat, metrics, stop, connect_timeout_s=connect_timeout_s
+            )
+        except RollcastError as error:
+            environments.end(error)
+            raise
+        if has_ended:
+            if not settings.wait_for_next_run:
+                environments.end(Farewell(reason="training has ended", training_ended=True))
+            return True
+        if not stop.is_set():
+            logger.info("left the learner: no client is connected")
+    return False
+
+
 def _act_in_one_run(
     settings: ActorSettings,
     security: ClientSecurity,
-    environments: EnvironmentSupply,
+    environments: EnvironmentSupply | DialledSupply,
     heartbeat: Heartbeat,
     metrics: ActorMetrics,
     stop: threading.Event,

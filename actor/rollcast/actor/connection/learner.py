@@ -90,6 +90,12 @@ class LearnerConnection(Connection):
         with self._changed:
             return self._outbox.credit_sequence >= sequence
 
+    @property
+    def min_policy_version(self) -> int:
+        """The oldest policy that the learner takes rollouts of now; 0: any."""
+        with self._changed:
+            return self._outbox.min_policy_version
+
     def take_policy(self) -> ReceivedPolicy | None:
         """Returns the learner's newest policy; None before the first."""
         with self._changed:

@@ -107,9 +107,13 @@ class DialledEnvironments:
         address: The address that clients dial, for the log.
         spaces: The spaces that every client must have; None: those of the first.
         stall_s: Seconds that a client may take to send a turn after its actions; then its places are given up.
+
+    Attributes:
+        n_batches: The times that actions were sent, so far.
     """
 
     def __init__(self, *, address: str, spaces: EnvironmentSpaces | None = None, stall_s: float = math.inf) -> None:
+        self.n_batches = 0
         self._address = address
         self._stall_s = stall_s
         self._changed = threading.Condition()  # guards everything below
@@ -282,6 +286,8 @@ class DialledEnvironments:
             self._seeds = tuple(seeds)
             self._places = [_Place() for _ in seeds]
             self._heard, self._held, self._asking, self._n_live = {}, frozenset(), {}, 0
+            self._quiet_since = time.monotonic()
+            self._report_at = self._quiet_since + _REPORT_EVERY_S
             arrivals, self._arrivals = self._arrivals, []
             for arrival in arrivals:
                 try:
@@ -361,6 +367,7 @@ class DialledEnvironments:
                 del self._asking[index]
                 place.free_at = now
                 by_client.setdefault(place.client, []).append(EnvironmentActions(place.environment, chosen))
+            self.n_batches += bool(by_client)
         for client, answers in by_client.items():
             client.answer(answers, policy_version=policy_version, progress=progress)
 

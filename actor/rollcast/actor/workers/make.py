@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rollcast.actor.dialling.environments import DialledEnvironments
 from rollcast.actor.environments.device import device_of
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.vector.make import Environments
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.base import Worker
+from rollcast.actor.workers.dialled import DialInWorker
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.actor.workers.structured import StructuredRolloutWorker
 
@@ -23,10 +25,12 @@ def make_worker(
     first_sequence: int = 1,
     deterministic: bool = False,
 ) -> Worker[Any]:
-    """Makes a worker; arguments and errors are those of the three classes of workers."""
+    """Makes a worker, of one of four kinds; arguments and errors are those of its class."""
     make: Callable[..., Worker[Any]] = RolloutWorker
     if isinstance(vector_env, StructuredVectorEnv):
         make = StructuredRolloutWorker
+    elif isinstance(vector_env, DialledEnvironments):
+        make = DialInWorker
     elif device_of(vector_env) is not None:
         from rollcast.actor.workers.on_device import DeviceRolloutWorker  # loads torch, which others do without
 

@@ -12,6 +12,7 @@ from rollcast.actor.workers.recording import step_schemas
 from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
+from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
 
 # Indices: of trajectories, or a row for each of them in the same order.
@@ -97,10 +98,8 @@ class SubstepRecorder:
     def _allocate(self) -> None:
         # Row T may be begun, and its next observation needs one more row.
         n_rows, n = self._n_steps + 1, self._n
-        self._observation = {
-            path: np.zeros((n_rows + 1, n, *(leaf.shape or ())), leaf.dtype) for path, leaf in self._leaves.items()
-        }
-        self._steps = {name: np.zeros((n_rows, n, *leaf.shape), leaf.dtype) for name, leaf in self._schemas.items()}
+        self._observation = {path: _blank((n_rows + 1, n), leaf_schema(leaf)) for path, leaf in self._leaves.items()}
+        self._steps = {name: _blank((n_rows, n), leaf) for name, leaf in self._schemas.items()}
         self._reward = np.zeros((n_rows, n), np.float32)
         self._terminated = np.zeros((n_rows, n), np.bool_)
         self._truncated = np.zeros((n_rows, n), np.bool_)
@@ -340,6 +339,14 @@ class SubstepRecorder:
             self._reward[self._used[trajectory] - 1, trajectory] = self._earned[trajectory]
             self._earned[trajectory] = 0.0
             self._is_open[trajectory] = False
+
+
+def _blank(shape: tuple[int, int], leaf: LeafSchema) -> NDArray[Any]:
+    """Returns a column with the lowest values of its space: rows that stay empty are checked as well."""
+    column: NDArray[Any] = np.zeros((*shape, *leaf.shape), leaf.dtype)
+    if leaf.low is not None:
+        column += np.asarray(leaf.low, leaf.dtype)
+    return column
 
 
 def _only_valid(flags: NDArray[np.bool_], valid: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

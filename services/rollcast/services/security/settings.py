@@ -98,10 +98,9 @@ class ClientSecuritySettings(ProcessSettings):
         )
 
 
-class RelayingSecuritySettings(ClientSecuritySettings):
+class ServingClientSecuritySettings(ClientSecuritySettings):
     """The settings of TLS and tokens of a client that serves others itself: those of its server begin with `serve`."""
 
-    address: str
     serve_tls_cert: Path | None = Field(
         None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
     )
@@ -120,8 +119,11 @@ class RelayingSecuritySettings(ClientSecuritySettings):
         """The file of the tokens of which clients must bring one; None: none need be brought."""
         return None
 
-    def server_security(self) -> ServerSecurity:
+    def security_at(self, address: str) -> ServerSecurity:
         """Makes the server's security, and reads the files.
+
+        Args:
+            address: The address that it serves.
 
         Raises:
             ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
@@ -135,5 +137,19 @@ class RelayingSecuritySettings(ClientSecuritySettings):
             insecure=self.insecure,
             prefix="serve_",
         )
-        security.check_address(self.address)
+        security.check_address(address)
         return security
+
+
+class RelayingSecuritySettings(ServingClientSecuritySettings):
+    """The same settings for a client whose whole purpose is to serve others."""
+
+    address: str
+
+    def server_security(self) -> ServerSecurity:
+        """Makes the server's security, and reads the files.
+
+        Raises:
+            ConfigurationError: See `security_at`.
+        """
+        return self.security_at(self.address)

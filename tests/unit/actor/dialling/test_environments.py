@@ -1,0 +1,275 @@
+import math
+import threading
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollcast.actor.dialling.batch_rule import BatchRule
+from rollcast.actor.dialling.environments import DialledEnvironments
+from rollcast.services.environments.dialled import AgentState, Farewell
+from rollcast.services.errors import (
+    InvalidSpaceError,
+    InvalidTurnError,
+    NameTakenError,
+    NotReadyError,
+    SpacesMismatchError,
+    ThrottledError,
+)
+from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.dialled_clients import FakeClient
+from tests.play_messages import FLAT, TEAM
+
+ALL = BatchRule()
+
+
+def environments_of(n_places=2, **options):
+    environments = DialledEnvironments(address="here", **options)
+    environments.agree(n_places)
+    environments.begin(range(100, 100 + n_places))
+    return environments
+
+
+def act(environments, *places, version=1):
+    environments.act({place: [np.int64(1)] for place in places}, policy_version=version)
+
+
+class TestPlaces:
+    def test_are_taken_in_the_order_of_coming(self):
+        environments = environments_of(3)
+        first, second = FakeClient(environments, "a", n_envs=2), FakeClient(environments, "b")
+        assert (first.seeds, second.seeds) == ([100, 101], [102])
+        assert (environments.n_live, environments.n_clients) == (3, 2)
+
+    def test_are_given_when_the_learner_has_said_how_many(self):
+        environments = DialledEnvironments(address="here")
+        client = FakeClient(environments)
+        assert client.seeds is None
+        assert environments.wait_for_spaces(lambda: True) == FLAT
+        environments.agree(1)
+        environments.begin([7])
+        assert client.seeds == [7]
+
+    def test_that_are_too_few_are_refused_by_the_options_name(self):
+        environments = environments_of(2)
+        FakeClient(environments, "a")
+        with pytest.raises(ThrottledError, match=r"'b' has 2 environments, and 1 of .* 2 places .* --envs-per-actor"):
+            FakeClient(environments, "b", n_envs=2)
+        FakeClient(environments, "b")
+
+    def test_that_are_too_few_for_those_who_came_before(self):
+        environments = DialledEnvironments(address="here")
+        early, late = FakeClient(environments, "a", n_envs=2), FakeClient(environments, "b")
+        environments.agree(2)
+        environments.begin([1, 2])
+        assert early.seeds == [1, 2]
+        assert isinstance(late.end_reason, ThrottledError)
+
+    def test_are_free_again_once_a_client_has_gone(self):
+        environments = environments_of(1)
+        FakeClient(environments, "a").leave()
+        assert FakeClient(environments, "a").seeds == [100]
+
+    def test_are_given_anew_in_another_run(self):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        environments.agree(2)
+        environments.begin([5, 6])
+        assert client.end_reason == Farewell(reason="another run begins: dial in again", training_ended=False)
+        assert FakeClient(environments).seeds == [5]
+
+
+class TestRefusals:
+    def test_a_second_client_of_one_name(self):
+        environments = environments_of()
+        FakeClient(environments, "a")
+        with pytest.raises(NameTakenError, match="a client 'a' plays here already"):
+            FakeClient(environments, "a")
+
+    def test_other_spaces_than_those_of_the_first(self):
+        environments = environments_of()
+        FakeClient(environments, "a")
+        with pytest.raises(SpacesMismatchError, match=r"client 'a', the first, has \['0'\], client 'b' has"):
+            FakeClient(environments, "b", spaces=TEAM)
+
+    def test_an_action_mask_of_a_wrong_space(self):
+        masked = spaces.Dict({"action_mask": spaces.Box(0, 1, (5,), np.int8), "seen": spaces.Discrete(2)})
+        with pytest.raises(InvalidSpaceError, match="action_mask"):
+            FakeClient(environments_of(), spaces={"0": SubstepSpaces(observation=masked, action=spaces.Discrete(3))})
+
+    def test_a_mask_that_allows_nothing_while_the_agent_acts(self):
+        masked = spaces.Dict({"action_mask": spaces.Box(0, 1, (3,), np.int8), "seen": spaces.Discrete(2)})
+        of_mask = {"0": SubstepSpaces(observation=masked, action=spaces.Discrete(3))}
+        client = FakeClient(environments_of(), spaces=of_mask)
+        seen = {"action_mask": np.zeros(3, np.int8), "seen": np.array(1)}
+        with pytest.raises(
+            InvalidTurnError, match=r"client 'game', environment 0, .* its 'action_mask' allows no action"
+        ):
+            client.turn(observation=seen)
+
+    def test_everybody_after_the_end(self):
+        environments = environments_of()
+        before = FakeClient(environments, "a")
+        farewell = Farewell(reason="training has ended", training_ended=True)
+        environments.end(farewell)
+        assert before.end_reason == farewell
+        assert FakeClient(environments, "b").end_reason == farewell
+
+    def test_everybody_after_an_error_of_the_learner(self):
+        environments = environments_of()
+        environments.end(SpacesMismatchError("the learner has others"))
+        with pytest.raises(SpacesMismatchError, match="the learner has others"):
+            FakeClient(environments)
+
+
+class TestBatches:
+    def test_close_when_all_live_environments_ask(self, monkeypatch):
+        monkeypatch.setattr("rollcast.actor.dialling.batch_rule.LONGEST_WAIT_S", math.inf)
+        environments = environments_of(3)
+        first, second = FakeClient(environments, "a"), FakeClient(environments, "b")
+        first.turn()
+        assert not environments.wait(ALL, forward_s=math.inf, until=0.0)
+        second.turn()
+        assert environments.wait(ALL)
+
+    def test_close_by_the_deadline_of_the_oldest_request(self):
+        environments = environments_of()
+        first, _ = FakeClient(environments, "a"), FakeClient(environments, "b")
+        first.turn()
+        assert environments.wait(ALL, forward_s=0.0)
+
+    def test_do_not_wait_for_those_that_are_held(self):
+        environments = environments_of()
+        first, second = FakeClient(environments, "a"), FakeClient(environments, "b")
+        first.turn()
+        environments.hold([0])
+        assert not environments.wait(ALL, until=0.0)
+        second.turn()
+        assert environments.wait(ALL)
+
+    def test_wake_the_thread_that_waits(self):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        waiting = threading.Thread(target=environments.wait, args=(ALL,))
+        waiting.start()
+        client.turn()
+        waiting.join(30.0)
+        assert not waiting.is_alive()
+
+    def test_stop_waiting_when_a_client_has_left(self):
+        environments = environments_of()
+        client, _ = FakeClient(environments, "a"), FakeClient(environments, "b")
+        client.turn()
+        environments.news()
+        act(environments, 0)
+        client.leave()
+        assert not environments.wait(ALL)
+
+
+class TestNews:
+    def test_are_turns_by_place(self):
+        environments = environments_of()
+        client = FakeClient(environments, n_envs=2)
+        client.turn(environment=1)
+        ((place, has_left, turns),) = environments.news()
+        assert (place, has_left) == (1, False)
+        np.testing.assert_array_equal(next(iter(turns[0].observations.values()))[""], [0.5, -0.5])
+        assert environments.news() == []
+
+    def test_of_an_end_and_the_next_beginning_come_together(self):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        client.turn()
+        environments.news()
+        act(environments, 0)
+        client.turn(AgentState.INTERRUPTED, 2.0)
+        client.turn()
+        ((_, _, (end, begin)),) = environments.news()
+        (actor, ended), *_ = end.ended.items()
+        assert (ended.truncated, end.rewards[actor], len(end.observations)) == (True, 2.0, 0)
+        assert len(begin.observations) == 1
+
+    def test_tell_of_a_client_that_left_before_those_of_the_next(self):
+        environments = environments_of(1)
+        gone = FakeClient(environments, "a")
+        gone.turn()
+        environments.news()
+        gone.leave()
+        FakeClient(environments, "b").turn()
+        ((place, has_left, turns),) = environments.news()
+        assert (place, has_left, len(turns)) == (0, True, 1)
+
+    def test_of_a_client_that_left_unheard_are_none(self):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        client.turn()
+        client.leave()
+        assert environments.news() == []
+
+    def test_are_bounded_whatever_clients_do(self):
+        environments = environments_of(1)
+        for _ in range(100):
+            client = FakeClient(environments)
+            client.turn()
+            client.leave()
+        assert environments.news() == []
+
+
+class TestActions:
+    def test_go_to_the_environments_that_asked(self):
+        environments = environments_of()
+        client = FakeClient(environments, n_envs=2)
+        client.turn(environment=1)
+        environments.news()
+        act(environments, 1, version=7)
+        assert [(told.environment, told.actions) for told in client.answers] == [(1, [np.int64(1)])]
+        assert client.versions == [7]
+        assert environments.n_batches == 1
+
+    def test_do_not_go_to_another_one_that_has_the_place_now(self):
+        environments = environments_of(1)
+        gone = FakeClient(environments, "a")
+        gone.turn()
+        environments.news()
+        gone.leave()
+        next_one = FakeClient(environments, "b")
+        next_one.turn()
+        act(environments, 0)
+        assert next_one.answers == gone.answers == []
+        environments.news()
+        act(environments, 0)
+        assert len(next_one.answers) == 1
+
+
+class TestStalls:
+    def test_a_client_that_sends_no_turn_in_time_is_named_and_loses_its_places(self, caplog):
+        environments = environments_of(2, stall_s=0.0)
+        frozen = FakeClient(environments, "frozen", n_envs=2)
+        frozen.turn()
+        environments.news()
+        act(environments, 0)
+        assert not environments.wait(ALL)
+        assert isinstance(frozen.end_reason, NotReadyError)
+        assert "client 'frozen', environment 0: no turn has come within 0 s" in caplog.text
+        assert FakeClient(environments, "frozen", n_envs=2).seeds == [100, 101]
+
+    def test_a_client_that_waits_for_its_actions_does_not_stall(self):
+        environments = environments_of(1, stall_s=0.0)
+        client = FakeClient(environments)
+        client.turn()
+        environments.hold([0])
+        assert not environments.wait(ALL, until=0.0)
+        assert client.end_reason is None
+
+
+def test_who_is_waited_for_is_said(caplog, monkeypatch):
+    monkeypatch.setattr("rollcast.actor.dialling.environments._REPORT_EVERY_S", 0.0)
+    caplog.set_level("INFO")
+    environments = environments_of()
+    asked = iter((True, True, False))
+    assert not environments.wait_for_clients(lambda: next(asked))
+    assert "waiting for environments to dial in at here" in caplog.text
+    FakeClient(environments, "slow")
+    asked = iter((True, True, False))
+    environments.wait(ALL, is_active=lambda: next(asked))
+    assert "waiting for turns of ['slow']" in caplog.text

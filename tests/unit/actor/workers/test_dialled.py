@@ -1,0 +1,263 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollcast.actor.dialling.environments import DialledEnvironments
+from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.actor.workers.dialled import DialInWorker
+from rollcast.actor.workers.make import make_worker
+from rollcast.services.environments.dialled import AgentState, AgentTurn, DialledTurn
+from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
+from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.dialled_clients import FakeClient
+from tests.play_messages import FLAT, TEAM
+
+RUNNING, TERMINATED, INTERRUPTED = AgentState.RUNNING, AgentState.TERMINATED, AgentState.INTERRUPTED
+
+
+def seen(step, number=0):
+    """The observation of a step: its number, and that of the environment."""
+    return {"": np.array([step, number], np.float32)}
+
+
+class Game(FakeClient):
+    """A client whose environments count their steps, and end an episode every few of them.
+
+    It answers at once, in the thread that acts, but for environments that are paused.
+    """
+
+    def __init__(self, sink, name="game", *, n_envs=1, length=1000, end=TERMINATED, events=()):
+        self.steps = [0] * n_envs
+        self.paused = set()
+        self._length, self._ends, self._events = length, end, events
+        super().__init__(sink, name, n_envs=n_envs)
+        for number in range(n_envs):
+            self.begin(number)
+
+    def begin(self, number):
+        self.steps[number] = 0
+        self.turn(RUNNING, environment=number, observation=seen(0, number))
+
+    def answer(self, actions, **about):
+        super().answer(actions, **about)
+        for number in [told.environment for told in actions if told.environment not in self.paused]:
+            self.step(number)
+
+    def step(self, number):
+        self.steps[number] += 1
+        step = self.steps[number]
+        if step < self._length:
+            self.turn(RUNNING, 1.0, environment=number, observation=seen(step, number))
+            return
+        agent = AgentTurn("0", 0, self._ends, seen(step, number), 1.0)
+        self._sink.take(self, [DialledTurn(number, (agent,), self._events)])
+        self.begin(number)
+
+
+@pytest.fixture
+def policy():
+    policy = make_policy(FLAT, PolicySpec(), seed=0)
+    policy.load(1, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+    return policy
+
+
+def worker_of(policy, n_envs=1, n_steps=4):
+    environments = DialledEnvironments(address="here", spaces=policy.spaces)
+    environments.agree(n_envs)
+    worker = make_worker(environments, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
+    assert isinstance(worker, DialInWorker)
+    return worker, environments
+
+
+def test_rows_are_what_was_seen_done_and_earned(policy):
+    worker, environments = worker_of(policy)
+    game = Game(environments, length=3)
+    first, second = worker.collect(), worker.collect()
+    assert (first.sequence, second.sequence) == (1, 2)
+    observation = np.concatenate([rollout.substeps["0"].observation[""][:, 0, 0] for rollout in (first, second)])
+    np.testing.assert_array_equal(observation, [0, 1, 2, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(first.terminated[:, 0], [False, False, True, False])
+    np.testing.assert_array_equal(first.reward[:, 0], [1.0] * 4)
+    np.testing.assert_array_equal(first.substeps["0"].final_observation[""], [[3, 0]])
+    np.testing.assert_array_equal(first.substeps["0"].last_observation[""], [[1, 0]])
+    assert first.valid is None
+    assert [(episode.episode_return, episode.n_steps) for episode in first.episodes] == [(3.0, 3)]
+    done = np.concatenate([rollout.substeps["0"].action[:, 0] for rollout in (first, second)])
+    np.testing.assert_array_equal(done, [int(told.actions[0]) for told in game.answers[:8]])
+
+
+def test_seeds_are_told_to_clients_and_to_the_learner(policy):
+    worker, environments = worker_of(policy, n_envs=2)
+    game = Game(environments, n_envs=2)
+    assert tuple(game.seeds) == worker.env_seeds == worker.collect().env_seeds
+
+
+def test_places_without_a_client_have_rows_that_are_not_valid(policy):
+    worker, environments = worker_of(policy, n_envs=3)
+    Game(environments, n_envs=2)
+    rollout = worker.collect()
+    np.testing.assert_array_equal(rollout.valid, [[True, True, False]] * 4)
+    assert rollout.n_env_steps == 8
+
+
+def test_such_rows_hold_values_of_their_spaces():
+    """A learner checks them as well."""
+    numbered = spaces.Discrete(3, start=5)
+    offered = {"0": SubstepSpaces(observation=numbered, action=spaces.Discrete(2, start=3))}
+    policy = make_policy(offered, PolicySpec(), seed=0)
+    policy.load(1, TorchPolicy(offered, PolicySpec()).state_arrays())
+    worker, environments = worker_of(policy, n_envs=2, n_steps=2)
+
+    class Counting(FakeClient):
+        def answer(self, actions, **about):
+            super().answer(actions, **about)
+            self.turn(observation={"": np.array(6)})
+
+    client = Counting(environments, spaces=offered)
+    client.turn(observation={"": np.array(6)})
+    rollout = worker.collect()
+    assert rollout.substeps["0"].action.min() >= 3
+    assert rollout.substeps["0"].observation[""].min() >= 5
+
+
+def test_nobody_waits_for_the_slowest(policy):
+    worker, environments = worker_of(policy, n_envs=2)
+    game = Game(environments, n_envs=2)
+    game.paused.add(1)
+    rollout = worker.collect()
+    np.testing.assert_array_equal(rollout.valid[:, 0], [True] * 4)
+    assert not rollout.valid[:, 1].any()
+    game.paused.clear()
+    game.step(1)
+    rollout = worker.collect()
+    assert rollout.valid[:, 1].any(), "its row was carried over"
+
+
+def test_a_rollout_has_the_version_of_its_oldest_row(policy):
+    worker, environments = worker_of(policy, n_envs=2)
+    game = Game(environments, n_envs=2)
+    game.paused.add(1)
+    assert worker.collect().policy_version == 1
+    policy.load(2, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+    game.paused.clear()
+    game.step(1)
+    assert worker.collect().policy_version == 1
+    assert worker.collect().policy_version == 2
+
+
+def test_a_learner_that_takes_no_older_version_gets_the_newest(policy):
+    worker, environments = worker_of(policy, n_envs=2)
+    game = Game(environments, n_envs=2)
+    game.paused.add(1)
+    worker.collect()
+    policy.load(2, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+    game.paused.clear()
+    game.step(1)
+    worker.least_version = 2
+    assert worker.collect().policy_version == 2
+
+
+def test_a_client_that_leaves_costs_its_own_last_action(policy):
+    worker, environments = worker_of(policy, n_envs=2, n_steps=6)
+    stays, goes = Game(environments, "stays"), Game(environments, "goes")
+    answer = goes.answer
+
+    def leaves_after_four(actions, **about):
+        answer(actions, **about)
+        if len(goes.answers) == 4:
+            goes.leave()
+
+    goes.answer = leaves_after_four
+    rollout = worker.collect()
+    assert rollout.valid[:, 0].all()
+    np.testing.assert_array_equal(rollout.valid[:, 1], [False] * 2 + [True] * 4)
+    np.testing.assert_array_equal(np.flatnonzero(rollout.truncated[:, 1]), [5])
+    assert rollout.episodes == ()
+    assert worker.dropped_episodes == 1
+    assert len(stays.answers) == 6
+
+
+def test_a_client_that_returns_begins_a_new_episode(policy):
+    worker, environments = worker_of(policy, n_steps=4)
+    first = Game(environments, "a", length=5)
+    answer = first.answer
+
+    def leaves_after_two(actions, **about):
+        answer(actions, **about)
+        if len(first.answers) == 2:
+            first.leave()
+            Game(environments, "a", length=5)
+
+    first.answer = leaves_after_two
+    rollouts = [worker.collect(), worker.collect()]
+    steps = np.concatenate([rollout.substeps["0"].observation[""][:, 0, 0] for rollout in rollouts])
+    np.testing.assert_array_equal(steps[:4], [0, 1, 0, 1])
+    assert [episode.n_steps for rollout in rollouts for episode in rollout.episodes] == [5]
+
+
+def test_values_of_an_episode_travel_with_it(policy):
+    statistic = EventStatistic(event="score", name="", epoch=(EpochStatistic(name="", reduction="mean"),))
+    worker, environments = worker_of(policy)
+    Game(environments, length=2, end=INTERRUPTED, events=(EventValue(statistic, (), 7.0),))
+    rollout = worker.collect()
+    assert [episode.events for episode in rollout.episodes] == [(EventValue(statistic, (), 7.0),)] * 2
+    np.testing.assert_array_equal(np.flatnonzero(rollout.truncated[:, 0]), [1, 3])
+
+
+def test_agents_that_act_at_once_act_in_one_batch():
+    policy = make_policy(TEAM, PolicySpec(), seed=0)
+    policy.load(1, TorchPolicy(TEAM, PolicySpec()).state_arrays())
+    worker, environments = worker_of(policy, n_steps=3)
+
+    class Team(FakeClient):
+        def go(self):
+            walker = {"": np.zeros(2, np.float32)}
+            gunner = {"view": np.zeros((2, 2), np.uint8), "ammo": np.array(3)}
+            agents = [AgentTurn("walker", number, RUNNING, walker, float(number)) for number in range(2)]
+            self._sink.take(self, [DialledTurn(0, (*agents, AgentTurn("gunner", 0, RUNNING, gunner, 5.0)))])
+
+        def answer(self, actions, **about):
+            super().answer(actions, **about)
+            self.go()
+
+    team = Team(environments, spaces=TEAM)
+    team.go()
+    rollouts = {rollout.substep_key: rollout for rollout in (worker.collect(), worker.collect())}
+    np.testing.assert_array_equal(rollouts["walker"].reward, [[0.0, 1.0]] * 3)
+    np.testing.assert_array_equal(rollouts["gunner"].reward, [[5.0]] * 3)
+    assert [len(told.actions) for told in team.answers] == [3, 3, 3]
+    # Those of a Box are inside its bounds, as the environment executes them.
+    assert all(np.abs(told.actions[0]).max() <= 1.0 for told in team.answers)
+
+
+class TestWithoutClients:
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch):
+        monkeypatch.setattr("rollcast.actor.workers.dialled.IDLE_S", 0.0)
+
+    def test_there_is_nothing_to_do(self, policy):
+        worker, _ = worker_of(policy)
+        assert worker.collect() is None
+        assert worker.is_idle
+
+    def test_the_rows_that_there_are_make_a_rollout(self, policy):
+        worker, environments = worker_of(policy, n_steps=6)
+        game = Game(environments)
+        answer = game.answer
+
+        def leaves_after_four(actions, **about):
+            answer(actions, **about)
+            if len(game.answers) == 4:
+                game.leave()
+
+        game.answer = leaves_after_four
+        assert worker.collect().n_env_steps == 4
+        assert worker.collect() is None
+        assert worker.is_idle
+
+    def test_a_stop_is_not_idleness(self, policy):
+        worker, _ = worker_of(policy)
+        assert worker.collect(lambda: True) is None
+        assert not worker.is_idle
