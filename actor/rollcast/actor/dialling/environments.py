@@ -331,7 +331,8 @@ class DialledEnvironments:
                 has_lost = any(self._places[index].has_left for index in self._heard)
                 if has_lost or now >= until or not is_active():
                     return False
-                self._end_stalled(now)
+                if self._end_stalled(now):
+                    continue
                 self._report()
                 self._changed.wait(max(0.0, min(deadline - now, until - now, LOOK_S)))
 
@@ -428,8 +429,9 @@ class DialledEnvironments:
         self._free(client)
         client.end(reason)
 
-    def _end_stalled(self, now: float) -> None:
-        """Ends the clients that have not sent a turn in time."""
+    def _end_stalled(self, now: float) -> bool:
+        """Ends the clients that have not sent a turn in time; returns whether there were some."""
+        n_before = self._n_live
         for place in self._places:
             client = place.client
             if client is None or place.free_at is None or now - place.free_at <= self._stall_s:
@@ -441,6 +443,7 @@ class DialledEnvironments:
             )
             _log.warning("gave up its places: %s", error)
             self._dismiss(client, error)
+        return self._n_live < n_before
 
     def _report(self) -> None:
         """Says every 10 s who is waited for."""

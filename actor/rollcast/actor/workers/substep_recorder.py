@@ -344,7 +344,7 @@ class SubstepRecorder:
 def _blank(shape: tuple[int, int], leaf: LeafSchema) -> NDArray[Any]:
     """Returns a column with the lowest values of its space: rows that stay empty are checked as well."""
     column: NDArray[Any] = np.zeros((*shape, *leaf.shape), leaf.dtype)
-    if leaf.low is not None:
+    if leaf.low is not None and np.any(leaf.low):
         column += np.asarray(leaf.low, leaf.dtype)
     return column
 

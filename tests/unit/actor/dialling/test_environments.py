@@ -264,6 +264,7 @@ class TestStalls:
 
 def test_who_is_waited_for_is_said(caplog, monkeypatch):
     monkeypatch.setattr("rollcast.actor.dialling.environments._REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("rollcast.actor.dialling.environments.LOOK_S", 0.01)
     caplog.set_level("INFO")
     environments = environments_of()
     asked = iter((True, True, False))

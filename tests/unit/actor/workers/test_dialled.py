@@ -172,7 +172,8 @@ def test_a_client_that_leaves_costs_its_own_last_action(policy):
     goes.answer = leaves_after_four
     rollout = worker.collect()
     assert rollout.valid[:, 0].all()
-    np.testing.assert_array_equal(rollout.valid[:, 1], [False] * 2 + [True] * 4)
+    # That of the fourth: it left before the turn that came of it was heard.
+    np.testing.assert_array_equal(rollout.valid[:, 1], [False] * 3 + [True] * 3)
     np.testing.assert_array_equal(np.flatnonzero(rollout.truncated[:, 1]), [5])
     assert rollout.episodes == ()
     assert worker.dropped_episodes == 1
@@ -193,7 +194,7 @@ def test_a_client_that_returns_begins_a_new_episode(policy):
     first.answer = leaves_after_two
     rollouts = [worker.collect(), worker.collect()]
     steps = np.concatenate([rollout.substeps["0"].observation[""][:, 0, 0] for rollout in rollouts])
-    np.testing.assert_array_equal(steps[:4], [0, 1, 0, 1])
+    np.testing.assert_array_equal(steps, [0, 0, 1, 2, 3, 4, 0, 1])
     assert [episode.n_steps for rollout in rollouts for episode in rollout.episodes] == [5]
 
 
@@ -236,6 +237,7 @@ class TestWithoutClients:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
         monkeypatch.setattr("rollcast.actor.workers.dialled.IDLE_S", 0.0)
+        monkeypatch.setattr("rollcast.actor.workers.dialled.LOOK_S", 0.01)
 
     def test_there_is_nothing_to_do(self, policy):
         worker, _ = worker_of(policy)
@@ -253,7 +255,7 @@ class TestWithoutClients:
                 game.leave()
 
         game.answer = leaves_after_four
-        assert worker.collect().n_env_steps == 4
+        assert worker.collect().n_env_steps == 3
         assert worker.collect() is None
         assert worker.is_idle
 

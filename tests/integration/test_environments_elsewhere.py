@@ -1,0 +1,137 @@
+"""An actor whose environments dial in: a real learner, and clients that play, die, freeze and return."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from tests.processes import DEADLINE_S, ROOT, ended, environment, free_port, refused, running, status_of, wait_until
+
+pytestmark = pytest.mark.slow
+
+CLIENT = ROOT / "clients/python/cartpole.py"
+# Of a policy that has learnt; a random one gets 22.
+LEARNT = 150
+SOLVED = 475
+
+
+@contextlib.contextmanager
+def game(address: str, name: str, n_envs: int) -> Iterator[subprocess.Popen[str]]:
+    """A client with so many CartPoles, in a process that knows grpcio and the messages alone."""
+    variables = environment() | {"PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{CLIENT.parent}"}
+    command = [sys.executable, str(CLIENT), address, name, str(n_envs)]
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
+    return (
+        *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
+        *("--spaces-from", "first_actor", "--envs-per-actor", 4, "--batch-size", 8, "--log-level", "INFO", *options),
+    )
+
+
+def actor(port: int, socket: str, *options: object) -> tuple[object, ...]:
+    address = f"127.0.0.1:{port}"
+    return ("actor", "--learner-address", address, "--serve-environments", socket, "--envs-per-actor", 4, *options)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_a_client_without_rollcast_learns(tmp_path: Path, algorithm: str):
+    port, socket = free_port(), f"unix:{tmp_path / 'play'}"
+    learning = ("--algorithm", algorithm, "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
+    with (
+        running(*learner(port, tmp_path / "run", *learning)) as training,
+        running(*actor(port, socket)) as acting,
+        game(socket, "cartpole", 4) as playing,
+    ):
+        assert ended(training, within_s=10 * DEADLINE_S) == 0
+        assert "solved" in training.stdout.read()
+        assert ended(acting) == 0
+        assert playing.wait(DEADLINE_S) == 0
+        assert "training has ended" in playing.stdout.read()
+
+
+def test_a_client_that_dies_freezes_or_returns_costs_nobody_else_anything(tmp_path: Path):
+    port, socket = free_port(), f"unix:{tmp_path / 'play'}"
+    forever = ("--stop-return", 1e9)
+    said: list[str] = []
+
+    def has_said(line: str) -> bool:
+        said.append(acting.stdout.readline())
+        return line in said[-1]
+
+    def goes_on(client: LearnerClient, why: str) -> None:
+        before = status_of(client).env_steps
+        wait_until(lambda: status_of(client).env_steps > before + 500, f"steps after {why}")
+
+    with (
+        running(*learner(port, tmp_path / "run", *forever)) as training,
+        LearnerClient(f"127.0.0.1:{port}") as client,
+        running(*actor(port, socket, "--step-timeout-s", 2)) as acting,
+        game(socket, "steady", 2),
+    ):
+        with game(socket, "doomed", 1) as doomed, game(socket, "frozen", 1) as frozen:
+            wait_until(lambda: has_said("frozen dialled in") or "frozen dialled in" in "".join(said), "all clients")
+            goes_on(client, "the beginning")
+            doomed.kill()
+            wait_until(lambda: has_said("doomed is gone"), "the end of the client that was killed")
+            goes_on(client, "the death of a client")
+            frozen.send_signal(signal.SIGSTOP)
+            wait_until(lambda: has_said("client 'frozen', environment 0: no turn has come"), "the name of the frozen")
+            goes_on(client, "a client has frozen")
+            frozen.send_signal(signal.SIGCONT)
+            wait_until(lambda: has_said("frozen dialled in"), "the return of the one that was frozen")
+            with game(socket, "doomed", 1):
+                wait_until(lambda: has_said("doomed dialled in"), "the return of the one that was killed")
+                goes_on(client, "the return of both")
+        assert [info.incarnation for info in client.actors()] == [1]
+        assert status_of(client).rejected_rollouts == 0
+        assert ended(acting, signal.SIGTERM) == 0
+        assert ended(training, signal.SIGTERM) == 0
+
+
+def test_an_actor_without_clients_gives_its_place_back(tmp_path: Path):
+    """Others play its part of PPO's rounds, which would wait for it."""
+    port, socket = free_port(), f"unix:{tmp_path / 'play'}"
+    options = ("--algorithm", "ppo", "--stop-return", 1e9)
+    with (
+        running(*learner(port, tmp_path / "run", *options)) as training,
+        LearnerClient(f"127.0.0.1:{port}") as client,
+        running(*actor(port, socket)) as acting,
+    ):
+        with game(socket, "game", 4):
+            wait_until(lambda: status_of(client).updates > 0, "an update")
+        wait_until(lambda: status_of(client).actors_alive == 0, "the actor to leave")
+        with running("actor", "--learner-address", f"127.0.0.1:{port}", "--envs-per-actor", 4):
+            updates = status_of(client).updates
+            wait_until(lambda: status_of(client).updates > updates + 1, "updates by another actor")
+        with game(socket, "game", 4):
+            wait_until(lambda: status_of(client).actors_alive == 1, "the actor to come back")
+        assert ended(acting, signal.SIGTERM) == 0
+        assert ended(training, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--env-id", "CartPole-v1"), "--env-id is given with --serve-environments"),
+        (("--role", "evaluate"), "--role evaluate is given with --serve-environments"),
+    ],
+)
+def test_contradictions_are_refused(options: tuple[object, ...], said: str):
+    assert said in refused("actor", "--serve-environments", "127.0.0.1:0", *options)
+
+
+def test_other_machines_need_tls():
+    assert "can be reached from other machines" in refused("actor", "--serve-environments", "0.0.0.0:0")
