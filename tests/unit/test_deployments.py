@@ -35,7 +35,7 @@ OF_THE_CONTAINER = {
     **dict.fromkeys(("address_file", "advertised_host", "tls_server_name"), "the network has a name for the service"),
     **dict.fromkeys(("address", "learner_address", "listen_address", "metrics_address"), "in the network of services"),
     "insecure": "that network is this machine's or the stack's own",
-    **dict.fromkeys(("token", "token_file", "tokens_file"), "mounted with their paths"),
+    **dict.fromkeys(("token", "token_file", "tokens_file", "serve_tokens_file"), "mounted with their paths"),
     **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "tls_client_ca"), "mounted with their paths"),
     **dict.fromkeys(("serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"), "mounted with their paths"),
 }
