@@ -126,11 +126,16 @@ def test_an_actor_without_clients_gives_its_place_back(tmp_path: Path):
     ("options", "said"),
     [
         (("--env-id", "CartPole-v1"), "--env-id is given with --serve-environments"),
+        (("--env-kwargs", "{}"), "--env-kwargs is given with --serve-environments"),
         (("--role", "evaluate"), "--role evaluate is given with --serve-environments"),
     ],
 )
 def test_contradictions_are_refused(options: tuple[object, ...], said: str):
     assert said in refused("actor", "--serve-environments", "127.0.0.1:0", *options)
+
+
+def test_websockets_come_beside_grpc():
+    assert "without --serve-environments" in refused("actor", "--serve-websockets", "127.0.0.1:0")
 
 
 def test_other_machines_need_tls():

@@ -5,9 +5,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
@@ -16,7 +16,7 @@ from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.security.settings import ServingClientSecuritySettings
-from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses
+from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses, WebAddress
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.options import option_name
 from rollcast.services.settings.origins import Origins
@@ -147,6 +147,11 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettin
         description="Act for environments that dial in at this address, host:port or unix:/path, in place of --env-id: "
         "games, simulators or robots in any language. Default: none.",
     )
+    serve_websockets: WebAddress | None = Field(
+        None,
+        description="Besides --serve-environments, the address, host:port, for environments that dial in over "
+        "WebSockets: browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
+    )
     serve_tokens_file: Path | None = Field(
         None,
         description="Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with "
@@ -186,6 +191,15 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettin
     def required_tokens(self) -> Path | None:
         """See `ServingClientSecuritySettings.required_tokens`."""
         return self.serve_tokens_file
+
+    @model_validator(mode="after")
+    def _check_websockets(self) -> Self:
+        if self.serve_websockets is not None and self.serve_environments is None:
+            raise ValueError(
+                f"--serve-websockets: {self.serve_websockets!r} is given without --serve-environments; expected both; "
+                "give it, for example localhost:50052"
+            )
+        return self
 
     def environment_server_security(self) -> ServerSecurity:
         """Makes the security of `serve_environments`, which is given, and reads the files.

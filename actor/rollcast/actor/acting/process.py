@@ -133,9 +133,16 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         in_one_run: Callable[..., bool]
         if settings.serve_environments is not None and serving is not None:
             dialled = stack.enter_context(
-                DialledSupply(settings.serve_environments, serving, settings.envs_per_actor, stall_s=step_timeout_s)
+                DialledSupply(
+                    settings.serve_environments,
+                    serving,
+                    settings.envs_per_actor,
+                    stall_s=step_timeout_s,
+                    websocket_address=settings.serve_websockets,
+                )
             )
-            logger.info("environments may dial in at %s", dialled.address)
+            also = "" if dialled.websocket_url is None else f" and {dialled.websocket_url}"
+            logger.info("environments may dial in at %s%s", dialled.address, also)
             metrics.serves(dialled)
             in_one_run = functools.partial(_serve_in_one_run, settings, security, dialled, heartbeat, metrics, stop)
         elif settings.role == "evaluate":
@@ -190,9 +197,11 @@ def _serve_in_one_run(
         except RollcastError as error:
             environments.end(error)
             raise
+        if has_ended and not settings.wait_for_next_run:
+            environments.end(Farewell(reason="training has ended", training_ended=True))
+            return True
+        environments.rest()
         if has_ended:
-            if not settings.wait_for_next_run:
-                environments.end(Farewell(reason="training has ended", training_ended=True))
             return True
         if not stop.is_set():
             logger.info("left the learner: no client is connected")

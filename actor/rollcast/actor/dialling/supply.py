@@ -23,18 +23,29 @@ class DialledSupply:
         security: TLS and tokens for clients.
         n_envs: Number of places; None: the learner decides.
         stall_s: Seconds that a client may take for a turn.
+        websocket_address: The address to serve WebSockets at; None: none are.
 
     Raises:
         AddressInUseError: Another server has the address.
         ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
     """
 
-    def __init__(self, address: str, security: ServerSecurity, n_envs: int | None, *, stall_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        security: ServerSecurity,
+        n_envs: int | None,
+        *,
+        stall_s: float,
+        websocket_address: str | None = None,
+    ) -> None:
         self._n_envs = n_envs
         self.environments = DialledEnvironments(address=address, stall_s=stall_s)
         # A stream for each environment at most, and a few for those that watch its health.
         limits = Limits(max_actors=max(n_envs or 0, Limits().max_actors))
-        self._server = EnvironmentServer(address, self.environments, limits=limits, security=security)
+        self._server = EnvironmentServer(
+            address, self.environments, websocket_address=websocket_address, limits=limits, security=security
+        )
         self._server.start()
 
     def __enter__(self) -> Self:
@@ -47,6 +58,11 @@ class DialledSupply:
     def address(self) -> str:
         """The address that is served, with the real port if 0 was asked for."""
         return self._server.address
+
+    @property
+    def websocket_url(self) -> str | None:
+        """The URL for WebSockets; None: there is none."""
+        return self._server.websocket_url
 
     @property
     def latencies(self) -> Latencies:
@@ -75,6 +91,10 @@ class DialledSupply:
             is_active: Called at least every second.
         """
         return self.environments.wait_for_clients(is_active)
+
+    def rest(self) -> None:
+        """Takes all places back: those that come now wait for the next run, or until the learner is joined again."""
+        self.environments.agree(0)
 
     def end(self, reason: RollcastError | Farewell) -> None:
         """Tells all clients why no more actions come. The first reason counts."""

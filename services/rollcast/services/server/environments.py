@@ -182,7 +182,8 @@ class EnvironmentServer:
             names = (ENVIRONMENT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
         self._listening.bind(server)
-        sockets = self._make_sockets(admission, play)
+        # File modes guard a unix socket; a page comes over TCP, whatever else is served.
+        sockets = self._make_sockets(Admission(self._security.tokens, rate, half_open, gate, refusals), play)
         gate.start()
         try:
             if sockets is not None:

@@ -78,6 +78,16 @@ class TestPlaces:
         assert client.end_reason == Farewell(reason="another run begins: dial in again", training_ended=False)
         assert FakeClient(environments).seeds == [5]
 
+    def test_are_not_given_between_two_runs(self):
+        environments = environments_of(1)
+        environments.agree(0)
+        client = FakeClient(environments)
+        assert (client.seeds, client.end_reason) == (None, None)
+        assert environments.wait_for_clients(lambda: False)
+        environments.agree(1)
+        environments.begin([9])
+        assert client.seeds == [9]
+
 
 class TestRefusals:
     def test_a_second_client_of_one_name(self):

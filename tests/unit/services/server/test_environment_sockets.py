@@ -220,6 +220,20 @@ class TestTokens:
             socket.send(hello())
             assert answer(socket).welcome.client == "shed"
 
+    def test_a_token_is_needed_beside_a_unix_socket_which_needs_none(self, sink, tmp_path: Path):
+        address = f"unix:{tmp_path / 'play'}"
+        with EnvironmentServer(address, sink, websocket_address="127.0.0.1:0", security=self.SECURITY) as server:
+            with dial(server) as socket:
+                socket.send(hello())
+                with pytest.raises(ConnectionClosed) as ended:
+                    while True:
+                        socket.recv(DEADLINE_S)
+            assert ended.value.rcvd is not None
+            assert ended.value.rcvd.code == 4016
+            with dial(server, "?token=" + "a" * 32) as socket:
+                socket.send(hello())
+                assert answer(socket).welcome.client == "shed"
+
 
 class TestPages:
     @pytest.mark.parametrize("origin", ["http://localhost:8000", "http://127.0.0.1", "http://[::1]:80"])
