@@ -65,7 +65,8 @@ CALLS: dict[str, Callable[[LearnerClient, ReplayClient], object]] = {
 DEADLINES = {
     method.removeprefix("/rollcast.v1."): rpc.deadline_s
     for method, rpc in RPCS.items()
-    if method.startswith("/rollcast.v1.")
+    # rollcast itself never calls EnvironmentService: environments that dial in do, in any language.
+    if method.startswith("/rollcast.v1.") and not method.startswith("/rollcast.v1.EnvironmentService/")
 }
 
 
