@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
-from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.metrics.families import Families
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.version import software_version
+
+if TYPE_CHECKING:
+    from rollcast.actor.dialling.supply import DialledSupply
 
 _LABELS: Final = {state: state.name.lower() for state in ActingState}
 
@@ -36,7 +38,7 @@ class ActorMetrics:
         self._name = ""
         self._dialled: DialledSupply | None = None
 
-    def serves(self, environments: DialledSupply) -> None:
+    def serves(self, environments: "DialledSupply") -> None:
         """Notes that environments dial in, for their numbers."""
         self._dialled = environments
 
@@ -88,7 +90,7 @@ class ActorMetrics:
         return families
 
     @staticmethod
-    def _collect_dialled(dialled: DialledSupply, families: Families) -> None:
+    def _collect_dialled(dialled: "DialledSupply", families: Families) -> None:
         environments, latencies = dialled.environments, dialled.latencies
         families.gauge("actor_clients", "clients whose environments have dialled in", environments.n_clients)
         families.gauge("actor_live_environments", "environments that have dialled in", environments.n_live)

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.agreed_work import check_agreed_work
@@ -13,7 +13,6 @@ from rollcast.actor.acting.failures import describe_failure, step_timeout
 from rollcast.actor.acting.heartbeat import Heartbeat
 from rollcast.actor.acting.step_watchdog import GRACE_S, StepWatchdog
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.actor.policies.base import Policy
@@ -28,6 +27,9 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.version import software_version
 
+if TYPE_CHECKING:
+    from rollcast.actor.dialling.supply import DialledSupply
+
 logger = logging.getLogger(__name__)
 
 # Time for the last rollouts of a stopping actor to be acknowledged, in seconds.
@@ -39,7 +41,7 @@ _REPORT_EVERY_S = 10.0
 
 
 def act_until_stopped(
-    environments: EnvironmentSupply | DialledSupply,
+    environments: "EnvironmentSupply | DialledSupply",
     connection: LearnerConnection,
     *,
     network: str,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.acting.evaluating import evaluate_until_stopped
@@ -20,7 +20,6 @@ from rollcast.actor.acting.loop import act_until_stopped, make_offer
 from rollcast.actor.acting.step_watchdog import GRACE_S
 from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
-from rollcast.actor.dialling.supply import DialledSupply
 from rollcast.actor.environments.make import EnvFactory
 from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads
@@ -38,6 +37,9 @@ from rollcast.services.process.stop_signals import stop_signals
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.allocator import reuse_large_buffers
+
+if TYPE_CHECKING:
+    from rollcast.actor.dialling.supply import DialledSupply
 
 logger = logging.getLogger("actor")
 
@@ -132,6 +134,9 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             logger.info("metrics for Prometheus at http://%s/metrics", server.address)
         in_one_run: Callable[..., bool]
         if settings.serve_environments is not None and serving is not None:
+            # imported here: a server, which other actors do not need
+            from rollcast.actor.dialling.supply import DialledSupply
+
             dialled = stack.enter_context(
                 DialledSupply(
                     settings.serve_environments,
@@ -172,7 +177,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
 def _serve_in_one_run(
     settings: ActorSettings,
     security: ClientSecurity,
-    environments: DialledSupply,
+    environments: "DialledSupply",
     heartbeat: Heartbeat,
     metrics: ActorMetrics,
     stop: threading.Event,
@@ -211,7 +216,7 @@ def _serve_in_one_run(
 def _act_in_one_run(
     settings: ActorSettings,
     security: ClientSecurity,
-    environments: EnvironmentSupply | DialledSupply,
+    environments: "EnvironmentSupply | DialledSupply",
     heartbeat: Heartbeat,
     metrics: ActorMetrics,
     stop: threading.Event,
