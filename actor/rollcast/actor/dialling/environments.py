@@ -39,7 +39,7 @@ _REPORT_EVERY_S: Final = 10.0
 
 
 class PlaceNews(NamedTuple):
-    """What has happened at one place since its last news, in this order.
+    """The events at one place since its last news, in this order.
 
     Attributes:
         place: Its index.

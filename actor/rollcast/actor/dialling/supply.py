@@ -66,7 +66,7 @@ class DialledSupply:
 
     @property
     def latencies(self) -> Latencies:
-        """How long environments have waited for their actions lately."""
+        """The times that environments have waited for their actions lately."""
         return self._server.latencies
 
     @property

@@ -16,7 +16,7 @@ PLAY_PROTOCOL = 1
 
 
 class AgentState(enum.Enum):
-    """What an agent does in a turn; as `rollcast.v1.AgentState` documents it."""
+    """The state of an agent in a turn; as `rollcast.v1.AgentState` documents it."""
 
     RUNNING = 1
     TERMINATED = 2
@@ -42,7 +42,7 @@ class Hello:
 
 
 class AgentTurn(NamedTuple):
-    """What happened to one agent. A tuple, for its speed.
+    """The part of a turn about one agent. A tuple, for its speed.
 
     Attributes:
         substep_key: The key of its substep.
@@ -60,7 +60,7 @@ class AgentTurn(NamedTuple):
 
 
 class DialledTurn(NamedTuple):
-    """What happened in an environment since its last actions.
+    """The events in an environment since its last actions.
 
     Attributes:
         environment: Its number among those of the client.

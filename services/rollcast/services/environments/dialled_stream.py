@@ -95,7 +95,7 @@ class DialledStream:
 
     @property
     def codec(self) -> TurnCodec:
-        """What encodes the actions of the client."""
+        """The codec of the client's turns and actions."""
         return self._codec
 
     def _turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:

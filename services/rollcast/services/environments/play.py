@@ -200,7 +200,7 @@ class _Client:
         self._latencies = latencies
         self.is_welcome = False
         self.asked_at: dict[int, float] = {}
-        # What waits to be written; of the loop, as all below.
+        # Messages to be written; of the loop, as all below.
         self._seeds: tuple[int, ...] | None = None
         self._answers: deque[_Answer] = deque()
         self._end: RollcastError | Farewell | None = None

@@ -16,7 +16,7 @@ from rollcast.services.wire.error_status import error_to_status
 
 _LATE: Final = "ended by the server: its client did not send or accept a message in time"
 
-# What a read returns after the last message.
+# The value of a read after the last message.
 _EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs do not have it
 # Generic in the stubs only.
 _Context = Any

@@ -1,0 +1,44 @@
+import pytest
+
+from rollcast.actor.settings import ActorSettings
+from rollcast.services.errors import ConfigurationError
+
+
+def settings_of(*arguments):
+    return ActorSettings.from_command_line("rollcast actor", list(arguments))
+
+
+class TestServedEnvironments:
+    def test_need_no_environment(self):
+        settings = settings_of("--serve-environments", "localhost:50052")
+        assert settings.environment_server_security().tls is None
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--env-id", "CartPole-v1"), "--env-id is given with --serve-environments localhost:50052"),
+            (("--atari",), "--atari is given with --serve-environments"),
+            (("--role", "evaluate"), "--role evaluate is given with --serve-environments"),
+        ],
+    )
+    def test_exclude_those_that_the_actor_makes(self, arguments, said):
+        settings = settings_of("--serve-environments", "localhost:50052", *arguments)
+        with pytest.raises(ConfigurationError, match=said):
+            settings.environment_server_security()
+
+    def test_come_from_other_machines_with_tls_only(self):
+        with pytest.raises(ConfigurationError, match="give --serve-tls-cert and --serve-tls-key"):
+            settings_of("--serve-environments", "0.0.0.0:50052").environment_server_security()
+        insecure = settings_of("--serve-environments", "0.0.0.0:50052", "--insecure")
+        assert insecure.environment_server_security().insecure
+
+    def test_bring_tokens_of_a_file(self, tmp_path):
+        tokens = tmp_path / "tokens"
+        tokens.write_text("actor:" + "a" * 32)
+        tokens.chmod(0o600)
+        settings = settings_of("--serve-environments", "localhost:50052", "--serve-tokens-file", str(tokens))
+        assert settings.environment_server_security().tokens is not None
+
+    def test_over_websockets_come_beside_others(self):
+        with pytest.raises(ConfigurationError, match="is given without --serve-environments"):
+            settings_of("--serve-websockets", "localhost:50054")
