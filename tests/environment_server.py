@@ -95,14 +95,16 @@ class ScriptedServer:
 
     Args:
         scripts: One for each stream that the client is to open, in this order.
+        port: The port that the client dials; it is free until the server is entered.
         over_websockets: Whether clients come over WebSockets, and not over gRPC.
 
     Attributes:
         address: The address that the client is given.
     """
 
-    def __init__(self, scripts: tuple[Script, ...], *, over_websockets: bool = False) -> None:
-        self.address = ""
+    def __init__(self, scripts: tuple[Script, ...], port: int, *, over_websockets: bool = False) -> None:
+        self.address = f"{'ws://' if over_websockets else ''}127.0.0.1:{port}"
+        self._port = port
         self._over_websockets = over_websockets
         self._scripts = list(scripts)
         self._failures: list[BaseException] = []
@@ -119,11 +121,9 @@ class ScriptedServer:
                 with contextlib.suppress(OSError):
                     await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
 
-            proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
+            proxy = await asyncio.start_server(forward, "127.0.0.1", self._port)
             stack.callback(self._cut)
             stack.callback(proxy.close)
-            scheme = "ws://" if self._over_websockets else ""
-            self.address = f"{scheme}127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
             self._stack = stack.pop_all()
         return self
 

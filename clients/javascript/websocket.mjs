@@ -9,20 +9,21 @@ export function open(address, token) {
   const socket = new WebSocket(url);
   socket.binaryType = "arraybuffer";
   const [waiting, events] = [[], []];
-  const refusals = { 1009: new Refusal("RESOURCE_EXHAUSTED", "a message is too large for the server") };
   let [wake, refusal] = [() => {}, null];
   const tell = (event) => {
     events.push(event);
     wake();
   };
   const fail = (error) => tell({ error });
+  const lost = () => fail(refusal ?? new Refusal("UNAVAILABLE", `no connection to ${url.host}`));
   socket.onopen = () => waiting.splice(0).forEach((frame) => socket.send(frame));
   socket.onmessage = ({ data }) => {
     if (typeof data === "string") refusal = new Refusal(...data.split(/: (.*)/s)); // the server's last words
     else tell({ response: decode("PlayResponse", new Uint8Array(data)) });
   };
   socket.onclose = ({ code }) =>
-    code === 1000 ? tell({}) : fail(refusal ?? refusals[code] ?? new Refusal("UNAVAILABLE", `no connection to ${url.host}`));
+    code === 1000 ? tell({}) : code === 1009 ? fail(new Refusal("RESOURCE_EXHAUSTED", "a message is too large")) : lost();
+  socket.onerror = lost; // before a connection is there, Node.js 20 does not close
   return {
     write: (request) => {
       const frame = encode("PlayRequest", request);

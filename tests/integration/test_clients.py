@@ -1,6 +1,7 @@
 """The clients of clients/: each plays CartPole at a scripted server, and all pass the same scenarios."""
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import math
@@ -8,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import google.protobuf
 import grpc
@@ -20,12 +22,13 @@ import pytest
 import typing_extensions
 from gymnasium import spaces
 
+from rollcast.actor import RemoteVecEnv
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.v1 import environment_pb2 as api
 from tests.environment_server import Script, ScriptedServer, Stream
 from tests.needs import lacks
 from tests.node import NODE, node_with_packages
-from tests.processes import DEADLINE_S, ROOT, environment
+from tests.processes import DEADLINE_S, ROOT, environment, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +48,7 @@ class Scenario:
         exit_code: Of its program.
         says: The last line on its standard output, or its standard error if it fails.
         check: Reads what it has written to standard error.
+        is_late: Whether the server comes once the client has found nobody.
     """
 
     scripts: tuple[Script, ...]
@@ -53,6 +57,7 @@ class Scenario:
     exit_code: int = 0
     says: str = ""
     check: Callable[[str], None] = lambda _: None
+    is_late: bool = False
 
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {}
@@ -339,6 +344,15 @@ def it_comes_back_with_pauses_that_grow_until_it_plays() -> Scenario:
 
 
 @scenario
+def it_tries_again_until_the_server_is_there() -> Scenario:
+    async def ends(stream: Stream) -> None:
+        await first_turns_of(1)(stream)
+        await stream.say_farewell("enough")
+
+    return Scenario((ends,), says="enough", is_late=True)
+
+
+@scenario
 def it_comes_back_under_its_name_with_new_episodes_if_the_connection_is_cut() -> Scenario:
     async def cut(stream: Stream) -> None:
         await first_turns_of(2)(stream)
@@ -469,6 +483,8 @@ def perl_client(folder: Path) -> Client:
     return Client((perl, str(ROOT / "tests/integration/cartpole.pl")), over_websockets=True)
 
 
+Programs: TypeAlias = dict[str, "subprocess.Popen[str]"]
+
 CLIENTS = {
     "python": python_client,
     "node": node_client,
@@ -493,8 +509,12 @@ def test_javascript_client_names_the_packages_that_it_is_tested_with():
 
 
 async def run(client: Client, scenario: Scenario) -> tuple[int, str, str]:
+    """Plays a scenario; returns the program's exit code, its output and its errors."""
     given = {"name": "", "n_envs": 1, "seed": 0, "episodes": 0} | scenario.arguments
-    async with ScriptedServer(scenario.scripts, over_websockets=client.over_websockets) as server:
+    server = ScriptedServer(scenario.scripts, free_port(), over_websockets=client.over_websockets)
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(DEADLINE_S):
+        if not scenario.is_late:
+            await stack.enter_async_context(server)
         process = await asyncio.create_subprocess_exec(
             *client.command,
             server.address,
@@ -504,7 +524,11 @@ async def run(client: Client, scenario: Scenario) -> tuple[int, str, str]:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            output, errors = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+            if scenario.is_late:
+                assert process.stderr is not None
+                assert b"again within 0.5 s" in await process.stderr.readline()
+                await stack.enter_async_context(server)
+            output, errors = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
@@ -524,3 +548,58 @@ def test_client(client: Client, scenario: str):
     else:
         assert expected.says in errors
     expected.check(errors)
+
+
+class TestRealServer:
+    """All clients at once, at the server of `RemoteVecEnv`."""
+
+    @pytest.fixture
+    def programs(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[bool, str]], Programs]]:
+        started: Programs = {}
+
+        def start(addresses: dict[bool, str]) -> Programs:
+            for name, make in CLIENTS.items():
+                client = make(tmp_path_factory.mktemp(name))
+                started[name] = subprocess.Popen(
+                    [*client.command, addresses[client.over_websockets], name, "2"],
+                    env=environment() | client.variables,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            return started
+
+        yield start
+        for process in started.values():
+            process.kill()
+            process.communicate()
+
+    def test_poles_are_balanced_to_the_limit_of_time(self, programs: Callable[[dict[bool, str]], Programs]):
+        ports = [free_port() for _ in range(2)]
+        started = programs({False: f"127.0.0.1:{ports[0]}", True: f"ws://127.0.0.1:{ports[1]}/"})
+        env = RemoteVecEnv(
+            f"127.0.0.1:{ports[0]}",
+            2 * len(CLIENTS),
+            websocket_address=f"127.0.0.1:{ports[1]}",
+            timeout_s=DEADLINE_S,
+        )
+        try:
+            observation, _ = env.reset(seed=4)
+            assert np.abs(observation).max() <= 0.05
+            for step in range(1, 501):
+                position, speed, angle, spin = observation.T
+                action = (angle + spin + 0.1 * speed + 0.05 * position > 0).astype(np.int64)
+                before = observation
+                observation, reward, terminated, truncated, infos = env.step(action)
+                assert (reward == 1).all()
+                assert not terminated.any()
+                assert truncated.tolist() == [step == 500] * env.num_envs
+                if step in (1, 500):
+                    for index, seen_after in enumerate(infos["final_obs"] if step == 500 else observation):
+                        check_step(before[index], int(action[index]), seen_after)
+        finally:
+            env.close()
+        for process in started.values():
+            output, errors = process.communicate(timeout=DEADLINE_S)
+            assert process.returncode == 0, errors
+            assert output.splitlines()[-1] == "training has ended"
