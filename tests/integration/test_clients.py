@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import fcntl
+import functools
+import http.server
 import json
 import math
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import google.protobuf
 import grpc
@@ -25,6 +28,8 @@ from gymnasium import spaces
 from rollcast.actor import RemoteVecEnv
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.v1 import environment_pb2 as api
+from tests.browser import chromium
+from tests.documents import blocks
 from tests.environment_server import Script, ScriptedServer, Stream
 from tests.needs import lacks
 from tests.node import NODE, node_with_packages
@@ -603,3 +608,44 @@ class TestRealServer:
             output, errors = process.communicate(timeout=DEADLINE_S)
             assert process.returncode == 0, errors
             assert output.splitlines()[-1] == "training has ended"
+
+
+def test_the_page_of_the_readme_plays_in_a_browser(tmp_path: Path):
+    folder = ROOT / "clients/javascript"
+    for path in folder.glob("*.mjs"):
+        shutil.copy(path, tmp_path)
+    port = free_port()
+    (page,) = blocks((folder / "README.md").read_text(encoding="utf-8"), "html")
+    assert "ws://localhost:50054" in page
+    page = page.replace("localhost:50054", f"localhost:{port}")
+    (tmp_path / "index.html").write_text(f"<!doctype html><title>CartPole</title>{page}", encoding="utf-8")
+    handler = functools.partial(QuietHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as files, chromium() as browser:
+        serving = threading.Thread(target=files.serve_forever)
+        serving.start()
+        try:
+            tab = browser.new_page()
+            tab.goto(f"http://127.0.0.1:{files.server_port}/")
+            env = RemoteVecEnv("127.0.0.1:0", 1, websocket_address=f"localhost:{port}", timeout_s=DEADLINE_S)
+            try:
+                before, _ = env.reset(seed=2)
+                for action in (0, 1, 1, 0):
+                    after, reward, *_ = env.step(np.array([action]))
+                    check_step(before[0], action, after[0])
+                    assert reward.tolist() == [1]
+                    before = after
+            finally:
+                env.close()
+            tab.get_by_text("training has ended").wait_for(timeout=1000 * DEADLINE_S)
+        finally:
+            files.shutdown()
+            serving.join()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each; browsers take a module only if its type says that it is one."""
+
+    extensions_map: ClassVar = {".mjs": "text/javascript", ".html": "text/html"}
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""

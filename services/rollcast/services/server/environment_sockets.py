@@ -131,7 +131,7 @@ class EnvironmentSockets:
             return connection.respond(
                 HTTPStatus.FORBIDDEN,
                 f"a page of {origin} may not dial this server, which has no tokens; expected a page of localhost; give "
-                "the server --tokens-file, and the page a token\n",
+                "the server tokens, and the page one of them\n",
             )
         return None
 

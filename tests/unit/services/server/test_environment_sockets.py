@@ -247,7 +247,7 @@ class TestPages:
         with pytest.raises(InvalidStatus) as refused, dial(serve(), origin=origin):
             pass
         assert refused.value.response.status_code == 403
-        assert b"--tokens-file" in (refused.value.response.body or b"")
+        assert b"give the server tokens" in (refused.value.response.body or b"")
 
 
 class TestTls:
