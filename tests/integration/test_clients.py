@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import google.protobuf
 import grpc
@@ -25,7 +25,7 @@ import pytest
 import typing_extensions
 from gymnasium import spaces
 
-from rollcast.actor import RemoteVecEnv
+from rollcast.actor import RemoteVecEnv, load_policy
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.v1 import environment_pb2 as api
 from tests.browser import chromium
@@ -33,7 +33,7 @@ from tests.documents import blocks
 from tests.environment_server import Script, ScriptedServer, Stream
 from tests.needs import lacks
 from tests.node import NODE, node_with_packages
-from tests.processes import DEADLINE_S, ROOT, environment, free_port
+from tests.processes import DEADLINE_S, ROOT, ended, environment, free_port, running
 
 pytestmark = pytest.mark.slow
 
@@ -488,8 +488,6 @@ def perl_client(folder: Path) -> Client:
     return Client((perl, str(ROOT / "tests/integration/cartpole.pl")), over_websockets=True)
 
 
-Programs: TypeAlias = dict[str, "subprocess.Popen[str]"]
-
 CLIENTS = {
     "python": python_client,
     "node": node_client,
@@ -555,39 +553,56 @@ def test_client(client: Client, scenario: str):
     expected.check(errors)
 
 
-class TestRealServer:
-    """All clients at once, at the server of `RemoteVecEnv`."""
+class Programs:
+    """Programs of all clients, at two addresses: one for gRPC, one for WebSockets."""
 
-    @pytest.fixture
-    def programs(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[bool, str]], Programs]]:
-        started: Programs = {}
+    N_ENVS = 2 * len(CLIENTS)
 
-        def start(addresses: dict[bool, str]) -> Programs:
-            for name, make in CLIENTS.items():
-                client = make(tmp_path_factory.mktemp(name))
-                started[name] = subprocess.Popen(
-                    [*client.command, addresses[client.over_websockets], name, "2"],
-                    env=environment() | client.variables,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            return started
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self.grpc, self.websockets = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        self._clients = {name: make(folders.mktemp(name)) for name, make in CLIENTS.items()}
+        self._started: list[subprocess.Popen[str]] = []
 
-        yield start
-        for process in started.values():
+    def start(self) -> None:
+        """Starts one of each, with two environments."""
+        for name, client in self._clients.items():
+            address = f"ws://{self.websockets}/" if client.over_websockets else self.grpc
+            process = subprocess.Popen(
+                [*client.command, address, name, "2"],
+                env=environment() | client.variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            self._started.append(process)
+
+    def check_end(self) -> None:
+        """Waits until all have ended well."""
+        for process in self._started:
+            output, errors = process.communicate(timeout=DEADLINE_S)
+            assert process.returncode == 0, errors
+            assert output.splitlines()[-1].lower().startswith("training has ended")
+
+    def kill(self) -> None:
+        for process in self._started:
             process.kill()
             process.communicate()
 
-    def test_poles_are_balanced_to_the_limit_of_time(self, programs: Callable[[dict[bool, str]], Programs]):
-        ports = [free_port() for _ in range(2)]
-        started = programs({False: f"127.0.0.1:{ports[0]}", True: f"ws://127.0.0.1:{ports[1]}/"})
-        env = RemoteVecEnv(
-            f"127.0.0.1:{ports[0]}",
-            2 * len(CLIENTS),
-            websocket_address=f"127.0.0.1:{ports[1]}",
-            timeout_s=DEADLINE_S,
-        )
+    def vector(self) -> RemoteVecEnv:
+        return RemoteVecEnv(self.grpc, self.N_ENVS, websocket_address=self.websockets, timeout_s=DEADLINE_S)
+
+
+@pytest.fixture
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    programs = Programs(tmp_path_factory)
+    yield programs
+    programs.kill()
+
+
+class TestAllLanguagesAtOnce:
+    def test_poles_are_balanced_to_the_limit_of_time(self, programs: Programs):
+        programs.start()
+        env = programs.vector()
         try:
             observation, _ = env.reset(seed=4)
             assert np.abs(observation).max() <= 0.05
@@ -604,10 +619,40 @@ class TestRealServer:
                         check_step(before[index], int(action[index]), seen_after)
         finally:
             env.close()
-        for process in started.values():
-            output, errors = process.communicate(timeout=DEADLINE_S)
-            assert process.returncode == 0, errors
-            assert output.splitlines()[-1] == "training has ended"
+        programs.check_end()
+
+    @pytest.mark.timeout(600)
+    def test_one_policy_learns_from_all_and_solves_each(self, programs: Programs, tmp_path: Path):
+        """An actor takes the environments, and a learner trains; then each client's poles are balanced for 475 steps.
+
+        The mean of all is 490 when training stops, so that the mean of each can be 475 afterwards.
+        """
+        address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
+        training = ("--algorithm", "impala", "--stop-return", 490, "--seed", 3, "--run-dir", run)
+        serving = ("--serve-environments", programs.grpc, "--serve-websockets", programs.websockets)
+        with (
+            running("learner", "learner", "--address", address, *training) as learner,
+            running("actor", "--learner-address", address, *serving, "--envs-per-actor", programs.N_ENVS) as actor,
+        ):
+            programs.start()
+            learner.wait(2 * DEADLINE_S)
+            said = learner.stdout.read()
+            assert learner.returncode == 0, said
+            programs.check_end()
+            assert ended(actor) == 0
+        programs.start()
+        env, policy = programs.vector(), load_policy(run)
+        try:
+            observation, _ = env.reset(seed=5)
+            n_steps, n_ended = np.zeros(env.num_envs), np.zeros(env.num_envs)
+            while n_ended.min() < 5:
+                observation, _, terminated, truncated, _ = env.step(policy.act(observation))
+                n_steps += n_ended < 5
+                n_ended += terminated | truncated
+        finally:
+            env.close()
+        assert (n_steps.reshape(-1, 2).sum(axis=1) / 10).min() >= 475
+        programs.check_end()
 
 
 def test_the_page_of_the_readme_plays_in_a_browser(tmp_path: Path):
