@@ -317,10 +317,13 @@ def _prepare_forkserver() -> None:
 def _become_forkserver(asked: socket.socket) -> NoReturn:
     """Waits for what the new forkserver has to run, and for its descriptors; there is none if the parent ends."""
     end_with_parent()
+    # a Ctrl-C in the terminal is for the command
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asked:
         message, received, _, _ = socket.recv_fds(asked, _MAX_REQUEST_BYTES, 8)
     if not message:
         os._exit(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code, numbers, environment = json.loads(message)
     os.environ.clear()
     os.environ.update(environment)
