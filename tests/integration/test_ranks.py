@@ -374,7 +374,8 @@ def test_torchrun_starts_the_ranks_again_and_they_resume_with_the_same_actors(tm
         with actors(two.address(), 2, "--connect-timeout-s", 120, "--reconnect-timeout-s", 120) as both:
             wait_for_an_actor_at_each(two)
             two.wait_for_updates()
-            wait_until(lambda: any((run / "checkpoints").glob("[0-9]*")), "a checkpoint")
+            with LearnerClient(two.address()) as client:
+                client.save_checkpoint()
             before = two.updates()
             learners = psutil.Process(started.pid).children()
             assert len(learners) == 2
