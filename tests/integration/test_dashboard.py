@@ -350,8 +350,8 @@ class TestTheProcess:
                 assert {code_of(urllib.request.Request(url)) for _ in range(n)} == {200}
                 return psutil.Process(process.pid).memory_info().rss
 
-            before = asked(50)
-            assert asked(150) - before < 60e6, "a page has 0.9 MB"
+            before = asked(20)
+            assert asked(60) - before < 24e6, "a page has 0.9 MB"
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
     def test_it_ends_with_an_open_page(self, browser, first, number, code):

@@ -48,7 +48,7 @@ OPTIONS = {
         "--normalize-observations --impala.normalize-rewards"
     ),
     "appo of one step": (
-        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 800 "
+        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 200 "
         "--appo.minibatch-steps 2 --appo.n-epochs 1 --recurrence gru --recurrent-size 8 --frame-stack 2"
     ),
     "dqn": (
