@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 # Which go together, the matrix knows: test_combinations.py.
-@pytest.mark.parametrize(("observation", "action"), zip(OBSERVATION_SPACES, itertools.cycle(ACTION_SPACES)))
+@pytest.mark.parametrize(("observation", "action"), [*zip(OBSERVATION_SPACES, itertools.cycle(ACTION_SPACES))])
 def test_trains_and_acts_in_every_space(observation: str, action: str):
     env_factory = EnvironmentFactory("tests.environments:SpaceEnv", {"observation": observation, "action": action})
     algorithm = Impala(probe_spaces(env_factory), PolicySpec(hidden_sizes=(8,)), ImpalaSettings(), seed=0)
