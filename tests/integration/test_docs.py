@@ -184,8 +184,11 @@ def test_samples_of_the_readme_run_in_their_order_in_one_shell(tmp_path: Path):
 @pytest.mark.parametrize("scenario", ["examples", "environments", "tracker"])
 def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
     with Shell(tmp_path, is_warm=scenario != "examples") as shell:
-        # an update with the images of more steps takes seconds
-        first, *_ = [shell.run(command, ROLLCAST_N_ROLLOUT_STEPS="32") for command in shown(scenario)]
+        # an update with the images of more steps takes seconds, and a batch is what the actors bring
+        small = {"ROLLCAST_N_ROLLOUT_STEPS": "32"}
+        n_envs = {command: re.search(r"--envs-per-actor (\d+)", command) for command in shown(scenario)}
+        batches = {command: {"ROLLCAST_BATCH_SIZE": n[1]} if n else {} for command, n in n_envs.items()}
+        first, *_ = [shell.run(command, **small, **batch) for command, batch in batches.items()]
         (look,) = re.findall(r"^look at it     (rollcast evaluate runs/.*)", first, re.MULTILINE)
         assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
