@@ -125,7 +125,7 @@ def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: 
     passing_on = threading.Thread(target=passes_on, args=(old,))
     passing_on.start()
     assert entered.wait(20)
-    with pytest.raises(NotReadyError, match="still passes a rollout on"):
+    with pytest.raises(NotReadyError, match="still delivers a rollout"):
         intake.join_and_open()
     goes_on.set()
     passing_on.join(20)
