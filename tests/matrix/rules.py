@@ -125,7 +125,7 @@ RULES: Final = (
         lambda case: case["recurrence"] != "none" and case["algorithm"] in _WITHOUT_MEMORY,
     ),
     Rule(
-        "expected one of the two: a memory",
+        "expected one of the two: only built-in",
         "`--recurrence` with a network of your own",
         ("recurrence", "network"),
         lambda case: case["recurrence"] != "none" and case["network"] == OWN_NETWORK,

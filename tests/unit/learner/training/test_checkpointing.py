@@ -69,7 +69,7 @@ def test_what_is_due_while_one_is_being_written_is_left_out(tmp_path, monkeypatc
 
 def test_the_end_of_training_waits_no_longer_than_its_deadline(tmp_path, monkeypatch):
     disk = HangingDisk(monkeypatch, n_quick=1)
-    with pytest.raises(NotReadyError, match=r"no checkpoint can be begun: .* after 10 updates .* disk hangs"):
+    with pytest.raises(NotReadyError, match=r"no checkpoint can begin: .* after 10 updates .* disk hangs"):
         train(settings_for(tmp_path / "run", "impala"))
     assert disk.hangs.is_set()
     assert names(tmp_path / "run") == ["00000005"]

@@ -88,8 +88,8 @@ def test_rejects_plan_with_impossible_number_of_episodes(n_episodes: int):
         ({"counts": [2, 0]}, r"in parts of \[2, 0\]; expected at most 32 parts of at least 1"),
         ({"counts": [1] * 1000}, "expected at most 32 parts of at least 1"),
         ({"actions": 3}, "reports on episodes with actions of kind 3; expected one of"),
-        ({"seconds": -1.0}, "played for -1.0 s; expected a finite number of seconds"),
-        ({"seconds": math.nan}, "played for nan s"),
+        ({"seconds": -1.0}, "its episodes took -1.0 s; expected a finite number of seconds"),
+        ({"seconds": math.nan}, "its episodes took nan s"),
     ],
 )
 def test_rejects_episodes_that_cannot_be(changes: dict[str, object], message: str):

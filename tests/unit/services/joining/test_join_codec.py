@@ -144,7 +144,7 @@ UNNAMED = "which offered ''; expected"
         ({"actor_id": ""}, {"actor_id": "a b"}, UNNAMED),
         ({"actor_id": ""}, {"actor_id": "\x1b[2J"}, UNNAMED),
         ({"actor_id": ""}, {"actor_id": "a" * 129}, UNNAMED),
-        ({}, {"learner_address": "host:1"}, "it follows nobody any more; expected to be taken"),
+        ({}, {"learner_address": "host:1"}, "redirects this actor a second time, to .host:1.; expected to be accepted"),
         ({"follows_redirect": True}, {"learner_address": "host"}, ELSEWHERE),
         ({"follows_redirect": True}, {"learner_address": "file:/etc/passwd"}, ELSEWHERE),
         ({"follows_redirect": True}, {"learner_address": "host:1" + "0" * 300}, ELSEWHERE),

@@ -310,7 +310,7 @@ def test_what_only_the_learner_answers_is_refused_with_its_address(learner: Lear
 
 def test_a_learner_older_than_relays_is_named():
     with serve_learner(serves_relays=False) as old, relaying(old.address, waits=False) as relay:
-        with pytest.raises(ProtocolMismatchError, match="older than relays"):
+        with pytest.raises(ProtocolMismatchError, match="does not serve relays"):
             relay.run()
 
 
