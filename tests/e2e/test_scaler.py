@@ -14,18 +14,17 @@ from tests.e2e.watch import Watch
 from tests.keda import Keda
 from tests.processes import ROOT, wait_until
 
-# A rollout takes an actor 20 steps of 5 ms, an update of four of them takes the trainer 160 ms: between two and three
+# A rollout takes an actor 20 steps of 10 ms, an update of four of them takes the trainer 320 ms: between two and three
 # actors keep it busy, on any machine that keeps up.
 _STEPS = {"ROLLCAST_N_ROLLOUT_STEPS": "20", "ROLLCAST_BATCH_SIZE": "4", "ROLLCAST_ENVS_PER_ACTOR": "1"}
-_STEP = {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.005}'}
-_UPDATE = {"ROLLCAST_ALGORITHM_KWARGS": '{"update_s": 0.16}'}
+_STEP = {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.01}'}
+_UPDATE = {"ROLLCAST_ALGORITHM_KWARGS": '{"update_s": 0.32}'}
 # so that a test need not wait for minutes
-_QUICK = {"ROLLCAST_WINDOW_S": "1.5", "ROLLCAST_INTERVAL_S": "0.2", "ROLLCAST_COOLDOWN_S": "2.5"}
+_QUICK = {"ROLLCAST_WINDOW_S": "3", "ROLLCAST_INTERVAL_S": "0.2", "ROLLCAST_COOLDOWN_S": "5"}
 # the default of `--up-above`
 _UP_ABOVE = 0.1
-# Measurements in a row, and the seconds of each: longer than the window and the cooldown together, so a change would
-# show.
-_N_QUIET, _MEASURED_S = 4, 1.5
+# Measurements of three seconds in a row: longer than the window and the cooldown together, so a change would show.
+_N_QUIET = 4
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def scaled(compose, tmp_path, request):
             "environment": _STEPS | _STEP | _UPDATE,
             "volumes": [f"{algorithm}:{PACKAGES}/{algorithm.name}:ro"],
         },
-        "actor": {"environment": _STEP},
+        "actor": {"environment": _STEPS | _STEP},
         # as in deploy/kubernetes
         "scaler": {
             "image": f"rollcast-learner:{TAG}",
@@ -105,9 +104,9 @@ class Loop:
         return all(self.turn() and self.waiting_share() <= _UP_ABOVE for _ in range(_N_QUIET))
 
     def waiting_share(self):
-        """Returns the share of some seconds of training that the trainer waited for its actors."""
+        """Returns the share of three seconds of training that the trainer waited for its actors."""
         began, waited_s = self._waits()
-        wait_until(lambda: self._waits()[0] >= began + _MEASURED_S, "seconds of training")
+        wait_until(lambda: self._waits()[0] >= began + 3, "three seconds of training")
         ended, waited_then_s = self._waits()
         return (waited_then_s - waited_s) / (ended - began)
 

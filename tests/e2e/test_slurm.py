@@ -86,7 +86,9 @@ class Run:
         return tasks(self.jobs["learner"])[self.jobs["learner"]][1]
 
     def is_over(self):
-        return not any(tasks(number) for number in self.jobs.values())
+        # by their names: actors that were added are an array of their own
+        names = (self.folder.job_name(job) for job in Job)
+        return not slurm("squeue", "--noheader", f"--name={','.join(names)}")
 
 
 @pytest.fixture
@@ -166,12 +168,11 @@ def test_a_run_trains_through_dead_nodes_signals_scaling_and_scancel_until_it_is
 
 
 def test_of_a_run_whose_actors_slurm_refuses_nothing_stays(run):
-    names = [run.folder.job_name(job) for job in Job]
     # above the cluster's MaxArraySize
     done = rollcast("slurm", *ENDLESS, "--run-dir", run.folder.run_dir, "--actors", "4000")
     assert done.returncode == 1
     assert "it said: sbatch: error: Batch job submission failed: Invalid job array specification" in done.stderr
     assert "give fewer --actors" in done.stderr
     assert re.search(r"the learner's job \d+, which had been submitted before, is cancelled", done.stderr)
-    wait_until(lambda: not slurm("squeue", "--noheader", f"--name={','.join(names)}"), "the end of the learner")
+    wait_until(run.is_over, "the end of the learner")
     assert not run.folder.script(Job.LEARNER).exists()
