@@ -139,9 +139,10 @@ class EnvironmentPlay:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Before any wait, which a server that stops may cancel, too.
             self._sink.leave(client, reason)
             _log.info("%s is gone: %s", client.name, reason)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, receive: Receive, client: "_Client", stream: DialledStream) -> str:
         """Hands on turns until the client closes its side; returns that as the reason of the end."""

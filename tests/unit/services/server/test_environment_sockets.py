@@ -223,11 +223,10 @@ class TestTokens:
     def test_a_token_is_needed_beside_a_unix_socket_which_needs_none(self, sink, tmp_path: Path):
         address = f"unix:{tmp_path / 'play'}"
         with EnvironmentServer(address, sink, websocket_address="127.0.0.1:0", security=self.SECURITY) as server:
-            with dial(server) as socket:
+            with pytest.raises(ConnectionClosed) as ended, dial(server) as socket:
                 socket.send(hello())
-                with pytest.raises(ConnectionClosed) as ended:
-                    while True:
-                        socket.recv(DEADLINE_S)
+                while True:
+                    socket.recv(DEADLINE_S)
             assert ended.value.rcvd is not None
             assert ended.value.rcvd.code == 4016
             with dial(server, "?token=" + "a" * 32) as socket:

@@ -38,6 +38,7 @@ class Sink:
     def __init__(self):
         self.clients = []
         self.left = queue.Queue()
+        self.taken = queue.Queue()
         self.refusal = None
         self.answers = True
 
@@ -51,6 +52,7 @@ class Sink:
         actions = [EnvironmentActions(told.environment, [np.int64(1)] * told.n_running) for told in turns]
         if self.answers:
             client.answer([acted for acted in actions if len(acted.actions)], policy_version=3, progress=0.5)
+        self.taken.put(turns)
 
     def leave(self, client, reason):
         self.left.put((client.name, reason))
@@ -186,7 +188,7 @@ def test_actions_of_several_environments_travel_together():
         game = Game(channel).say(hello(n_envs=2))
         game.hear()
         game.say(turns(turn(environment=0), turn(environment=1)))
-        sink.answers = True
+        sink.taken.get(timeout=DEADLINE_S)
         # Two threads could answer so; all that is there when the loop writes is one message.
         sink.clients[0].answer([EnvironmentActions(0, [np.int64(2)])], policy_version=4, progress=0.0)
         sink.clients[0].answer([EnvironmentActions(1, [np.int64(0)])], policy_version=4, progress=0.0)
