@@ -73,7 +73,7 @@ class StallWatchdog:
             self._due_s = self._stacks_s
             self._note(
                 EventSeverity.WARNING,
-                f"training has not gone on for {stalled_s:.0f} s; it waits for {reason or 'nothing'}",
+                f"training has made no progress for {stalled_s:.0f} s; it waits for {reason or 'nothing'}",
             )
             if not reason:
                 logger.warning(
@@ -86,7 +86,7 @@ class StallWatchdog:
             stacks = all_stacks()
             logger.warning("training has made no progress for %.0f s, and %s:\n%s", stalled_s, what, stacks)
             self._note(
-                EventSeverity.WARNING, f"training has not gone on for {stalled_s:.0f} s, and {what}", detail=stacks
+                EventSeverity.WARNING, f"training has made no progress for {stalled_s:.0f} s, and {what}", detail=stacks
             )
 
 

@@ -81,7 +81,7 @@ def test_the_last_checkpoint_has_a_deadline_too(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "WRITE_TIMEOUT_S", 0.05)
     disk = HangingDisk(monkeypatch, n_quick=0)
     options = ("--checkpoint-interval-updates", "1000")
-    with pytest.raises(NotReadyError, match=r"waited 0 s for the checkpoint after \d+ updates .* checkpoint before"):
+    with pytest.raises(NotReadyError, match=r"waited 0 s for the checkpoint after \d+ updates .* previous checkpoint"):
         train(settings_for(tmp_path / "run", "impala", *options))
     disk.released.set()
     join_writer()
