@@ -16,8 +16,8 @@ from tests.processes import ROOT, wait_until
 
 # A rollout takes an actor 20 steps of 10 ms, an update of four of them takes the trainer 320 ms: between two and three
 # actors keep it busy, on any machine that keeps up.
-_STEPS = {"ROLLCAST_N_ROLLOUT_STEPS": "20", "ROLLCAST_BATCH_SIZE": "4", "ROLLCAST_ENVS_PER_ACTOR": "1"}
-_STEP = {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.01}'}
+_STEPS = {"ROLLCAST_N_ROLLOUT_STEPS": "20", "ROLLCAST_BATCH_SIZE": "4"}
+_STEP = {"ROLLCAST_ENV_KWARGS": '{"step_s": 0.01}', "ROLLCAST_ENVS_PER_ACTOR": "1"}
 _UPDATE = {"ROLLCAST_ALGORITHM_KWARGS": '{"update_s": 0.32}'}
 # so that a test need not wait for minutes
 _QUICK = {"ROLLCAST_WINDOW_S": "3", "ROLLCAST_INTERVAL_S": "0.2", "ROLLCAST_COOLDOWN_S": "5"}
@@ -38,7 +38,7 @@ def scaled(compose, tmp_path, request):
             "environment": _STEPS | _STEP | _UPDATE,
             "volumes": [f"{algorithm}:{PACKAGES}/{algorithm.name}:ro"],
         },
-        "actor": {"environment": _STEPS | _STEP},
+        "actor": {"environment": _STEP},
         # as in deploy/kubernetes
         "scaler": {
             "image": f"rollcast-learner:{TAG}",
