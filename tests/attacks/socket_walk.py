@@ -24,14 +24,16 @@ _HALF: Final = b"GET /metrics HTTP/1.1\r\nHost: loc"
 _WHOLE: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 # Every place in the code that listens, and what the fleet has of it; the store of ranks is torch's, and open by design.
 LISTENERS: Final = {
-    "services/rollcast/services/server/server.py": "serves",
+    "services/rollcast/services/server/listening.py": "serves",
+    "services/rollcast/services/server/environment_sockets.py": "environments over WebSockets, which no member serves",
     "services/rollcast/services/server/binding.py": "looks whether an address is free",
     "services/rollcast/services/metrics/server.py": "metrics",
     "learner/rollcast/tools/dashboard/server.py": "serves",
     "learner/rollcast/learner/ranks/group.py": "the store and the connections of ranks",
 }
 _LISTENS: Final = re.compile(
-    r"\.listen\(\d|add_(in)?secure_port\(|HTTPServer\)|socket\.create_server\(|start_server\(|TCPStore\(|init_process_group\("
+    r"\.listen\(\d|add_(in)?secure_port\(|HTTPServer\)|socket\.create_server\(|start_server\("
+    r"|TCPStore\(|init_process_group\(|websockets\.asyncio\.server import"
 )
 
 

@@ -153,6 +153,8 @@ def test_every_limit_is_met_here():
     # unit/services/rollouts.
     elsewhere = {"max_remembered_actors", "max_credited_policy_bytes", "max_relays", "max_bundle_parts"}
     elsewhere |= {"max_openings_per_s"}
+    # unit/services/environments has that of environments that dial in.
+    elsewhere |= {"max_episode_value_names"}
     # The limit of an evaluation's episodes is so many times as large; the desk of evaluations refuses too many others.
     elsewhere |= {"max_evaluation_opponents", "max_evaluators"}
     # test_hostile_activity has the rate of reports, and test_floods both lengths, of which nothing is refused.

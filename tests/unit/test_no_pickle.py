@@ -26,6 +26,9 @@ LOCAL_PROCESS_LAUNCHER = {
     "learner/rollcast/tools/dashboard/local.py",
     # starts the tracker of those processes before a Ctrl-C is held back
     "services/rollcast/services/process/interrupts.py",
+    # the forkserver of tests, which has imported what their processes need
+    "tests/zygote.py",
+    "tests/integration/conftest.py",
     "tests/integration/test_subproc_vector_env.py",
     "tests/unit/actor/vector/test_shared_memory.py",
     "tests/unit/actor/vector/test_doorbell.py",

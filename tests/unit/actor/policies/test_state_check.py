@@ -22,7 +22,7 @@ def test_rejects_wrong_weights_and_keeps_the_old(kind):
     name = "networks.0.layers.0.weight"
     bad = {
         "lack \\['networks.0.layers.0.weight'\\]": {key: good[key] for key in good if key != name},
-        "have \\['critic'\\] besides": {**good, "critic": good[name]},
+        "have \\['critic'\\] in addition": {**good, "critic": good[name]},
         "is float32\\[9, 4\\]; expected float32\\[8, 4\\]": {**good, name: np.zeros((9, 4), np.float32)},
         "is float64\\[8, 4\\]; expected float32\\[8, 4\\]": {**good, name: good[name].astype(np.float64)},
     }

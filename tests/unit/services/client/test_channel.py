@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_keepalive_lets_silent_stream_live(monkeypatch):
     # shorter intervals, of the same ratio; gRPC pings once a second at most and forgives two pings too many
     monkeypatch.setattr(channel, "_OPTIONS", faster(channel._OPTIONS))
-    monkeypatch.setattr(server, "_OPTIONS", faster(server._OPTIONS))
+    monkeypatch.setattr(server, "SERVER_OPTIONS", faster(server.SERVER_OPTIONS))
     with serve() as learner, LearnerClient(learner.address) as client:
         learner.source.publish(1, {"w": np.zeros(1)})
         policies = iter(client.subscribe_policy())

@@ -65,4 +65,4 @@ class TestCommandLine:
         )
 
     def test_says_what_is_missing(self):
-        assert refused(settings=Positional) == "RUN_DIR is not given; expected: rollcast try RUN_DIR; add it"
+        assert refused(settings=Positional) == "RUN_DIR is not given; expected rollcast try RUN_DIR; add it"
