@@ -20,7 +20,7 @@ class TestDistributedActors(DistributedActorsSuite):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_episodes_that_actors_drop_are_counted(kind: str):
-    options = {} if kind == "sequential" else {"memory": RunHistory()}
+    options = {} if kind == "sequential" else {"run_history": RunHistory()}
     with make_actors(kind, env_id="tests.environments:FailingEnv", on_step_failure="drop_episode", **options) as actors:
 
         def has_counted() -> bool:

@@ -28,7 +28,7 @@ SHORT = {
 
 
 def test_finds_dead_connection_within_ten_seconds():
-    for options in (dict(channel._OPTIONS), dict(server._OPTIONS)):
+    for options in (dict(channel._OPTIONS), dict(server.SERVER_OPTIONS)):
         assert options["grpc.keepalive_time_ms"] == KEEPALIVE_TIME_MS
         # the shorter of the two has the last word
         assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == KEEPALIVE_TIMEOUT_MS
@@ -38,9 +38,9 @@ def test_finds_dead_connection_within_ten_seconds():
 
 @pytest.fixture
 def learner(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLearner]:
-    for module in (channel, server):
+    for module, name in ((channel, "_OPTIONS"), (server, "SERVER_OPTIONS")):
         monkeypatch.setattr(
-            module, "_OPTIONS", tuple((name, SHORT.get(name, value)) for name, value in module._OPTIONS)
+            module, name, tuple((option, SHORT.get(option, value)) for option, value in getattr(module, name))
         )
     with serve() as fake:
         fake.source.publish(1, {"w": np.zeros(1, np.float32)})

@@ -168,7 +168,7 @@ def test_learner_trains_with_a_remote_actor(tmp_path: Path):
 
 
 def test_workers_with_buffer_reject_several_substeps():
-    with pytest.raises(ConfigurationError, match=r"of the substeps \['scout', 'base'\]; expected one"):
+    with pytest.raises(ConfigurationError, match=r"has the substeps \['scout', 'base'\]; expected one"):
         BaseDistributedWorkersWithBuffer(
             None, TorchPolicy(SPACES, PolicySpec()), T, 1, 4, 1, None, 100, 10, True, None, 0
         )

@@ -37,7 +37,7 @@ from rollcast.services.errors import ActorReplacedError, LearnerUnreachableError
 from rollcast.services.joining.join import JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.server import server as server_module
+from rollcast.services.server import listening
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.rollouts import build_rollout
@@ -490,7 +490,7 @@ def run_schedule(scenario: Scenario, seed: int, switches: dict[int, int] | None 
         stack.enter_context(
             mock.patch.multiple(grpc, server=Server, insecure_channel=lambda target, options=(): Channel(target))
         )
-        stack.enter_context(mock.patch.object(server_module, "check_bindable", return_value=None))
+        stack.enter_context(mock.patch.object(listening, "check_bindable", return_value=None))
         stack.enter_context(simulated(world.sim, seed))
         failure = ""
         try:

@@ -108,7 +108,7 @@ class Connection(ABC):
             self._end()
             raise
         if not is_joined:
-            raise LearnerUnreachableError(f"no learner has answered at {self._address} by then")
+            raise LearnerUnreachableError(f"no learner had answered at {self._address}")
         for name, keep in self._loops().items():
             thread = threading.Thread(target=self._guard, args=(keep,), name=f"rollcast-{name}", daemon=True)
             thread.start()

@@ -74,4 +74,4 @@ def test_an_actor_that_waits_for_a_learner_says_at_its_end_that_none_came(caplog
     finally:
         logger.removeHandler(handler)
     assert "waiting for the learner" in caplog.text
-    assert caplog.messages[-1] == f"stopped: no learner has answered at {address} by then"
+    assert caplog.messages[-1] == f"stopped: no learner had answered at {address}"
