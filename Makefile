@@ -19,8 +19,8 @@ SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # Where it is set, each of the processes that tests start compiles all modules anew, and so does each of pytest's.
 unexport PYTHONDONTWRITEBYTECODE
-# How many tests run at once. Unit tests compute; the others mostly wait for processes that they have started.
-UNIT_PROCESSES ?= 2
+# How many tests run at once: one more than there are cores, because some of them wait.
+UNIT_PROCESSES ?= 3
 TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
 # `make gpu`, for report, which measures nothing, and for the two of `make bench-against`; the rest is what they share
