@@ -67,7 +67,7 @@ def served(who: str, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("who", ANSWERED)
-@pytest.mark.parametrize("n", [2 * AT_ONCE, pytest.param(1000, marks=[pytest.mark.whole, pytest.mark.timeout(5400)])])
+@pytest.mark.parametrize("n", [3 * AT_ONCE, pytest.param(1000, marks=[pytest.mark.whole, pytest.mark.timeout(5400)])])
 def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, n: int):
     # a relay's own calls of the learner behind it
     n_calls_at_rest, interval_at_rest = Kept.now().n_calls, sys.getswitchinterval()

@@ -242,8 +242,9 @@ class TestWhatItShows:
 
 
 class TestOperating:
-    def test_a_read_only_page_has_no_buttons(self, browser, first, tokens):
-        with shown(browser, first, "--read-only", security=tokens, ROLLCAST_TOKEN=OPERATOR) as (seen, _):
+    @pytest.mark.parametrize(("options", "token"), [((), VIEWER), (("--read-only",), OPERATOR)])
+    def test_neither_a_viewer_nor_a_read_only_page_has_buttons(self, browser, first, tokens, options, token):
+        with shown(browser, first, *options, security=tokens, ROLLCAST_TOKEN=token) as (seen, _):
             seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
             assert not seen.page.locator("[data-action=stop]").is_visible()
 

@@ -112,3 +112,16 @@ def test_buffer_begins_with_a_recording(tmp_path: Path):
         assert batch.batch_size == 256
         assert ended(server, signal.SIGTERM) == 0
         assert "entries of 10 rollouts" in server.stdout.read()
+
+
+def test_actors_with_own_network_fill_the_buffer():
+    address, network = f"127.0.0.1:{free_port()}", ("--network", "tests.networks:make_linear")
+    serving = ("learner", "replay", "serve", "--address", address, *network, "--envs-per-actor", 8)
+    acting = ("actor", "--learner-address", address)
+    with running(*serving), running(*acting, *network), ReplayClient(address) as client:
+        wait_until(has(client, 500), "the actor to fill the buffer")
+        with LearnerClient(address) as learner:
+            (info,) = learner.actors()
+        assert (info.state, info.n_envs) == (ActorState.STREAMING, 8)
+        said = refused(*acting, code=1)
+        assert "was started with --network 'auto', the learner trains 'tests.networks:make_linear'" in said

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import completed
+from rollcast.services.client.client import LearnerClient
+from tests.processes import completed, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +37,21 @@ def test_trains_and_evaluates_each_agent(game: tuple[object, ...], agents: set[s
     assert all(f"/{agent}/" in metrics for agent in agents), "what each of them learns is told"
     played = completed("evaluate", run, "--n-episodes", 3)
     assert set(re.findall(r"^ +(\w+)/0", played.stdout, re.MULTILINE)) == agents
+
+
+def test_remote_actor_plays_a_structured_environment(tmp_path: Path):
+    """The learner has never heard of the game: it takes the spaces of the first actor."""
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--algorithm", "impala", "--spaces-from", "first_actor", "--batch-size", 16, "--n-rollout-steps", 8)
+    serving = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run", *options)
+    acting = ("actor", "--learner-address", address, "--envs-per-actor", 4, *SPEAKER[2:4])
+    with (
+        running(*serving, "--env-id", "not.installed:here"),
+        running(*acting, "--actor-id", "one"),
+        running(*acting, "--actor-id", "two"),
+        LearnerClient(address) as client,
+    ):
+        wait_until(lambda: status_of(client).updates > 10, "updates")
+        wait_until(
+            lambda: {info.actor_id for info in client.actors() if info.rollouts} == {"one", "two"}, "both actors"
+        )

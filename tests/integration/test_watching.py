@@ -129,3 +129,27 @@ def test_a_watcher_sees_actors_act_wait_vanish_and_come_back(tmp_path: Path):
     assert not [event for event in seen.events if event.severity is EventSeverity.ERROR]
     rates = [point.env_steps_per_second for point in everything.last.points if point.interval_s == 1]
     assert max(rates) > 0
+
+
+def test_a_learner_that_is_started_again_begins_a_new_history(tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    learner = ("learner", "learner", *SLOW, "--address", address, "--total-steps", 10**9, "--run-dir", tmp_path / "run")
+    learner += ("--resume", "auto", "--checkpoint-interval-s", 1)
+    with running("actor", *SLOW[:2], "--learner-address", address, "--envs-per-actor", 2, "--actor-id", "a"):
+        with running(*learner) as killed, listening(address) as client:
+            before = Watched(client.watch_history(0.2))
+            before.until(lambda: before.said("", "wrote the checkpoint"), "a checkpoint")
+            before.until(lambda: before.states("a"), "the actor's lane")
+            killed.send_signal(signal.SIGKILL)
+            with pytest.raises(LearnerUnreachableError):
+                before.until(lambda: False, "the end")
+        with running(*learner), listening(address) as client:
+            after = Watched(client.watch_history(0.2))
+            after.until(lambda: ActingState.ACTING in after.states("a"), "the actor's lane again")
+            assert after.first.run.started_unix_s > before.first.run.started_unix_s
+            assert after.first.now_s < before.first.now_s + DEADLINE_S
+            assert after.said("a", "joined"), "the same process, new to this learner"
+            assert after.last.status.env_steps > 0
+            points = [point for point in after.first.points if point.interval_s == 1]
+            assert all(point.env_steps_per_second < 1e6 for point in points), "the checkpoint's steps are no progress"
+            client.stop()

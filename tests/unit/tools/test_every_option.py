@@ -404,3 +404,5 @@ def test_infinity_is_a_number_where_the_help_says_so(command: str):
         if each.number is float:
             says_so = re.search(r"\binf\b", each.option.description) is not None
             assert each.takes(math.inf) is says_so, each.name
+            assert not each.takes(math.nan), each.name
+            assert not each.takes(-math.inf), each.name

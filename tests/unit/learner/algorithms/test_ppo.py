@@ -171,3 +171,13 @@ def test_loss_is_that_of_a_loop_over_steps(more: dict[str, float]):
     given = arguments(**more)
     for computed, expected in zip(ppo_loss(**given), brute_force(given), strict=True):
         torch.testing.assert_close(computed, expected, check_dtype=False)
+
+
+@pytest.mark.parametrize(("log_rho", "moves"), [(0.5, True), (1.5, False), (500.0, False)])
+def test_bound_of_the_ratio_holds_where_the_clip_has_none(log_rho: float, moves: bool):
+    log_prob = torch.full((N,), log_rho, requires_grad=True)
+    given = arguments(log_prob=log_prob, acted_log_prob=torch.zeros(N), advantage=torch.full((N,), -1.0), max_ratio=3.0)
+    loss = ppo_loss(**given)
+    (gradient,) = torch.autograd.grad(loss.policy, log_prob)
+    assert bool((gradient != 0.0).any()) is moves
+    assert all(value.isfinite() for value in loss)

@@ -130,6 +130,8 @@ def test_several_substeps_each_get_their_part(tmp_path):
         (("--hidden-sizes", "9"), r"hidden_sizes \(8,\); expected \(8, 9\).*set --hidden-sizes"),
         (("--activation", "relu"), "activation tanh; expected relu"),
         (("--normalize-observations",), "normalize_observations False; expected True.*set --normalize-observations"),
+        (("--recurrence", "gru"), "recurrence none; expected gru.*set --recurrence"),
+        (("--frame-stack", "2"), "frame_stack 1; expected 2.*set --frame-stack"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_refused_by_name(tmp_path, trained, options, message):

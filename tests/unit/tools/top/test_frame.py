@@ -209,3 +209,29 @@ def test_what_is_not_healthy_stands_below_the_sentence():
     assert begin == 2
     assert lines[begin + 1].startswith("finding 1;")
     assert not any("finding 2" in line for line in lines)
+
+
+def test_numbers_have_units_and_say_over_what():
+    text = "\n".join(drawn(view_of(busy_run()), width=200))
+    for field in (
+        "mean return 187.3 (goal 200.0)",
+        "evaluation 214.3 (200.0 to 228.6, v790; best 214.3, v790)",
+        "env steps 18,200,000 ",
+        "env steps/s 41,200/s (mean of 1 min)",
+        "updates 812 (",
+        "trainer waits 38 %",
+        "queue 48 of 64 ######..",
+        "policy lag 0:##### 60 %  1:## 30 %  2:# 10 %  limit 4",
+        "publish lag p50 12 ms (p99 80 ms, of 1 min)",
+        "data staleness p50 400 ms (p99 1.5 s, of 1 min)",
+    ):
+        assert field in text
+
+
+def test_unknown_numbers_are_dashes():
+    first = update(0.0, run=RUN, status=status(mean_return=None, updates=0, queue_capacity=0))
+    text = "\n".join(drawn(view_of(first), width=200))
+    assert "mean return - (goal 200.0)" in text
+    assert "trainer waits -" in text
+    assert "policy lag -" in text
+    assert "publish lag p50 -" in text
