@@ -13,6 +13,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.replay.replay import ReplayWaiting
+from rollcast.services.status.status import ActorState
 from tests.processes import (
     ROOT,
     completed,

@@ -205,11 +205,12 @@ def _serve_in_one_run(
         if has_ended and not settings.wait_for_next_run:
             environments.end(Farewell(reason="training has ended", training_ended=True))
             return True
+        if stop.is_set():  # its end tells the clients
+            return has_ended
         environments.rest()
         if has_ended:
             return True
-        if not stop.is_set():
-            logger.info("left the learner: no client is connected")
+        logger.info("left the learner: no client is connected")
     return False
 
 

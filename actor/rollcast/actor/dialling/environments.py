@@ -39,18 +39,22 @@ _REPORT_EVERY_S: Final = 10.0
 
 
 class PlaceNews(NamedTuple):
-    """The events at one place since its last news, in this order.
+    """The events at one place since its last news.
+
+    They happened in this order: the last turns, the leaving, the turns.
 
     Attributes:
         place: Its index.
         has_left: Whether the environment that was there has left, in the middle of an episode or after one. Its last
             actions have no results.
         turns: The turns of the environment that is there now; all of one episode, or its end and the next one's first.
+        last_turns: The end of an episode that the environment sent before it left.
     """
 
     place: int
     has_left: bool
     turns: tuple[Turn, ...]
+    last_turns: tuple[Turn, ...] = ()
 
 
 class _Place:
@@ -61,17 +65,19 @@ class _Place:
         environment: The environment's number there.
         turns: Its turns that nobody has taken yet; at most two.
         has_left: Whether one has left whose turns were taken.
+        last_turns: The end of its episode, if it came before that and nobody has taken it yet.
         is_known: Whether a turn of the environment that is there was taken.
         free_at: The time since which its client has to send a turn; None: it need not.
     """
 
-    __slots__ = ("client", "environment", "free_at", "has_left", "is_known", "turns")
+    __slots__ = ("client", "environment", "free_at", "has_left", "is_known", "last_turns", "turns")
 
     def __init__(self) -> None:
         self.client: DialledClient | None = None
         self.environment = 0
         self.turns: deque[Turn] = deque()
         self.has_left = False
+        self.last_turns: tuple[Turn, ...] = ()
         self.is_known = False
         self.free_at: float | None = None
 
@@ -343,9 +349,9 @@ class DialledEnvironments:
             told = []
             for index in heard:
                 place = self._places[index]
-                told.append(PlaceNews(index, place.has_left, tuple(place.turns)))
+                told.append(PlaceNews(index, place.has_left, tuple(place.turns), place.last_turns))
                 place.is_known = bool(place.turns) or (place.is_known and not place.has_left)
-                place.has_left = False
+                place.has_left, place.last_turns = False, ()
                 place.turns.clear()
             return told
 
@@ -413,6 +419,9 @@ class DialledEnvironments:
         self._arrivals = [arrival for arrival in self._arrivals if arrival.client is not client]
         for index in self._places_of.pop(client, ()):
             place = self._places[index]
+            if place.is_known and place.turns and not place.turns[0].observations:
+                # The episode has ended, whatever its client does then.
+                place.last_turns = (place.turns[0],)
             place.turns.clear()
             place.has_left = place.has_left or place.is_known
             if place.has_left:

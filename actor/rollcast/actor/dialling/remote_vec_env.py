@@ -19,6 +19,7 @@ from rollcast.actor.seeds import SEED_LIMIT
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays, Value
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, NotReadyError, RefusedError, RollcastError
+from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.spaces import SubstepSpaces, unflatten_observation
@@ -107,7 +108,11 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self._on_leave = on_leave
         self._timeout_s = timeout_s
         self._dialled = DialledEnvironments(address=address, stall_s=step_timeout_s)
-        self._server = EnvironmentServer(address, self._dialled, websocket_address=websocket_address, security=security)
+        # each environment may have a client of its own
+        limits = Limits(max_actors=max(n_envs, DEFAULT_LIMITS.max_actors))
+        self._server = EnvironmentServer(
+            address, self._dialled, websocket_address=websocket_address, security=security, limits=limits
+        )
         self._server.start()
         self.address = self._server.address
         self.websocket_url = self._server.websocket_url
@@ -233,7 +238,7 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
             found = {key: substep.n_agents for key, substep in spaces.items()}
             raise InvalidSpaceError(
                 f"the first client has environments of several agents, by substep: {found}; expected one agent, which "
-                "is all that a vector environment can have; use `rollcast train --serve-environments`"
+                "is all that a vector environment can have; train with `rollcast actor --serve-environments`"
             )
         return key, substep
 
@@ -256,6 +261,8 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
             self._dialled.hold([index for index, place in enumerate(self._places) if place.is_ready])
             self._dialled.wait(BatchRule(), until=deadline)
             for news in self._dialled.news():
+                for turn in news.last_turns:
+                    self._note_turn(news.place, turn)
                 if news.has_left:
                     self._note_loss(news.place)
                 for turn in news.turns:

@@ -28,8 +28,8 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
     unknown; their episodes are cut before it, and do not count in statistics.
 
     Arguments and invariants: as for `RolloutWorker` and `SubstepWorker`, but a rollout has the policy version of its
-    oldest row. The environments get their places when it is
-    made, and keep them from rollout to rollout.
+    oldest row, or the least that the learner takes if that is newer. The environments get their places when it is made,
+    and keep them from rollout to rollout.
 
     Attributes:
         is_idle: Whether the last `collect` returned None because no client has been there for 10 s.
@@ -79,17 +79,23 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         return False
 
     def _version_of(self, recorded: Recorded) -> int:
-        """Returns the oldest version of any row: a slow environment may have asked for its action long ago."""
+        """Returns the oldest version of any row, as a slow environment may have asked for its action long ago.
+
+        It is not below the least version that the learner takes, which would ignore the whole rollout.
+        """
         return max(recorded.oldest_version, self.least_version)
 
     def _hear(self) -> None:
         """Records what has come from the environments."""
         for news in self._vector_env.news():
+            for turn in news.last_turns:
+                self._take(news.place, turn)
             if news.has_left:
                 self._leave(news.place)
             for turn in news.turns:
                 self._take(news.place, turn)
-        if self._live:
+        # a client whose first turn has not come yet counts: it may have to load a level
+        if self._vector_env.n_live:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = time.monotonic()
@@ -123,6 +129,7 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
             self._policy_events.end_step()
         for place in turns:
             del self._asking[place]
-        actions = {place: list(of_place.values()) for place, of_place in chosen.items()}
+        # in the order of the turn, not in that of the substeps in which they were chosen
+        actions = {place: [chosen[place][actor] for actor in turn.observations] for place, turn in turns.items()}
         self._vector_env.act(actions, policy_version=self._policy.version, progress=self._progress)
         self._forward_s = time.monotonic() - now

@@ -38,6 +38,9 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, check_action_spac
 from rollcast.services.wire.tensors import wire_array
 from rollcast.v1 import environment_pb2
 
+# Rewards are added up and sent as float32, whose largest number is 3.4e38.
+MAX_REWARD: Final = 1e30
+
 _STATES: Final = {state.value: state for state in AgentState}
 
 
@@ -216,10 +219,10 @@ class TurnCodec:
                 f"{self.where(environment, key, agent)}: its state is {proto.state}; expected one of "
                 f"{[f'{known.name} = {known.value}' for known in AgentState]}; set it"
             )
-        if not math.isfinite(proto.reward):
+        if not abs(proto.reward) <= MAX_REWARD:
             raise InvalidTurnError(
-                f"{self.where(environment, key, agent)}: its reward is {proto.reward}; expected a finite number; find "
-                "where the environment makes it"
+                f"{self.where(environment, key, agent)}: its reward is {proto.reward}; expected a number from "
+                f"{-MAX_REWARD:g} to {MAX_REWARD:g}; find where the environment makes it"
             )
         sent, leaves = proto.observation, self._leaves[number]
         if state is AgentState.REWARDED:

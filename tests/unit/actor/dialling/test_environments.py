@@ -181,9 +181,9 @@ class TestNews:
         environments = environments_of()
         client = FakeClient(environments, n_envs=2)
         client.turn(environment=1)
-        ((place, has_left, turns),) = environments.news()
-        assert (place, has_left) == (1, False)
-        np.testing.assert_array_equal(next(iter(turns[0].observations.values()))[""], [0.5, -0.5])
+        (news,) = environments.news()
+        assert (news.place, news.has_left) == (1, False)
+        np.testing.assert_array_equal(next(iter(news.turns[0].observations.values()))[""], [0.5, -0.5])
         assert environments.news() == []
 
     def test_of_an_end_and_the_next_beginning_come_together(self):
@@ -194,7 +194,8 @@ class TestNews:
         act(environments, 0)
         client.turn(AgentState.INTERRUPTED, 2.0)
         client.turn()
-        ((_, _, (end, begin)),) = environments.news()
+        (news,) = environments.news()
+        end, begin = news.turns
         (actor, ended), *_ = end.ended.items()
         assert (ended.truncated, end.rewards[actor], len(end.observations)) == (True, 2.0, 0)
         assert len(begin.observations) == 1
@@ -206,8 +207,24 @@ class TestNews:
         environments.news()
         gone.leave()
         FakeClient(environments, "b").turn()
-        ((place, has_left, turns),) = environments.news()
-        assert (place, has_left, len(turns)) == (0, True, 1)
+        (news,) = environments.news()
+        assert (news.place, news.last_turns, news.has_left, len(news.turns)) == (0, (), True, 1)
+
+    def test_have_the_end_of_an_episode_whose_client_left_then(self):
+        environments = environments_of(1)
+        gone = FakeClient(environments, "a")
+        gone.turn()
+        environments.news()
+        act(environments, 0)
+        gone.turn(AgentState.TERMINATED, 1.0)
+        gone.turn()
+        gone.leave()
+        FakeClient(environments, "b").leave()
+        FakeClient(environments, "c").turn()
+        (news,) = environments.news()
+        assert [list(turn.rewards.values()) for turn in news.last_turns] == [[1.0]]
+        assert (news.has_left, len(news.turns)) == (True, 1)
+        assert environments.news() == []
 
     def test_of_a_client_that_left_unheard_are_none(self):
         environments = environments_of(1)

@@ -180,6 +180,19 @@ def test_a_client_that_leaves_costs_its_own_last_action(policy):
     assert len(stays.answers) == 6
 
 
+def test_an_episode_counts_whose_client_leaves_after_its_end(policy):
+    worker, environments = worker_of(policy, n_envs=2, n_steps=6)
+    stays, goes = Game(environments, "stays"), Game(environments, "goes", length=4)
+    goes.begin = lambda number: goes.leave()
+    rollout = worker.collect()
+    np.testing.assert_array_equal(rollout.valid[:, 1], [False] * 2 + [True] * 4)
+    np.testing.assert_array_equal(np.flatnonzero(rollout.terminated[:, 1]), [5])
+    assert not rollout.truncated.any()
+    assert [(episode.episode_return, episode.n_steps) for episode in rollout.episodes] == [(4.0, 4)]
+    assert worker.dropped_episodes == 0
+    assert len(stays.answers) == 6
+
+
 def test_a_client_that_returns_begins_a_new_episode(policy):
     worker, environments = worker_of(policy, n_steps=4)
     first = Game(environments, "a", length=5)
@@ -233,6 +246,40 @@ def test_agents_that_act_at_once_act_in_one_batch():
     assert all(np.abs(told.actions[0]).max() <= 1.0 for told in team.answers)
 
 
+def test_each_agent_gets_its_own_action_in_the_order_of_its_turn():
+    policy = make_policy(TEAM, PolicySpec(), seed=0)
+    policy.load(1, TorchPolicy(TEAM, PolicySpec()).state_arrays())
+    worker, environments = worker_of(policy, n_envs=2, n_steps=3)
+    walker = {"": np.zeros(2, np.float32)}
+    gunner = {"view": np.zeros((2, 2), np.uint8), "ammo": np.array(3)}
+    # the policy acts for all gunners, then for all walkers
+    orders = {0: (("gunner", 0),), 1: (("walker", 0), ("gunner", 0), ("walker", 1))}
+
+    class Team(FakeClient):
+        def go(self, number):
+            told = [
+                AgentTurn(key, agent, RUNNING, walker if key == "walker" else gunner, 0.0)
+                for key, agent in orders[number]
+            ]
+            self._sink.take(self, [DialledTurn(number, tuple(told))])
+
+        def answer(self, actions, **about):
+            super().answer(actions, **about)
+            for told in actions:
+                self.go(told.environment)
+
+    team = Team(environments, n_envs=2, spaces=TEAM)
+    team.go(0)
+    team.go(1)
+    rollouts = {rollout.substep_key: rollout for rollout in (worker.collect(), worker.collect())}
+    walked, shot = (rollouts[key].substeps[key].action for key in ("walker", "gunner"))
+    told = [answer.actions for answer in team.answers if answer.environment == 1]
+    for t in range(3):
+        np.testing.assert_array_equal(told[t][0], np.clip(walked[t, 2], -1.0, 1.0))
+        np.testing.assert_array_equal(told[t][1], shot[t, 1])
+        np.testing.assert_array_equal(told[t][2], np.clip(walked[t, 3], -1.0, 1.0))
+
+
 class TestWithoutClients:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
@@ -258,6 +305,13 @@ class TestWithoutClients:
         assert worker.collect().n_env_steps == 3
         assert worker.collect() is None
         assert worker.is_idle
+
+    def test_one_whose_first_turn_is_late_is_waited_for(self, policy):
+        worker, environments = worker_of(policy)
+        FakeClient(environments)
+        looks = iter(range(5))
+        assert worker.collect(lambda: next(looks, None) is None) is None
+        assert not worker.is_idle
 
     def test_a_stop_is_not_idleness(self, policy):
         worker, _ = worker_of(policy)
