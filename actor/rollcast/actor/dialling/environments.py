@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rollcast.actor.dialling.batch_rule import BatchRule
 from rollcast.actor.environments.structured import ActorId, Ended, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, ActionMask, action_mask_of
+from rollcast.actor.seeds import derive_seed
 from rollcast.services.environments.dialled import (
     AgentState,
     DialledClient,
@@ -67,10 +68,11 @@ class _Place:
         has_left: Whether one has left whose turns were taken.
         last_turns: The end of its episode, if it came before that and nobody has taken it yet.
         is_known: Whether a turn of the environment that is there was taken.
+        n_taken: The environments that have had it.
         free_at: The time since which its client has to send a turn; None: it need not.
     """
 
-    __slots__ = ("client", "environment", "free_at", "has_left", "is_known", "last_turns", "turns")
+    __slots__ = ("client", "environment", "free_at", "has_left", "is_known", "last_turns", "n_taken", "turns")
 
     def __init__(self) -> None:
         self.client: DialledClient | None = None
@@ -79,6 +81,7 @@ class _Place:
         self.has_left = False
         self.last_turns: tuple[Turn, ...] = ()
         self.is_known = False
+        self.n_taken = 0
         self.free_at: float | None = None
 
 
@@ -285,7 +288,7 @@ class DialledEnvironments:
         """Hands out the places, to clients that have come and to those that come later.
 
         Args:
-            seeds: A seed for each place.
+            seeds: A seed for each place; environments that take it later get others, derived from it.
         """
         with self._changed:
             assert len(seeds) == self._n_envs  # as agreed
@@ -408,11 +411,15 @@ class DialledEnvironments:
             )
         self._places_of[client] = tuple(free)
         now = time.monotonic()
+        seeds = []
         for environment, index in enumerate(free):
             place = self._places[index]
             place.client, place.environment, place.free_at = client, environment, now
+            # A game that dials in for each match must not begin all of them alike.
+            seeds.append(derive_seed(self._seeds[index], place.n_taken) if place.n_taken else self._seeds[index])
+            place.n_taken += 1
         self._n_live += n_envs
-        client.welcome([self._seeds[index] for index in free])
+        client.welcome(seeds)
 
     def _free(self, client: DialledClient) -> None:
         """Frees the places of a client; does nothing the second time."""

@@ -68,7 +68,8 @@ class TestPlaces:
     def test_are_free_again_once_a_client_has_gone(self):
         environments = environments_of(1)
         FakeClient(environments, "a").leave()
-        assert FakeClient(environments, "a").seeds == [100]
+        (seed,) = FakeClient(environments, "a").seeds
+        assert seed != 100
 
     def test_are_given_anew_in_another_run(self):
         environments = environments_of(1)
@@ -278,7 +279,7 @@ class TestStalls:
         assert not environments.wait(ALL)
         assert isinstance(frozen.end_reason, NotReadyError)
         assert "client 'frozen', environment 0: no turn has come within 0 s" in caplog.text
-        assert FakeClient(environments, "frozen", n_envs=2).seeds == [100, 101]
+        assert len(FakeClient(environments, "frozen", n_envs=2).seeds) == 2
 
     def test_a_client_that_waits_for_its_actions_does_not_stall(self):
         environments = environments_of(1, stall_s=0.0)

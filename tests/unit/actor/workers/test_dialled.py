@@ -94,6 +94,17 @@ def test_seeds_are_told_to_clients_and_to_the_learner(policy):
     assert tuple(game.seeds) == worker.env_seeds == worker.collect().env_seeds
 
 
+def test_an_environment_that_takes_a_place_later_has_another_seed(policy):
+    worker, environments = worker_of(policy)
+    seeds = []
+    for _ in range(3):
+        game = FakeClient(environments)
+        seeds += game.seeds
+        game.leave()
+    assert seeds[0] == worker.env_seeds[0]
+    assert len(set(seeds)) == 3
+
+
 def test_places_without_a_client_have_rows_that_are_not_valid(policy):
     worker, environments = worker_of(policy, n_envs=3)
     Game(environments, n_envs=2)
