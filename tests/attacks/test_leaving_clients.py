@@ -75,7 +75,7 @@ def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, n: int):
     lacking = [name for name, _ in methods if name not in OPENERS]
     assert not lacking, f"OPENERS of tests/leaving_clients.py lacks {lacking}; say how a client opens them"
     for way, (name, method) in itertools.product(Way, methods):
-        come_and_leave(served, name, method, way, AT_ONCE)
+        come_and_leave(served, name, method, way, 2 * AT_ONCE)
     for way in Way:
         wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of the calls before")
         before = Kept.now()
