@@ -139,7 +139,18 @@ def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, ho
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
     )
-    if authority is not None:
+    if authority is None:
+        # Python 3.13 trusts no authority without it.
+        signs = x509.KeyUsage(
+            key_cert_sign=True,
+            crl_sign=True,
+            **dict.fromkeys(
+                ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"), False
+            ),
+            **dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False),
+        )
+        builder = builder.add_extension(signs, critical=True)
+    else:
         # CLIENT_AUTH for the server, too: the learner's health probe connects with the learner's certificate
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)

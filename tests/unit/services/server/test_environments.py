@@ -157,7 +157,9 @@ def test_a_client_that_breaks_off_is_gone_at_once():
         game = Game(channel).say(hello())
         game.hear()
         game.call.cancel()
-        assert sink.left.get(timeout=DEADLINE_S) == ("game", "its connection was lost")
+        client, reason = sink.left.get(timeout=DEADLINE_S)
+        # gRPC may end the requests before it cancels the call
+        assert (client, reason in ("its connection was lost", "it closed its side")) == ("game", True)
 
 
 def test_a_farewell_is_the_last_answer():
