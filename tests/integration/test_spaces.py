@@ -20,7 +20,7 @@ from tests.processes import DEADLINE_S
 pytestmark = pytest.mark.slow
 
 
-# Which go together, the matrix knows: test_combinations.py.
+# The matrix knows which go together: test_combinations.py.
 @pytest.mark.parametrize(("observation", "action"), [*zip(OBSERVATION_SPACES, itertools.cycle(ACTION_SPACES))])
 def test_trains_and_acts_in_every_space(observation: str, action: str):
     env_factory = EnvironmentFactory("tests.environments:SpaceEnv", {"observation": observation, "action": action})

@@ -3,7 +3,7 @@
 import signal
 from typing import Final
 
-# What a terminal sends; Windows has no SIGHUP.
+# The signals that a terminal sends; Windows has no SIGHUP.
 _OF_TERMINAL: Final = tuple(signal.Signals[name] for name in ("SIGINT", "SIGHUP") if name in signal.Signals.__members__)
 
 
