@@ -46,13 +46,20 @@ class Stream:
         self.cut = cut
         self._transport = transport
 
-    async def greet(self, *, seeds: tuple[int, ...] = (1, 2, 3, 4), chosen_name: str = "client-7") -> None:
+    async def greet(
+        self,
+        *,
+        seeds: tuple[int, ...] = (1, 2, 3, 4),
+        chosen_name: str = "client-7",
+        max_message_bytes: int = 1 << 20,
+    ) -> None:
         """Reads `hello`, and answers with `welcome`."""
         request = await self._transport.read()
         assert request is not None
         assert request.WhichOneof("kind") == "hello", request
         self.hello = request.hello
-        welcome = api.Welcome(client=self.hello.client or chosen_name, max_message_bytes=1 << 20)
+        self._max_message_bytes = max_message_bytes
+        welcome = api.Welcome(client=self.hello.client or chosen_name, max_message_bytes=max_message_bytes)
         welcome.seeds.extend(seeds[: self.hello.n_envs])
         await self._transport.write(api.PlayResponse(welcome=welcome))
 
@@ -62,6 +69,7 @@ class Stream:
             request = await self._transport.read()
             assert request is not None, f"the client ended after {len(self.held)} of {n_turns} turns"
             assert request.WhichOneof("kind") == "turns", request
+            assert request.ByteSize() <= self._max_message_bytes, request
             self.held += request.turns.turns
         taken, self.held = self.held[:n_turns], self.held[n_turns:]
         return taken

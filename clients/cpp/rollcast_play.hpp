@@ -98,10 +98,9 @@ class Player {
         return response.farewell().reason();
       }
       if (is_over_) continue;  // actions that crossed our end
-      api::PlayRequest request;
-      response.has_welcome() ? begin(response.welcome(), *request.mutable_turns())
-                             : step(response.actions(), *request.mutable_turns());
-      stream.Write(request);
+      api::Turns turns;
+      response.has_welcome() ? begin(response.welcome(), turns) : step(response.actions(), turns);
+      write(stream, turns, 0, turns.turns_size());
       if (episodes_ > 0 && n_ended_ >= episodes_) {
         is_over_ = true;
         stream.WritesDone();  // closes our side; the server then closes its own
@@ -110,8 +109,22 @@ class Player {
     return std::nullopt;
   }
 
+  // Writes the turns from `first` to before `last`, divided among messages that the server takes.
+  void write(Stream& stream, const api::Turns& turns, int first, int last) {
+    api::PlayRequest request;
+    for (int i = first; i < last; ++i) *request.mutable_turns()->add_turns() = turns.turns(i);
+    if (request.ByteSizeLong() <= max_message_bytes_ || last - first == 1) {
+      stream.Write(request);
+      return;
+    }
+    const int half = first + (last - first) / 2;
+    write(stream, turns, first, half);
+    write(stream, turns, half, last);
+  }
+
   void begin(const api::Welcome& welcome, api::Turns& turns) {
     hello_.set_client(welcome.client());  // it comes back under this name
+    max_message_bytes_ = welcome.max_message_bytes();
     for (int number = 0; number < welcome.seeds_size(); ++number)
       add(turns, number, environments_[number]->reset(welcome.seeds(number)));
   }
@@ -166,6 +179,7 @@ class Player {
   std::vector<Environment*> environments_;
   api::Hello hello_;
   int episodes_, n_ended_ = 0;
+  std::uint64_t max_message_bytes_ = 0;
   double pause_s_ = kFirstPauseS;
   bool has_played_ = false, is_over_ = false;
 };

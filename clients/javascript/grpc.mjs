@@ -23,9 +23,11 @@ export function open(address, token, rootCertificates) {
   const stub = new EnvironmentService(address, rootCertificates ? createSsl(rootCertificates) : createInsecure(), OPTIONS);
   const metadata = new grpc.Metadata();
   if (token) metadata.set("authorization", `Bearer ${token}`);
-  const call = stub.Play(metadata);
+  const { path, requestSerialize, responseDeserialize } = EnvironmentService.service.Play;
+  const call = stub.makeBidiStreamRequest(path, (message) => message, responseDeserialize, metadata);
   return {
-    write: (request) => call.write(request),
+    encode: requestSerialize,
+    write: (message) => call.write(message),
     end: () => call.end(),
     fail: (error) => call.destroy(error),
     close: () => {

@@ -70,16 +70,23 @@ export class Player {
 
   async #playStream(stream) {
     const steps = []; // the last one of each environment
-    let [turns, isOpen] = [[], true];
+    let [turns, isOpen, maxMessageBytes] = [[], true, 0];
     const send = (...more) => {
       // environments that are ready at the same time share a message
       if (turns.push(...more) === more.length) queueMicrotask(flush);
     };
     const flush = () => {
       if (!isOpen) return;
-      stream.write({ turns: { turns } });
+      write(turns);
       turns = [];
       if (this.#isOver) stream.end(); // closes our side; the server then closes its own
+    };
+    const write = (some) => {
+      const message = stream.encode({ turns: { turns: some } });
+      if (message.length <= maxMessageBytes || some.length === 1) return stream.write(message);
+      const half = some.length >> 1; // the server takes no message of this size
+      write(some.slice(0, half));
+      write(some.slice(half));
     };
     const begin = async (environment, seed) => {
       send({ environment, ...(await this.#environments[environment].reset(seed)) });
@@ -92,7 +99,7 @@ export class Player {
     };
     const run = (environment, work) => (steps[environment] = work.catch(stream.fail));
 
-    stream.write({ hello: this.#hello });
+    stream.write(stream.encode({ hello: this.#hello }));
     try {
       for await (const { welcome, actions, farewell } of stream) {
         if (farewell) {
@@ -102,6 +109,7 @@ export class Player {
         if (this.#isOver) continue; // actions that crossed our end
         if (welcome) {
           this.#hello.client = welcome.client; // it comes back under this name
+          maxMessageBytes = Number(welcome.max_message_bytes);
           welcome.seeds.forEach((seed, environment) => run(environment, begin(environment, BigInt(seed))));
           continue;
         }

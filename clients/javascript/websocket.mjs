@@ -25,8 +25,8 @@ export function open(address, token) {
     code === 1000 ? tell({}) : code === 1009 ? fail(new Refusal("RESOURCE_EXHAUSTED", "a message is too large")) : lost();
   socket.onerror = lost; // before a connection is there, Node.js 20 does not close
   return {
-    write: (request) => {
-      const frame = encode("PlayRequest", request);
+    encode: (request) => encode("PlayRequest", request),
+    write: (frame) => {
       if (socket.readyState === WebSocket.CONNECTING) waiting.push(frame);
       else socket.send(frame);
     },

@@ -8,7 +8,7 @@ import random
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import grpc
@@ -57,6 +57,7 @@ class Player:
         self._hello = api.Hello(protocol=1, client=name, substeps=substeps, n_envs=len(environments))
         self._episodes = episodes
         self._n_ended = 0
+        self._max_message_bytes = 0
         self._pause_s = FIRST_PAUSE_S
         self._has_played = False
         self._is_over = False
@@ -100,7 +101,8 @@ class Player:
                 if self._is_over:
                     continue  # actions that crossed our end
                 turns = self._begin(response.welcome) if response.HasField("welcome") else self._step(response.actions)
-                requests.put(api.PlayRequest(turns=api.Turns(turns=turns)))
+                for request in self._requests(turns):
+                    requests.put(request)
                 if self._episodes and self._n_ended >= self._episodes:
                     self._is_over = True
                     requests.put(None)  # closes our side; the server then closes its own
@@ -111,6 +113,7 @@ class Player:
 
     def _begin(self, welcome: api.Welcome) -> list[api.EnvironmentTurn]:
         self._hello.client = welcome.client  # it comes back under this name
+        self._max_message_bytes = welcome.max_message_bytes
         return [self._turn(number, self._environments[number].reset(seed)) for number, seed in enumerate(welcome.seeds)]
 
     def _step(self, actions: api.Actions) -> list[api.EnvironmentTurn]:
@@ -123,6 +126,16 @@ class Player:
                 self._n_ended += 1
                 turns.append(self._turn(each.environment, environment.reset(None)))
         return turns
+
+    def _requests(self, turns: Sequence[api.EnvironmentTurn]) -> Iterator[api.PlayRequest]:
+        """Divides turns among messages that the server takes."""
+        request = api.PlayRequest(turns=api.Turns(turns=turns))
+        if request.ByteSize() <= self._max_message_bytes or len(turns) == 1:
+            yield request
+            return
+        half = len(turns) // 2
+        yield from self._requests(turns[:half])
+        yield from self._requests(turns[half:])
 
     @staticmethod
     def _turn(number: int, turn: api.EnvironmentTurn) -> api.EnvironmentTurn:

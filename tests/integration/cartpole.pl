@@ -150,7 +150,20 @@ sub step {
 
 # -- a stream, and the next one --
 
-my ($n_ended, $pause_s, $has_played, $is_over) = (0, 0.5, 0, 0);
+my ($n_ended, $pause_s, $has_played, $is_over, $max_bytes) = (0, 0.5, 0, 0, 0);
+
+# Sends turns in messages of at most $max_bytes.
+sub send_turns {
+    my $message = "";
+    for my $turn (@_) {
+        if ($message ne "" && length($message) + length($turn) + 10 > $max_bytes) {
+            send_frame(2, whole(2, $message));
+            $message = "";
+        }
+        $message .= $turn;
+    }
+    send_frame(2, whole(2, $message)) if $message ne "";
+}
 
 # Plays one stream; returns why it ended.
 sub play {
@@ -163,7 +176,7 @@ sub play {
             return $why || "$n_ended episodes played";
         }
         my $response = fields($message);
-        my $turns = "";
+        my @turns;
         if (my $farewell = $response->{3}) {
             my $said = fields($farewell->[0]);
             $is_over = $said->{2} ? 1 : 0;
@@ -171,13 +184,13 @@ sub play {
         }
         if (my $welcome = $response->{1}) {
             my $said = fields($welcome->[0]);
-            $name = $said->{1}[0];
+            ($name, $max_bytes) = ($said->{1}[0], $said->{3}[0]);
             my @seeds = map { integers($_) } @{ $said->{2} // [] };
             for my $number (0 .. $n_envs - 1) {
                 my $own = $seed ? $seed + $number : $seeds[$number];
                 $poles[$number] = { random => ($own ^ $own >> 31) % 2**31 };
                 uniform($poles[$number]) for 1 .. 8;
-                $turns .= begin($number);
+                push @turns, begin($number);
             }
         }
         elsif (!$is_over) {
@@ -186,13 +199,13 @@ sub play {
                 my $actions = fields($each);
                 my $number = $actions->{1} ? $actions->{1}[0] : 0;
                 my $state = step($number, unpack "q<", fields($actions->{2}[0])->{3}[0]);
-                $turns .= turn($number, $state, 1);
+                push @turns, turn($number, $state, 1);
                 next if $state == RUNNING;
                 $n_ended++;
-                $turns .= begin($number);
+                push @turns, begin($number);
             }
         }
-        send_frame(2, whole(2, $turns)) if $turns;
+        send_turns(@turns);
         if ($episodes && $n_ended >= $episodes && !$is_over) {
             $is_over = 1;
             send_frame(8, pack "n", 1000);

@@ -176,6 +176,25 @@ def two_actions_may_be_under_way_at_once() -> Scenario:
 
 
 @scenario
+def no_message_is_larger_than_the_server_takes() -> Scenario:
+    async def script(stream: Stream) -> None:
+        # one turn has up to 35 bytes, and four of them come first
+        await stream.greet(max_message_bytes=80)
+        assert sorted(turn.environment for turn in await stream.turns(4)) == [0, 1, 2, 3]
+        n_ended = 0
+        while n_ended < 4:
+            await stream.act(dict.fromkeys(range(4), 1))
+            n_running = 0
+            while n_running < 4:
+                (turn,) = await stream.turns(1)
+                n_running += turn.agents[0].state == RUNNING
+                n_ended += turn.agents[0].state == TERMINATED
+        await stream.say_farewell("enough")
+
+    return Scenario((script,), {"n_envs": 4}, says="enough")
+
+
+@scenario
 def a_pole_that_falls_ends_its_episode_and_begins_the_next() -> Scenario:
     async def script(stream: Stream) -> None:
         await stream.greet()

@@ -1,7 +1,7 @@
 """Decodes what clients with environments send, checks each message against their spaces, and encodes the answers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -276,11 +276,23 @@ def welcome_to_bytes(client: str, seeds: Sequence[int], max_message_bytes: int) 
 
 
 def actions_to_bytes(
-    environments: Iterable[environment_pb2.EnvironmentActions], policy_version: int, progress: float
-) -> bytes:
-    """Encodes the actions of some environments, which `TurnCodec.actions` returned."""
+    environments: Sequence[environment_pb2.EnvironmentActions],
+    policy_version: int,
+    progress: float,
+    max_message_bytes: int,
+) -> Iterator[bytes]:
+    """Encodes the actions of some environments, which `TurnCodec.actions` returned.
+
+    Yields one message, or several if it would be too large; those of one environment are never divided.
+    """
     actions = environment_pb2.Actions(environments=environments, policy_version=policy_version, progress=progress)
-    return environment_pb2.PlayResponse(actions=actions).SerializeToString()
+    message = environment_pb2.PlayResponse(actions=actions).SerializeToString()
+    if len(message) <= max_message_bytes or len(environments) == 1:
+        yield message
+        return
+    half = len(environments) // 2
+    for part in (environments[:half], environments[half:]):
+        yield from actions_to_bytes(part, policy_version, progress, max_message_bytes)
 
 
 def farewell_to_bytes(farewell: Farewell) -> bytes:

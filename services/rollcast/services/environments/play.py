@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from rollcast.services.address import shown_peer
@@ -254,14 +254,15 @@ class _Client:
                 self._seeds, self.is_welcome = None, True
                 await send(message)
             while self._answers:
-                await send(self._next_answer())
+                for message in self._next_answer(max_message_bytes):
+                    await send(message)
             if isinstance(self._end, Farewell):
                 await send(farewell_to_bytes(self._end))
                 return self._end.reason
             if self._end is not None:
                 raise self._end
 
-    def _next_answer(self) -> bytes:
+    def _next_answer(self, max_message_bytes: int) -> Iterator[bytes]:
         """Encodes the next actions, with those of the same policy that follow."""
         first, now = self._answers.popleft(), time.monotonic()
         actions = first.actions
@@ -272,4 +273,4 @@ class _Client:
             agents = self._stream.answer(environment)
             encoded.append(self._stream.codec.actions(environment, agents, chosen))
             self._latencies.note(now - self.asked_at[environment])
-        return actions_to_bytes(encoded, first.policy_version, first.progress)
+        return actions_to_bytes(encoded, first.policy_version, first.progress, max_message_bytes)

@@ -5,6 +5,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from gymnasium import spaces
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.environments.dialled import EnvironmentActions, Farewell
@@ -22,11 +23,12 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
 from rollcast.services.server.environments import EnvironmentServer
+from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.tools.certificates import make_certificates
 from rollcast.v1 import environment_pb2, environment_pb2_grpc
 from tests.certificates import security_of
-from tests.play_messages import INTERRUPTED, agent, hello, turn, turns
+from tests.play_messages import FLAT, INTERRUPTED, agent, hello, turn, turns
 
 # Seconds that a server has for what it does at once.
 DEADLINE_S = 30.0
@@ -198,6 +200,24 @@ def test_actions_of_several_environments_travel_together():
         while len(acted) < 2:
             acted += [told.environment for told in game.hear().actions.environments]
     assert acted == [0, 1]
+
+
+def test_actions_that_are_too_large_for_one_message_are_divided():
+    offered = {"0": SubstepSpaces(observation=FLAT["0"].observation, action=spaces.Box(-1.0, 1.0, (300_000,)))}
+    sink = Sink()
+    sink.answers = False
+    with served(sink) as (_, channel):
+        game = Game(channel).say(hello(n_envs=8, offered=offered))
+        game.hear()
+        game.say(turns(*(turn(environment=number) for number in range(8))))
+        sink.taken.get(timeout=DEADLINE_S)
+        action = np.zeros(300_000, np.float32)
+        sink.clients[0].answer([EnvironmentActions(n, [action]) for n in range(8)], policy_version=4, progress=0.0)
+        acted = []
+        while len(acted) < 8:
+            # gRPC refuses to send, and to read, more than 4 MiB
+            acted += [told.environment for told in game.hear().actions.environments]
+    assert acted == list(range(8))
 
 
 def test_an_episode_ends_and_the_next_begins_in_one_message():
