@@ -91,6 +91,27 @@ def test_a_wrong_mask_is_refused_and_nothing_is_reset(vector, mask):
     assert env.step(np.zeros(3, int))[0][:, 2].tolist() == [2, 2, 2]
 
 
+def test_the_first_reset_is_of_all_environments(vector):
+    env = vector([TellingEnv] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    # gymnasium's own has no message for it: it stacks the observations that it lacks
+    with pytest.raises((ConfigurationError, ValueError)):
+        env.reset(options={"reset_mask": np.array([True, True, False])})
+    assert env.reset(seed=0, options={"reset_mask": np.ones(3, bool)})[0].shape == (3, 3)
+
+
+def test_generators_have_seeds_before_the_first_reset(vector):
+    env = vector([functools.partial(gymnasium.make, "CartPole-v1")] * 3)
+    assert len(set(env.np_random_seed)) == 3
+    assert len(env.np_random) == 3
+
+
+def test_a_closed_vector_may_be_closed_again(vector):
+    env = vector([TellingEnv] * 2)
+    env.close()
+    env.close()
+    assert env.closed
+
+
 def test_actions_may_be_a_list_of_single_ones(vector):
     env = vector([TellingEnv] * 3)
     env.reset(seed=0)

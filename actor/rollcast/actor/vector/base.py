@@ -76,6 +76,8 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self._arrays: EnvironmentArrays | None = None
         self._seed_pool: list[list[int]] | None = None
         self._failure: str | None = None
+        # Whether each environment has an episode.
+        self._has_begun = False
 
     @property  # type: ignore[misc]  # gymnasium has a settable property, typed as one generator, and returns a tuple
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise
@@ -120,7 +122,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             Observations, each leaf `[n, ...]`, and infos.
 
         Raises:
-            ConfigurationError: If the length of `seed` or the mask is not n.
+            ConfigurationError: If the length of `seed` or the mask is not n, or the first mask leaves some out.
             EnvironmentFailedError: If an environment raised, or returned a value outside its space.
             EnvironmentLostError: If the process of an environment has ended or does not answer.
             RefusedError: If the vector is closed or has failed before.
@@ -130,6 +132,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         arrays.resets[:] = self._reset_mask(options)
         with NotesFailure(self):
             infos = self._reset_all(self._seeds_for(seed), options)
+        self._has_begun = True
         return arrays.observation.all(copy=self._copy), self._merge(infos, ended=())
 
     def step(self, actions: Value) -> StepResult:
@@ -294,6 +297,11 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             raise ConfigurationError(
                 f"options['reset_mask'] is {mask!r}; expected a bool array of shape ({self.num_envs},) with at least "
                 "one True; or leave it out to reset all"
+            )
+        if not self._has_begun and not mask.all():
+            raise ConfigurationError(
+                f"options['reset_mask'] is {mask!r} before the first reset; expected all True, because the others have "
+                "no observation; reset all first"
             )
         checked: NDArray[np.bool_] = mask
         return checked
