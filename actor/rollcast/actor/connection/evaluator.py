@@ -94,6 +94,8 @@ class EvaluatorConnection(Connection):
                 client = self._client
                 if self._is_over() or client is None or policy.learner_nonce != self.agreement.learner_nonce:
                     return False
+                if self._held is not policy:
+                    return True
             try:
                 client.report_evaluation(self._report(policy.learner_nonce, played))
             except TrainingEndedError:
@@ -148,7 +150,7 @@ class EvaluatorConnection(Connection):
         with self._changed:
             client = self._client
             assert client is not None
-            held = self._held or self._newest
+            held = self._newest or self._held
             subscription = self._subscription = client.subscribe_policy(
                 held.version if held is not None else 0,
                 evaluator_id=agreement.actor_id,
@@ -160,6 +162,8 @@ class EvaluatorConnection(Connection):
             reconnects.progressed()
             with self._changed:
                 self._newest = GivenPolicy(agreement.learner_nonce, version, state)
+                # The learner gives none before it has the report on the one before: only its answer was late, or lost.
+                self._held = None
                 self._stalls.broken()
                 self._stalls.progressed()
                 self._changed.notify_all()

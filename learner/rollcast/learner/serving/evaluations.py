@@ -366,7 +366,9 @@ class Evaluations:
         given, evaluator.given = evaluator.given, None
         if given is None:
             return
-        if self._due is None and given.policy.version > self._last_version:
+        newest = self._last_version if self._due is None else max(self._last_version, self._due.policy.version)
+        if given.policy.version > newest:
+            self._skipped += self._due is not None
             self._due = given
         else:
             self._skipped += 1

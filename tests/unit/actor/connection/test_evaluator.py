@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from rollcast.actor.connection import stall_detector as silence
 from rollcast.actor.connection.evaluator import EvaluatorConnection, GivenPolicy
 from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
-from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes
+from rollcast.services.errors import InvalidInputError, NotReadyError
+from rollcast.services.joining.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import ActorRole
 from rollcast.services.policies.codec import encode_policy
 from tests.integration.learner_fakes import offer
@@ -69,3 +71,67 @@ def test_an_evaluator_hears_at_join_which_policy_it_was_given_and_has_not_report
         assert desk.given_version("e") == 3
         connection.report(given, PlayedEpisodes(policy_version=3, returns=(1.0,), lengths=(1,), seconds=0.5))
         assert desk.given_version("e") == 0
+
+
+class Desk(Evaluations):
+    """Takes each report, and answers too late."""
+
+    n_reports = 0
+
+    def report(self, report: EvaluationReport) -> None:
+        super().report(report)
+        self.n_reports += 1
+        if self.n_reports > 9:
+            raise InvalidInputError(f"report {self.n_reports} on one policy")
+        raise NotReadyError("the answer comes too late")
+
+
+@contextlib.contextmanager
+def evaluator_that_plays_version(version: int, desk: Evaluations) -> Iterator[tuple[EvaluatorConnection, GivenPolicy]]:
+    """An evaluator of a learner, with its first policy."""
+    with (
+        serve_learner(evaluations=desk) as learner,
+        EvaluatorConnection(learner.address, offer("e", role=ActorRole.EVALUATE)) as connection,
+    ):
+        connection.join()
+        due(desk, version)
+        given = connection.wait_for_policy(60.0)
+        assert given is not None
+        yield connection, given
+
+
+def due(desk: Evaluations, version: int) -> None:
+    state = {"w": np.ones(1, np.float32)}
+    desk.offer(EvaluatedPolicy(version=version, env_steps=3, state=state), encode_policy(version, state))
+
+
+def played(version: int) -> PlayedEpisodes:
+    return PlayedEpisodes(policy_version=version, returns=(1.0,), lengths=(1,), seconds=0.5)
+
+
+def test_a_report_whose_answer_never_comes_in_time_is_known_by_the_next_policy():
+    with evaluator_that_plays_version(3, desk := Desk(EvaluationPlan(n_episodes=1, seed=5))) as (connection, given):
+        due(desk, 4)
+        assert connection.report(given, played(3))
+        newer = connection.wait_for_policy(60.0)
+        assert newer is not None
+        assert newer.version == 4
+        assert [result.policy.version for result in desk.take()] == [3]
+
+
+def test_an_evaluator_whose_answer_was_lost_keeps_the_next_policy_when_it_subscribes_again():
+    desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
+    with evaluator_that_plays_version(3, desk) as (connection, given):
+        due(desk, 4)
+        desk.report(connection._report(given.learner_nonce, played(3)))  # its answer is lost
+        wait_until(lambda: connection._newest is not None, "the next policy")
+        due(desk, 5)
+        holding = connection._subscription
+        with desk.subscription("e", 1, holds_version=4):  # in the place of its own
+            wait_until(lambda: connection._subscription is not holding, "the evaluator to subscribe again")
+        assert connection.report(given, played(3))
+        newer = connection.wait_for_policy(60.0)
+        assert newer is not None
+        assert newer.version == 4
+        assert connection.report(newer, played(4)), "the learner has not given another in its place"
+        assert [result.policy.version for result in desk.take()] == [3, 4]

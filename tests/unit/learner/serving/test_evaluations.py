@@ -158,6 +158,17 @@ def test_policy_of_a_process_that_ended_is_due_again_unless_a_newer_one_is(newer
     assert desk.info().skipped == len(newer)
 
 
+def test_of_two_policies_that_were_lost_the_newer_is_due_again():
+    desk = evaluations()
+    for version, name in ((1, "a"), (2, "b")):
+        join(desk, name)
+        due(desk, version)
+        assert Subscribed(desk, name).version() == version
+    first, _ = Subscribed(desk, "a"), Subscribed(desk, "b")
+    assert first.version() == 2
+    assert desk.info().skipped == 1
+
+
 def test_process_that_was_replaced_is_refused():
     desk = evaluations()
     join(desk)
