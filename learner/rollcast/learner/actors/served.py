@@ -152,7 +152,8 @@ class ServedDistributedActors(DistributedActors):
             self._work,
             self._destination(),
             limits=self._limits,
-            bounded_staleness=self._bounded_staleness,
+            # With a rollout that would be stale from its start an actor could go on for ever.
+            credit_lag=0 if self._bounded_staleness else self._serving.max_policy_lag,
             in_step=bool(self._n_in_step),
             rounds=Rounds(self.batch_size) if self._serving.on_policy and not self._n_in_step else None,
             durable=durable,

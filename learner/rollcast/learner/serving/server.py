@@ -93,7 +93,7 @@ class ActorServer:
         work: The work of all actors.
         destination: Takes accepted rollouts.
         limits: What clients may do.
-        bounded_staleness: See `CreditRule`.
+        credit_lag: See `CreditRule`.
         in_step: Likewise.
         rounds: Likewise.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
@@ -111,7 +111,7 @@ class ActorServer:
         destination: RolloutDestination,
         *,
         limits: Limits,
-        bounded_staleness: bool,
+        credit_lag: int | None,
         in_step: bool,
         rounds: Rounds | None,
         durable: WriteAheadLog | None,
@@ -156,7 +156,7 @@ class ActorServer:
             policy=policy.spec,
             rule=CreditRule(
                 policy_version=lambda: publisher.version,
-                bounded_staleness=bounded_staleness,
+                credit_lag=credit_lag,
                 in_step=in_step,
                 rounds=rounds,
                 want_policy=publisher.want,

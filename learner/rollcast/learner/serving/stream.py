@@ -160,7 +160,7 @@ class IntakeStream:
             acknowledged=record.acknowledged_sequence,
             plays_ahead=rule.plays_ahead,
             in_step=rule.in_step,
-            bounded_staleness=rule.bounded_staleness,
+            credit_lag=rule.credit_lag,
             place=None if rule.rounds is None else rule.rounds.book(self._n_trajectories, recall=cancel),
         )
         self._give_credit(record.acknowledged_sequence)

@@ -26,12 +26,12 @@ class StreamState:
         acknowledged: The sequence of the last rollout that an earlier stream of the actor has passed on.
         plays_ahead: Whether the actor may have a second rollout under way.
         in_step: Whether it plays rollout s with policy version s.
-        bounded_staleness: Whether a rollout that starts on a credit given now needs the newest policy of now.
+        credit_lag: See `CreditRule`.
         place: See there.
     """
 
     __slots__ = (
-        "_bounded_staleness",
+        "_credit_lag",
         "_has_reservation",
         "_in_step",
         "_n_trajectories",
@@ -50,7 +50,7 @@ class StreamState:
         acknowledged: int,
         plays_ahead: bool = True,
         in_step: bool = False,
-        bounded_staleness: bool = False,
+        credit_lag: int | None = None,
         place: Place | None = None,
     ) -> None:
         self.order = StreamOrder(who, acknowledged=acknowledged, credit=acknowledged + 1)
@@ -60,7 +60,7 @@ class StreamState:
         self._n_trajectories = n_trajectories
         self._plays_ahead = plays_ahead
         self._in_step = in_step
-        self._bounded_staleness = bounded_staleness
+        self._credit_lag = credit_lag
         self._has_reservation = False
 
     def acknowledge(self, sequence: int) -> bool:
@@ -104,7 +104,7 @@ class StreamState:
         elif self._in_step:
             minimum = order.credit
         else:
-            minimum = policy_version if self._bounded_staleness else 0
+            minimum = 0 if self._credit_lag is None else max(0, policy_version - self._credit_lag)
         self.min_policy_version = minimum
         # The newest policy, whatever it must at least have.
         self.wanted_version = max(minimum, policy_version)

@@ -212,7 +212,7 @@ def test_a_policy_whose_answer_was_lost_comes_with_the_next_stream_or_the_next_s
     policies = PolicyPublisher({}, PolicySpec(), seed=0)
     rule = CreditRule(
         policy_version=lambda: policies.version,
-        bounded_staleness=True,
+        credit_lag=0,
         take_policy=policies.take,
         sent_version=policies.sent_version,
         want_policy=policies.want,

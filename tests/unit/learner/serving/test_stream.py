@@ -46,7 +46,7 @@ def test_an_actor_wants_the_newest_policy_with_every_credit(bounded: bool, told:
     wanted: list[tuple[str, int]] = []
     rule = CreditRule(
         policy_version=lambda: 7,
-        bounded_staleness=bounded,
+        credit_lag=0 if bounded else None,
         want_policy=lambda actor_id, version: wanted.append((actor_id, version)),
     )
     stream = Intake(rule=rule).join_and_open()
@@ -72,7 +72,7 @@ def test_an_answer_takes_the_newest_policy_that_its_actor_can_use(bounded: bool)
     subscribers, wanted = Subscribers(), []
     rule = CreditRule(
         policy_version=lambda: 8,  # on its way
-        bounded_staleness=bounded,
+        credit_lag=0 if bounded else None,
         take_policy=subscribers.take,
         want_policy=lambda actor_id, version: wanted.append((actor_id, version)),
     )

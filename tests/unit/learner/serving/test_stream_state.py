@@ -35,8 +35,10 @@ def test_a_stream_with_a_reservation_asks_for_no_other():
     ("options", "expected"),
     [
         ({}, 0),
-        ({"bounded_staleness": True}, 7),
-        ({"bounded_staleness": True, "in_step": True, "plays_ahead": False}, 3),
+        ({"credit_lag": 0}, 7),
+        ({"credit_lag": 2}, 5),
+        ({"credit_lag": 9}, 0),
+        ({"credit_lag": 0, "in_step": True, "plays_ahead": False}, 3),
     ],
 )
 def test_progress_says_which_policy_may_play_the_next_rollout(options: dict[str, bool], expected: int):
