@@ -16,7 +16,7 @@ from rollcast.services.streams.bundle_link import BundleLink
 from rollcast.services.streams.bundle_service import RelayCall, RelayToll
 from rollcast.services.streams.bundled_stream import Answer
 from rollcast.services.wire.error_status import error_to_status
-from rollcast.services.wire.seal import parse_sealed
+from rollcast.services.wire.seal import MessageChain, parse_sealed
 from rollcast.v1 import relay_pb2, rollout_pb2
 from tests.fuzz.oracle import Target
 from tests.fuzz.protobuf_mutator import message_mutator
@@ -90,7 +90,7 @@ def bundles(folder: Path) -> Target:
 
     def decode(content: bytes) -> Sequence[relay_pb2.StreamBundlesResponse]:
         call = RelayCall(
-            _Learner(), _RELAY, _Call(), BytesInFlight(), 1 << 20, RelayToll(Limits(), Refusals()), sealed=False
+            _Learner(), _RELAY, _Call(), BytesInFlight(), 1 << 20, RelayToll(Limits(), Refusals()), MessageChain()
         )
         try:
             call.take(parse_sealed(relay_pb2.StreamBundlesRequest, content))

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rollcast.v1 import rollout_pb2 as rollcast_dot_v1_dot_rollout__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rollcast/v1/relay.proto\x12\x0brollcast.v1\x1a\x19rollcast/v1/rollout.proto\"\x95\x01\n\x14StreamBundlesRequest\x12 \n\x04open\x18\x01 \x01(\x0b\x32\x12.rollcast.v1.Relay\x12#\n\x07waiting\x18\x03 \x03(\x0b\x32\x12.rollcast.v1.Relay\x12&\n\x05parts\x18\x02 \x03(\x0b\x32\x17.rollcast.v1.UpwardPart\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"\x89\x01\n\nUpwardPart\x12\x0e\n\x06stream\x18\x01 \x01(\x04\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.rollcast.v1.OpenStreamH\x00\x12\x11\n\x07message\x18\x03 \x01(\x0cH\x00\x12\'\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x16.rollcast.v1.StreamEndH\x00\x42\x06\n\x04part\"*\n\tStreamEnd\x12\r\n\x05\x63lean\x18\x01 \x01(\x08\x12\x0e\n\x06status\x18\x02 \x01(\x0c\"h\n\x15StreamBundlesResponse\x12(\n\x05parts\x18\x01 \x03(\x0b\x32\x19.rollcast.v1.DownwardPart\x12\x15\n\rlearner_nonce\x18\x02 \x01(\x06\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\"q\n\x0c\x44ownwardPart\x12\x0e\n\x06stream\x18\x01 \x01(\x04\x12\x37\n\x08progress\x18\x02 \x01(\x0b\x32#.rollcast.v1.StreamRolloutsResponseH\x00\x12\x10\n\x06status\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2j\n\x0cRelayService\x12Z\n\rStreamBundles\x12!.rollcast.v1.StreamBundlesRequest\x1a\".rollcast.v1.StreamBundlesResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17rollcast/v1/relay.proto\x12\x0brollcast.v1\x1a\x19rollcast/v1/rollout.proto\"\xa5\x01\n\x14StreamBundlesRequest\x12 \n\x04open\x18\x01 \x01(\x0b\x32\x12.rollcast.v1.Relay\x12#\n\x07waiting\x18\x03 \x03(\x0b\x32\x12.rollcast.v1.Relay\x12&\n\x05parts\x18\x02 \x03(\x0b\x32\x17.rollcast.v1.UpwardPart\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x0e\n\x06number\x18\x04 \x01(\x04\"\x89\x01\n\nUpwardPart\x12\x0e\n\x06stream\x18\x01 \x01(\x04\x12\'\n\x04open\x18\x02 \x01(\x0b\x32\x17.rollcast.v1.OpenStreamH\x00\x12\x11\n\x07message\x18\x03 \x01(\x0cH\x00\x12\'\n\x05\x65nded\x18\x04 \x01(\x0b\x32\x16.rollcast.v1.StreamEndH\x00\x42\x06\n\x04part\"*\n\tStreamEnd\x12\r\n\x05\x63lean\x18\x01 \x01(\x08\x12\x0e\n\x06status\x18\x02 \x01(\x0c\"x\n\x15StreamBundlesResponse\x12(\n\x05parts\x18\x01 \x03(\x0b\x32\x19.rollcast.v1.DownwardPart\x12\x15\n\rlearner_nonce\x18\x02 \x01(\x06\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x12\x0e\n\x06number\x18\x03 \x01(\x04\"q\n\x0c\x44ownwardPart\x12\x0e\n\x06stream\x18\x01 \x01(\x04\x12\x37\n\x08progress\x18\x02 \x01(\x0b\x32#.rollcast.v1.StreamRolloutsResponseH\x00\x12\x10\n\x06status\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part2j\n\x0cRelayService\x12Z\n\rStreamBundles\x12!.rollcast.v1.StreamBundlesRequest\x1a\".rollcast.v1.StreamBundlesResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.relay_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STREAMBUNDLESREQUEST']._serialized_start=68
-  _globals['_STREAMBUNDLESREQUEST']._serialized_end=217
-  _globals['_UPWARDPART']._serialized_start=220
-  _globals['_UPWARDPART']._serialized_end=357
-  _globals['_STREAMEND']._serialized_start=359
-  _globals['_STREAMEND']._serialized_end=401
-  _globals['_STREAMBUNDLESRESPONSE']._serialized_start=403
-  _globals['_STREAMBUNDLESRESPONSE']._serialized_end=507
-  _globals['_DOWNWARDPART']._serialized_start=509
-  _globals['_DOWNWARDPART']._serialized_end=622
-  _globals['_RELAYSERVICE']._serialized_start=624
-  _globals['_RELAYSERVICE']._serialized_end=730
+  _globals['_STREAMBUNDLESREQUEST']._serialized_end=233
+  _globals['_UPWARDPART']._serialized_start=236
+  _globals['_UPWARDPART']._serialized_end=373
+  _globals['_STREAMEND']._serialized_start=375
+  _globals['_STREAMEND']._serialized_end=417
+  _globals['_STREAMBUNDLESRESPONSE']._serialized_start=419
+  _globals['_STREAMBUNDLESRESPONSE']._serialized_end=539
+  _globals['_DOWNWARDPART']._serialized_start=541
+  _globals['_DOWNWARDPART']._serialized_end=654
+  _globals['_RELAYSERVICE']._serialized_start=656
+  _globals['_RELAYSERVICE']._serialized_end=762
 # @@protoc_insertion_point(module_scope)

@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StreamBundlesRequest(_message.Message):
-    __slots__ = ("open", "waiting", "parts", "digest")
+    __slots__ = ("open", "waiting", "parts", "digest", "number")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     open: _rollout_pb2.Relay
     waiting: _containers.RepeatedCompositeFieldContainer[_rollout_pb2.Relay]
     parts: _containers.RepeatedCompositeFieldContainer[UpwardPart]
     digest: int
-    def __init__(self, open: _Optional[_Union[_rollout_pb2.Relay, _Mapping]] = ..., waiting: _Optional[_Iterable[_Union[_rollout_pb2.Relay, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[UpwardPart, _Mapping]]] = ..., digest: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, open: _Optional[_Union[_rollout_pb2.Relay, _Mapping]] = ..., waiting: _Optional[_Iterable[_Union[_rollout_pb2.Relay, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[UpwardPart, _Mapping]]] = ..., digest: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class UpwardPart(_message.Message):
     __slots__ = ("stream", "open", "message", "ended")
@@ -40,14 +42,16 @@ class StreamEnd(_message.Message):
     def __init__(self, clean: _Optional[bool] = ..., status: _Optional[bytes] = ...) -> None: ...
 
 class StreamBundlesResponse(_message.Message):
-    __slots__ = ("parts", "learner_nonce", "digest")
+    __slots__ = ("parts", "learner_nonce", "digest", "number")
     PARTS_FIELD_NUMBER: _ClassVar[int]
     LEARNER_NONCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[DownwardPart]
     learner_nonce: int
     digest: int
-    def __init__(self, parts: _Optional[_Iterable[_Union[DownwardPart, _Mapping]]] = ..., learner_nonce: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, parts: _Optional[_Iterable[_Union[DownwardPart, _Mapping]]] = ..., learner_nonce: _Optional[int] = ..., digest: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class DownwardPart(_message.Message):
     __slots__ = ("stream", "progress", "status")

@@ -1,5 +1,6 @@
 """Sends the rollouts of many actors to a learner: a relay's end of StreamBundles."""
 
+import itertools
 import math
 import threading
 import time
@@ -22,7 +23,7 @@ from rollcast.services.wire.error_status import (
     errors_of_calls,
     parse_response,
 )
-from rollcast.services.wire.seal import damaged, seal
+from rollcast.services.wire.seal import MessageChain, seal
 from rollcast.v1 import relay_pb2, rollout_pb2
 
 _METHOD: Final = "/rollcast.v1.RelayService/StreamBundles"
@@ -82,7 +83,9 @@ class BundleLink:
         self.n_bundles = 0
         # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
         stream_bundles = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
-        opening = relay_pb2.StreamBundlesRequest(open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting))
+        opening = relay_pb2.StreamBundlesRequest(
+            open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting), number=1
+        )
         with errors_of_calls(target):
             self._call: Any = stream_bundles(self._requests(opening))
         self._call.add_callback(self.close)
@@ -163,12 +166,10 @@ class BundleLink:
             RollcastError: The learner refused a message, or the relay.
         """
         try:
-            sealed = False
+            chain = MessageChain()
             for serialized in self._call:
                 response = parse_response(relay_pb2.StreamBundlesResponse, serialized)
-                if sealed and not response.digest:
-                    raise damaged("it has no digest, and the first of its stream had one")
-                sealed = bool(response.digest)
+                chain.check(response.digest, response.number)
                 if not self._is_open:
                     with self._changed:
                         self._is_open = True
@@ -244,8 +245,10 @@ class BundleLink:
     def _requests(self, opening: relay_pb2.StreamBundlesRequest) -> Iterator[bytes]:
         """Yields the serialised bundles; gRPC's own thread iterates over it."""
         yield seal(opening.SerializeToString())
-        while parts := self._next():
-            yield seal(relay_pb2.StreamBundlesRequest(parts=parts).SerializeToString())
+        for number in itertools.count(2):
+            if not (parts := self._next()):
+                break
+            yield seal(relay_pb2.StreamBundlesRequest(parts=parts, number=number).SerializeToString())
         if self._is_unanswered:
             self._call.cancel()
 

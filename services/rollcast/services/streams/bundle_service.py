@@ -37,7 +37,7 @@ from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.streams.bundled_stream import ActorStream, Answer, BundleSink
 from rollcast.services.streams.service import progress_to_proto
 from rollcast.services.wire.error_status import error_from_status, error_to_status, let_go
-from rollcast.services.wire.seal import damaged, parse_sealed, seal
+from rollcast.services.wire.seal import MessageChain, parse_sealed, seal
 from rollcast.v1 import relay_pb2
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ class BundleServicer:
         relay, waiting = relay_from_proto(first.open), tuple(map(relay_from_proto, first.waiting))
         with self._place(context):
             _log.info("relay %s at %s is here", relay.relay_id, shown_peer(context.peer()))
+            chain = MessageChain()
+            chain.check(first.digest, first.number)
             bundles = RelayCall(
                 self._sink,
                 relay,
@@ -97,15 +99,17 @@ class BundleServicer:
                 self._bytes_in_flight,
                 self._max_rollout_bytes,
                 self._toll,
-                sealed=bool(first.digest),
+                chain,
             )
             reader = threading.Thread(
                 target=bundles.read_bundles, args=(requests,), name="rollcast-bundles", daemon=True
             )
             try:
-                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.admit(relay, waiting))
+                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.admit(relay, waiting), number=1)
                 reader.start()
-                yield from bundles.answers()
+                for number, response in enumerate(bundles.answers(), 2):
+                    response.number = number
+                    yield response
             finally:
                 bundles.end()
                 if reader.ident is not None:
@@ -188,7 +192,7 @@ class RelayCall:
         bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
         toll: Bounds openings and errors.
-        sealed: Whether every message must have a digest.
+        chain: Checks its messages.
     """
 
     def __init__(
@@ -199,8 +203,7 @@ class RelayCall:
         bytes_in_flight: BytesInFlight,
         max_rollout_bytes: int,
         toll: RelayToll,
-        *,
-        sealed: bool,
+        chain: MessageChain,
     ) -> None:
         self._sink = sink
         self._toll = toll
@@ -208,7 +211,7 @@ class RelayCall:
         self._context = context
         self._bytes_in_flight = bytes_in_flight
         self.max_rollout_bytes = max_rollout_bytes
-        self._sealed = sealed
+        self._chain = chain
         self._changed = threading.Condition()  # guards all below
         self._streams: dict[int, ActorStream] = {}
         self._answers: deque[tuple[int, Answer]] = deque()
@@ -338,12 +341,11 @@ class RelayCall:
             request: The message; errors of one actor's stream are answered, and end that stream alone.
 
         Raises:
-            DamagedMessageError: It has no digest, and must have one.
+            DamagedMessageError: It has no digest, and must have one; or the one before it was lost.
             LimitExceededError: It has too many parts.
             InvalidRolloutError: It is out of order.
         """
-        if self._sealed and not request.digest:
-            raise damaged("it has no digest, and the first of its stream had one")
+        self._chain.check(request.digest, request.number)
         if len(request.parts) > MAX_BUNDLE_PARTS:
             raise LimitExceededError(
                 f"a message of relay {self._relay.relay_id!r} has {len(request.parts)} parts; expected at most "

@@ -127,6 +127,35 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
     return message
 
 
+class MessageChain:
+    """Checks the messages of one direction of a call: none lacks a digest that its first one had, and none was lost.
+
+    Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._n_messages = 0
+        self._is_sealed = self._is_numbered = False
+
+    def check(self, digest: int, number: int) -> None:
+        """Checks the next message.
+
+        Args:
+            digest: Its digest; 0: it has none.
+            number: Its number in the call, from 1; 0: it has none.
+
+        Raises:
+            DamagedMessageError: It has no digest, or the one before it was lost.
+        """
+        self._n_messages += 1
+        if self._n_messages == 1:
+            self._is_sealed, self._is_numbered = bool(digest), bool(number)
+        if self._is_sealed and not digest:
+            raise damaged("it has no digest, and the first of its stream had one")
+        if self._is_numbered and number != self._n_messages:
+            raise damaged(f"it is number {number} of its call, and number {self._n_messages} has not come")
+
+
 def damaged(how: str) -> DamagedMessageError:
     """Makes the error for a message that differs from the one its writer sealed.
 

@@ -35,6 +35,8 @@ from rollcast.services.joining.join_codec import relay_to_proto
 from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.status.status import ActorState
+from rollcast.services.streams.bundle_link import BundleLink
+from rollcast.services.streams.bundled_stream import Answer
 from rollcast.services.wire.error_status import error_from_rpc, error_from_status
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import relay_pb2, rollout_pb2
@@ -282,6 +284,44 @@ def test_a_damaged_bundle_ends_the_call_and_may_be_tried_again(learner: Learner)
     unsealed = relay_pb2.StreamBundlesRequest(parts=[opening(1, "abc")]).SerializeToString()
     with RawRelay(learner.address, seal(OPEN.SerializeToString()), unsealed) as raw:
         assert isinstance(raw.end(), DamagedMessageError)
+
+
+def test_a_lost_bundle_ends_the_call_once_the_next_has_come(learner: Learner):
+    first, third = (
+        relay_pb2.StreamBundlesRequest(open=OPEN.open, number=1),
+        relay_pb2.StreamBundlesRequest(parts=[opening(2, "def")], number=3),
+    )
+    with RawRelay(learner.address, first.SerializeToString(), third.SerializeToString()) as raw:
+        assert next(raw.call).number == 1
+        with pytest.raises(DamagedMessageError, match="it is number 3 of its call, and number 2 has not come"):
+            raise raw.end()
+
+
+class Answered:
+    """A channel whose call has the given answers."""
+
+    def __init__(self, *answers: relay_pb2.StreamBundlesResponse) -> None:
+        self._answers = iter([seal(answer.SerializeToString()) for answer in answers])
+
+    def stream_stream(self, *_: object, **__: object):
+        return lambda _requests: self
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answers
+
+    def add_callback(self, _callback: object) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+def test_a_lost_message_of_answers_ends_the_relays_call():
+    numbers = (1, 2, 4)
+    link = BundleLink(Answered(*(relay_pb2.StreamBundlesResponse(number=number) for number in numbers)), "there", RELAY)
+    ended: list[Answer] = []
+    link.open_stream("a", 1, ended.append)
+    with pytest.raises(DamagedMessageError, match="it is number 4 of its call, and number 3 has not come"):
+        link.run(lambda _nonce: None)
+    assert [type(error) for error in ended] == [NotReadyError], "its actors join again"
 
 
 def test_one_address_has_all_places_until_another_asks_for_one(learner: Learner):
