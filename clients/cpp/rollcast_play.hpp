@@ -86,6 +86,8 @@ class Player {
  private:
   using Stream = grpc::ClientReaderWriter<api::PlayRequest, api::PlayResponse>;
   static constexpr double kFirstPauseS = 0.5, kLongestPauseS = 30;
+  // How often a client that has not played yet asks for a name that is taken.
+  static constexpr int kNameTries = 6;
 
   // Returns the reason of a farewell; nothing if the stream has ended without one.
   std::optional<std::string> play_stream(Stream& stream) {
@@ -159,9 +161,10 @@ class Player {
       return std::to_string(n_ended_) + " episodes played";
     }
     std::string why = kNames[status.error_code()] + (": " + status.error_message());
-    // A server that has not noticed a lost connection still holds the name of the client.
-    bool name_is_held = has_played_ && status.error_code() == grpc::StatusCode::ALREADY_EXISTS;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !name_is_held) throw Refusal(why);
+    // A lost connection may hold the name a little longer: of this process, or of the one before.
+    const bool may_be_ours =
+        status.error_code() == grpc::StatusCode::ALREADY_EXISTS && (++n_name_taken_ < kNameTries || has_played_);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !may_be_ours) throw Refusal(why);
     return why;
   }
 
@@ -178,7 +181,7 @@ class Player {
 
   std::vector<Environment*> environments_;
   api::Hello hello_;
-  int episodes_, n_ended_ = 0;
+  int episodes_, n_ended_ = 0, n_name_taken_ = 0;
   std::uint64_t max_message_bytes_ = 0;
   double pause_s_ = kFirstPauseS;
   bool has_played_ = false, is_over_ = false;

@@ -7,6 +7,7 @@ export const INTERRUPTED = 3;
 export const REWARDED = 4;
 const FLOAT32 = 8;
 const [FIRST_PAUSE_S, LONGEST_PAUSE_S] = [0.5, 30];
+const NAME_TRIES = 6; // so often a client that has not played yet asks for a name that is taken
 
 // The server's refusal: the name of its gRPC code, and a sentence that says why.
 export class Refusal extends Error {
@@ -29,6 +30,7 @@ export class Player {
   #nEnded = 0;
   #pauseS = FIRST_PAUSE_S;
   #hasPlayed = false;
+  #nNameTaken = 0;
   #isOver = false;
 
   // substeps: the spaces of each environment; an ordinary one has one substep, with the key "0".
@@ -53,9 +55,9 @@ export class Player {
       try {
         why = await this.#playStream(stream);
       } catch (error) {
-        // A server that has not noticed a lost connection still holds the name of the client.
-        const nameIsHeld = this.#hasPlayed && error.code === "ALREADY_EXISTS";
-        if (error.code !== "UNAVAILABLE" && !nameIsHeld) throw error;
+        // A lost connection may hold the name a little longer: of this process, or of the one before.
+        const mayBeOurs = error.code === "ALREADY_EXISTS" && (++this.#nNameTaken < NAME_TRIES || this.#hasPlayed);
+        if (error.code !== "UNAVAILABLE" && !mayBeOurs) throw error;
         why = error.message;
       } finally {
         stream.close();

@@ -21,6 +21,8 @@ from rollcast.v1.tensor_pb2 import DATA_TYPE_FLOAT32, Tensor
 RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
 INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+# How often a client that has not played yet asks for a name that is taken.
+NAME_TRIES = 6
 # A server that vanishes without a word is noticed after 20 s.
 OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
@@ -60,6 +62,7 @@ class Player:
         self._max_message_bytes = 0
         self._pause_s = FIRST_PAUSE_S
         self._has_played = False
+        self._n_name_taken = 0
         self._is_over = False
 
     def play(self, address: str, *, token: str = "", root_certificates: bytes | None = None) -> str:
@@ -79,9 +82,11 @@ class Player:
                 with _channel(address, root_certificates) as channel:
                     why = self._play_stream(EnvironmentServiceStub(channel), metadata)
             except grpc.RpcError as error:
-                # A server that has not noticed a lost connection still holds the name of the client.
-                name_is_held = self._has_played and error.code() is grpc.StatusCode.ALREADY_EXISTS
-                if error.code() is not grpc.StatusCode.UNAVAILABLE and not name_is_held:
+                # A lost connection may hold the name a little longer: of this process, or of the one before.
+                is_taken = error.code() is grpc.StatusCode.ALREADY_EXISTS
+                self._n_name_taken += is_taken
+                may_be_ours = is_taken and (self._has_played or self._n_name_taken < NAME_TRIES)
+                if error.code() is not grpc.StatusCode.UNAVAILABLE and not may_be_ours:
                     raise
                 why = f"{error.code().name}: {error.details()}"
             if self._is_over:

@@ -324,9 +324,32 @@ def other_spaces_end_it_with_the_reason() -> Scenario:
     return refused(grpc.StatusCode.FAILED_PRECONDITION, details.strip())
 
 
+def pauses(errors: str) -> list[float]:
+    """Returns the seconds that a client says it waits at most before it tries again."""
+    return list(map(float, re.findall(r"again within ([\d.]+) s", errors)))
+
+
+async def name_is_taken(stream: Stream) -> None:
+    await stream.refuse(grpc.StatusCode.ALREADY_EXISTS, "client 'shed' plays; expected another name")
+
+
 @scenario
-def a_name_in_use_ends_it_with_the_reason() -> Scenario:
-    return refused(grpc.StatusCode.ALREADY_EXISTS, "client 'shed' plays; expected another name", name="shed")
+def a_name_that_stays_in_use_ends_it_with_the_reason() -> Scenario:
+    def check(errors: str) -> None:
+        assert pauses(errors) == [0.5, 1, 2, 4, 8]
+
+    says = "ALREADY_EXISTS: client 'shed' plays; expected another name"
+    return Scenario((name_is_taken,) * 6, {"name": "shed"}, exit_code=1, says=says, check=check)
+
+
+@scenario
+def it_waits_for_a_name_that_the_process_before_it_has_left() -> Scenario:
+    async def ends(stream: Stream) -> None:
+        await first_turns_of(1)(stream)
+        assert stream.hello.client == "shed"
+        await stream.say_farewell("enough")
+
+    return Scenario((name_is_taken, name_is_taken, ends), {"name": "shed"}, says="enough")
 
 
 @scenario
@@ -361,8 +384,7 @@ def it_comes_back_with_pauses_that_grow_until_it_plays() -> Scenario:
 
     def check(errors: str) -> None:
         assert "UNAVAILABLE: the server stops" in errors
-        pauses = re.findall(r"again within ([\d.]+) s", errors)
-        assert list(map(float, pauses)) == [0.5, 1, 2, 0.5, 1]
+        assert pauses(errors) == [0.5, 1, 2, 0.5, 1]
 
     return Scenario((unavailable, unavailable, unavailable, plays, unavailable, ends), says="enough", check=check)
 
@@ -402,14 +424,11 @@ def it_waits_until_the_server_has_let_go_of_its_name() -> Scenario:
         await stream.turns(1)
         stream.cut()
 
-    async def holds(stream: Stream) -> None:
-        await stream.refuse(grpc.StatusCode.ALREADY_EXISTS, "client 'shed' plays; expected another name")
-
     async def ends(stream: Stream) -> None:
         await first_turns_of(1)(stream)
         await stream.say_farewell("enough")
 
-    return Scenario((cut, holds, ends), {"name": "shed"}, says="enough")
+    return Scenario((cut, name_is_taken, ends), {"name": "shed"}, says="enough")
 
 
 # -- the clients --
