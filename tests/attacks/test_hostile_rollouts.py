@@ -185,6 +185,15 @@ def test_statistics_that_cannot_be():
     refused(request, InvalidRolloutError, "3 env_seeds")
 
 
+def test_policy_versions_that_cannot_be():
+    request = message()
+    request.rollout.policy_versions.extend([1] * (T * B - 1))
+    refused(request, InvalidRolloutError, f"{T * B - 1} policy_versions; expected {T * B}, one a step, or none")
+    request = message()
+    request.rollout.policy_versions.extend([1] * (T * B - 1) + [-2])
+    refused(request, InvalidRolloutError, rf"the policy version -2 at \(t, b\) = \({T - 1}, {B - 1}\), of environment")
+
+
 STATISTIC = {"event": "parcel", "epoch": [{"name": "mean", "reduction": 1}]}
 
 

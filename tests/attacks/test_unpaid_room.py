@@ -69,6 +69,7 @@ def statistics(n_statistics: int, n_epochs: int) -> list[rollout_pb2.EventStatis
     "changes",
     [
         {},
+        {"policy_versions": [2**40] * 6},
         {"episodes": episodes()},
         {"episodes": episodes(n_events=MAX_VALUES_PER_EPISODE), "event_statistics": statistics(1, 1)},
         {
@@ -76,7 +77,7 @@ def statistics(n_statistics: int, n_epochs: int) -> list[rollout_pb2.EventStatis
             "events": [rollout_pb2.EventValue(statistic=number) for number in range(MAX_EVENT_STATISTICS)],
         },
     ],
-    ids=["plain", "episodes", "events", "statistics"],
+    ids=["plain", "versions", "episodes", "events", "statistics"],
 )
 def test_what_a_rollout_costs_is_charged_and_not_only_its_tensors(changes):
     held = []

@@ -73,6 +73,10 @@ def rollout(n_steps: int, n_envs: int) -> Rollout:
     )
 
 
+def rollout_with_versions() -> Rollout:
+    return dataclasses.replace(rollout(2, 2), policy_versions=np.array([[4, 4], [-1, 300]]))
+
+
 def rollout_with_events() -> Rollout:
     minutes = EventStatistic(
         event="parcel",
@@ -159,6 +163,7 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["rollout"] = rollout_to_proto(rollout(2, 2)).SerializeToString()
     (messages["rollout_with_body"],) = RolloutEncoder().encode(rollout(2, 2))
     (messages["rollout_with_report"],) = RolloutEncoder().encode(rollout(2, 2), activity)
+    (messages["rollout_with_versions"],) = RolloutEncoder().encode(rollout_with_versions())
     messages["rollout_with_events"] = rollout_to_proto(rollout_with_events()).SerializeToString()
     # the header only: the bodies hold two mebibytes of ramps
     first, second, *_ = RolloutEncoder().encode(rollout(300, 300))

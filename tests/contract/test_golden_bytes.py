@@ -14,7 +14,15 @@ from rollcast.services.spaces.codec import space_from_proto
 from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import history_pb2, policy_pb2, rollout_pb2, space_pb2
-from tests.contract.golden_messages import FOLDER, SPACE, SUBSTEP, golden_messages, rollout, rollout_with_events
+from tests.contract.golden_messages import (
+    FOLDER,
+    SPACE,
+    SUBSTEP,
+    golden_messages,
+    rollout,
+    rollout_with_events,
+    rollout_with_versions,
+)
 from tests.documents import PAGES
 from tests.rollouts import assert_same_rollout
 
@@ -44,6 +52,10 @@ def test_old_bytes_still_decode():
     assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(request), rollout(2, 2))
     with_body = parse_request(golden("rollout_with_body"))
     assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(*with_body), rollout(2, 2))
+    with_versions = parse_request(golden("rollout_with_versions"))
+    assert_same_rollout(
+        RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(*with_versions), rollout_with_versions()
+    )
     with_report = parse_request(golden("rollout_with_report"))
     assert_same_rollout(RolloutAssembler(RolloutShape({"0": SUBSTEP}, 2, 2)).add(*with_report), rollout(2, 2))
     assert activity_from_proto(with_report.request.report, actor_id="golden").policy_version == 7

@@ -1,6 +1,7 @@
 """Decoders of rollouts: one message, a stream in frames, a file; and what is made of the statistics in them."""
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
-from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.rollouts.rollouts import NOT_BY_POLICY, Rollout
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.streams.receiver import parse_request
 from rollcast.services.wire.message_body import append_body
@@ -174,7 +175,8 @@ def small_rollout(*, key: str = "0", sequence: int = 1) -> Rollout:
 
 
 def _rollouts() -> Sequence[Rollout]:
-    return (small_rollout(), small_rollout(key="1", sequence=2))
+    versions = np.array([[3, NOT_BY_POLICY], [4, 3]])
+    return (dataclasses.replace(small_rollout(), policy_versions=versions), small_rollout(key="1", sequence=2))
 
 
 _UNUSED = RolloutAssembler(RolloutShape(SMALL, _T, _B, STATE_SIZE, FRAME_STACK))

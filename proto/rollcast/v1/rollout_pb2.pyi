@@ -247,7 +247,7 @@ class OpenStream(_message.Message):
     def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., takes_policies: _Optional[bool] = ..., policy_version: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds", "digest", "event_statistics", "events")
+    __slots__ = ("actor_id", "incarnation", "sequence", "policy_version", "substeps", "reward", "terminated", "truncated", "valid", "final_index", "episodes", "env_seeds", "policy_versions", "digest", "event_statistics", "events")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +260,7 @@ class Rollout(_message.Message):
     FINAL_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     ENV_SEEDS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     EVENT_STATISTICS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -275,10 +276,11 @@ class Rollout(_message.Message):
     final_index: _tensor_pb2.Tensor
     episodes: _containers.RepeatedCompositeFieldContainer[EpisodeStatistics]
     env_seeds: _containers.RepeatedScalarFieldContainer[int]
+    policy_versions: _containers.RepeatedScalarFieldContainer[int]
     digest: int
     event_statistics: _containers.RepeatedCompositeFieldContainer[EventStatistic]
     events: _containers.RepeatedCompositeFieldContainer[EventValue]
-    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ..., event_statistics: _Optional[_Iterable[_Union[EventStatistic, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
+    def __init__(self, actor_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., substeps: _Optional[_Iterable[_Union[SubstepColumns, _Mapping]]] = ..., reward: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., final_index: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeStatistics, _Mapping]]] = ..., env_seeds: _Optional[_Iterable[int]] = ..., policy_versions: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ..., event_statistics: _Optional[_Iterable[_Union[EventStatistic, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventValue, _Mapping]]] = ...) -> None: ...
 
 class SubstepColumns(_message.Message):
     __slots__ = ("key", "observation", "action", "log_prob", "last_observation", "final_observation", "initial_state", "previous_observation")

@@ -10,7 +10,7 @@ from rollcast.actor.policies.base import RecurrentState
 from rollcast.actor.policies.frame_stacks import FrameStacks
 from rollcast.actor.workers.recording import step_schemas
 from rollcast.services.columns.columns import SubstepColumns
-from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.rollouts.rollouts import NOT_BY_POLICY, EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
@@ -37,7 +37,8 @@ class Recorded(NamedTuple):
     valid: NDArray[np.bool_] | None
     final_index: NDArray[np.int32]
     episodes: tuple[EpisodeStatistics, ...]
-    # The oldest policy version of any row; 0 without rows.
+    policy_versions: NDArray[np.int64]
+    # The oldest policy version that acted in any row; 0 without rows.
     oldest_version: int
 
     @property
@@ -103,6 +104,7 @@ class SubstepRecorder:
         self._reward = np.zeros((n_rows, n), np.float32)
         self._terminated = np.zeros((n_rows, n), np.bool_)
         self._truncated = np.zeros((n_rows, n), np.bool_)
+        # The version that acted; its complement, which is below 0, where its action was replaced.
         self._version = np.zeros((n_rows, n), np.int64)
 
     def n_complete(self, first: int, stop: int) -> int:
@@ -181,6 +183,19 @@ class SubstepRecorder:
         self._is_open[trajectories] = True
         self._used[trajectories] += 1
         self._length[trajectories] += 1
+
+    def last_action(self, trajectory: int) -> NDArray[Any] | None:
+        """Returns an agent's last action, as a view, if its results are still to come; else None."""
+        row = int(self._used[trajectory]) - 1
+        action: NDArray[Any] = self._steps["action"][row, trajectory, ...]
+        return action if self._is_open[trajectory] else None
+
+    def override(self, trajectory: int, action: NDArray[Any]) -> None:
+        """Replaces an agent's last action, whose results are still to come, by one that no policy chose."""
+        row = int(self._used[trajectory]) - 1
+        self._steps["action"][row, trajectory] = action
+        version = self._version[row, trajectory]
+        self._version[row, trajectory] = min(version, ~version)
 
     def end(
         self, trajectory: int, leaves: Observation, *, truncated: bool, events: tuple[EventValue, ...] = ()
@@ -271,6 +286,7 @@ class SubstepRecorder:
                 [(final.row + padding[final.trajectory], final.trajectory) for final in taken], np.int32
             ).reshape(-1, 2),
             episodes=tuple(self._episodes),
+            policy_versions=np.maximum(aligned(self._version), NOT_BY_POLICY),
             oldest_version=self._oldest_version(n_taken),
         )
         self._carry_on(n_taken)
@@ -278,7 +294,8 @@ class SubstepRecorder:
 
     def _oldest_version(self, n_taken: Rows) -> int:
         # The first row of a trajectory is its oldest.
-        return int(self._version[0][n_taken > 0].min(initial=np.iinfo(np.int64).max)) if n_taken.any() else 0
+        first = self._version[0][n_taken > 0]
+        return int(np.maximum(first, ~first).min()) if len(first) else 0
 
     def _carry_on(self, n_taken: Rows) -> None:
         """Starts the next recording with at most one row of each agent, and its current observation."""

@@ -28,7 +28,8 @@ class SubstepWorker(Worker[_Environments]):
     valid.
 
     Invariant: at most one row of a trajectory comes from an older policy version than the others: its first, if its
-    agent had begun it, and had not got its results, when the rollout before ended.
+    agent had begun it, and had not got its results, when the rollout before ended. `Rollout.policy_versions` has the
+    versions of all rows where they differ from that of the rollout.
     """
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
@@ -148,11 +149,14 @@ class SubstepWorker(Worker[_Environments]):
             recorded = recorder.take()
             if recorded.is_empty:
                 continue
+            version, valid = self._version_of(recorded), recorded.valid
+            versions = recorded.policy_versions
+            versions = versions if valid is None else np.where(valid, versions, version)
             rollout = Rollout(
                 actor_id=self._actor_id,
                 incarnation=self._incarnation,
                 sequence=self._sequence,
-                policy_version=self._version_of(recorded),
+                policy_version=version,
                 substeps={key: recorded.columns},
                 reward=recorded.reward,
                 terminated=recorded.terminated,
@@ -162,6 +166,7 @@ class SubstepWorker(Worker[_Environments]):
                 episodes=recorded.episodes,
                 env_seeds=tuple(np.repeat(self._env_seeds, self._n_agents[key]).tolist()),
                 events=events,
+                policy_versions=None if (versions == version).all() else versions,
             )
             self._check(rollout)
             self._finished.append(rollout)

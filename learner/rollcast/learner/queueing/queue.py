@@ -123,6 +123,7 @@ def with_trajectories(
     return dataclasses.replace(
         rollout,
         substeps={key: columns.take(index) for key, columns in rollout.substeps.items()},
+        policy_versions=None if rollout.policy_versions is None else rollout.policy_versions[:, envs],
         **{**take_common(rollout, index), "final_index": final_index},
         **changes,
     )

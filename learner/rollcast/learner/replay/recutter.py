@@ -132,6 +132,8 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
     }
     if any(part.valid is not None for part in parts):
         common["valid"] = np.concatenate([_valid(part) for part in parts])
+    if any(part.policy_versions is not None or part.policy_version != last.policy_version for part in parts):
+        common["policy_versions"] = np.concatenate([_versions(part) for part in parts])
     return dataclasses.replace(
         last,
         policy_version=min(part.policy_version for part in parts),
@@ -211,6 +213,8 @@ def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) ->
 
     common = take_common(rollout, index)
     common["final_index"] -= np.array([start, 0], np.int32)
+    if rollout.policy_versions is not None:
+        common["policy_versions"] = rollout.policy_versions[start:stop]
     return dataclasses.replace(
         rollout,
         substeps={key: substep(key, columns) for key, columns in rollout.substeps.items()},
@@ -248,9 +252,16 @@ def _filled_up(rollout: Rollout, n_steps: int) -> Rollout:
     common: dict[str, Any] = {
         name: more(values, np.zeros((), values.dtype)) for name in COMMON_STEPS for values in (getattr(rollout, name),)
     }
+    if rollout.policy_versions is not None:
+        common["policy_versions"] = more(rollout.policy_versions, rollout.policy_versions[-1])
     return dataclasses.replace(
         rollout, substeps={key: substep(columns) for key, columns in rollout.substeps.items()}, **common
     )
+
+
+def _versions(rollout: Rollout) -> NDArray[np.int64]:
+    versions = rollout.policy_versions
+    return np.full(rollout.reward.shape, rollout.policy_version) if versions is None else versions
 
 
 def _valid(rollout: Rollout) -> NDArray[np.bool_]:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.columns.table import STEP_AXES
 from rollcast.services.errors import InvalidRolloutError, InvalidTensorError, LimitExceededError, MissingMessageError
 from rollcast.services.limits.limits import MAX_FRAME_BYTES
 from rollcast.services.limits.texts import quoted
 from rollcast.services.rollouts.header_check import HeaderCheck, SubstepHeaderCheck, describe, refuse
 from rollcast.services.rollouts.layout import RolloutLayout
-from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
+from rollcast.services.rollouts.rollouts import NOT_BY_POLICY, EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics_codec import event_statistics_from_proto, event_values_from_proto
 from rollcast.services.rollouts.value_check import environment_at
 from rollcast.services.spaces.leaf_schema import INT32
@@ -28,6 +29,8 @@ _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 _ROLLOUT_BYTES: Final = 2048
 _EPISODE_BYTES: Final = 256
 _SEED_BYTES: Final = 40
+# A policy version in the message, and in the array.
+_VERSION_BYTES: Final = 16
 # Statistics and values of events are objects, each of a few bytes in the header.
 _EVENT_FACTOR: Final = 32
 
@@ -191,6 +194,8 @@ class RolloutAssembler:
 def _object_bytes(header: rollout_pb2.Rollout, n_inline: int) -> int:
     """Returns about what a rollout takes beside its tensors, of which `n_inline` bytes are in the header."""
     n_bytes = _ROLLOUT_BYTES + _EPISODE_BYTES * len(header.episodes) + _SEED_BYTES * len(header.env_seeds)
+    if header.policy_versions:
+        n_bytes += _VERSION_BYTES * len(header.policy_versions)
     if header.event_statistics:
         n_bytes += _EVENT_FACTOR * (header.ByteSize() - n_inline)
     return n_bytes
@@ -237,7 +242,21 @@ def _finish(
         ),
         env_seeds=tuple(header.env_seeds),
         events=event_values_from_proto(header.events, statistics) if statistics else (),
+        policy_versions=_policy_versions(header, check) if header.policy_versions else None,
     )
+
+
+def _policy_versions(header: rollout_pb2.Rollout, check: SubstepHeaderCheck) -> NDArray[np.int64]:
+    versions = np.array(header.policy_versions, np.int64).reshape(check.step_shape)
+    if (wrong := versions < NOT_BY_POLICY).any():
+        t, b = np.argwhere(wrong)[0].tolist()
+        owner = environment_at(STEP_AXES, (t, b), env_seeds=header.env_seeds, n_agents=check.n_agents, final_index=None)
+        refuse(
+            header,
+            f"the policy version {versions[t, b]} at (t, b) = ({t}, {b}){owner}",
+            f"{NOT_BY_POLICY} for an action that no policy chose, or a version from 0 up",
+        )
+    return versions
 
 
 def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:

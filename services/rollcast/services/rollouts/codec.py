@@ -131,6 +131,10 @@ def _fill_numbers(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
     header.policy_version = rollout.policy_version
     fill_statistics(header, rollout)
     header.env_seeds[:] = rollout.env_seeds
+    if rollout.policy_versions is not None:
+        header.policy_versions[:] = rollout.policy_versions.ravel().tolist()
+    elif header.policy_versions:  # those of the rollout before
+        del header.policy_versions[:]
 
 
 def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bool) -> None:

@@ -136,6 +136,9 @@ class SubstepHeaderCheck:
             refuse(header, *problem)
         if len(header.env_seeds) not in (0, n_trajectories):
             refuse(header, f"{len(header.env_seeds)} env_seeds", f"{n_trajectories}, one an environment, or none")
+        if header.policy_versions and len(header.policy_versions) != n_steps * n_trajectories:
+            found = f"{len(header.policy_versions)} policy_versions"
+            refuse(header, found, f"{n_steps * n_trajectories}, one a step, or none")
 
     def _columns(self, header: rollout_pb2.Rollout) -> Iterator[CheckedTensor]:
         """Yields every column with its header checked, in the order of the message's fields."""

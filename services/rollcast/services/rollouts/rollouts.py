@@ -11,6 +11,9 @@ from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.wire.same_fields import same_fields
 
+# The version of a step whose action no policy chose, but a human, a planner or a safety filter.
+NOT_BY_POLICY: Final = -1
+
 
 class EpisodeStatistics(NamedTuple):
     """One finished episode of one agent.
@@ -63,7 +66,7 @@ class Rollout:
         actor_id: The actor's name from Join.
         incarnation: The process of that actor, from 1.
         sequence: 1, 2, 3, ... within an incarnation.
-        policy_version: The version that acted, from the first step to the last.
+        policy_version: The version that acted. If several did, the oldest from which the age of the rollout counts.
         substeps: Columns by substep key; exactly one on the wire, `FLAT_SUBSTEP` for a flat environment.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`, the episode ended in this step and nothing follows from it.
@@ -75,6 +78,8 @@ class Rollout:
         episodes: Episodes that ended in this rollout.
         env_seeds: The seed with which the environment of each of the B trajectories was started.
         events: The events that the policy fired while it played, reduced.
+        policy_versions: int64 `[T, B]`, the version that chose the action of each step, or `NOT_BY_POLICY`. Rows that
+            are not valid may hold any version. None: `policy_version` chose all.
     """
 
     actor_id: str
@@ -90,6 +95,7 @@ class Rollout:
     episodes: tuple[EpisodeStatistics, ...]
     env_seeds: tuple[int, ...]
     events: tuple[EventValue, ...] = ()
+    policy_versions: NDArray[np.int64] | None = None
 
     @property
     def substep_key(self) -> str:

@@ -154,8 +154,11 @@ def test_a_rollout_has_the_version_of_its_oldest_row(policy):
     policy.load(2, TorchPolicy(FLAT, PolicySpec()).state_arrays())
     game.paused.clear()
     game.step(1)
-    assert worker.collect().policy_version == 1
-    assert worker.collect().policy_version == 2
+    mixed = worker.collect()
+    assert mixed.policy_version == 1
+    np.testing.assert_array_equal(mixed.policy_versions, [[2, 1]] + [[2, 2]] * 3)
+    of_one = worker.collect()
+    assert (of_one.policy_version, of_one.policy_versions) == (2, None)
 
 
 def test_a_learner_that_takes_no_older_version_gets_the_newest(policy):
@@ -167,7 +170,9 @@ def test_a_learner_that_takes_no_older_version_gets_the_newest(policy):
     game.paused.clear()
     game.step(1)
     worker.least_version = 2
-    assert worker.collect().policy_version == 2
+    rollout = worker.collect()
+    assert rollout.policy_version == 2
+    assert rollout.policy_versions[0, 1] == 1, "the step's own is told all the same"
 
 
 def test_a_client_that_leaves_costs_its_own_last_action(policy):

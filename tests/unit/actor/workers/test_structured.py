@@ -164,6 +164,9 @@ def test_log_probabilities_are_those_of_the_version_that_acted():
     played += [worker.collect() for _ in range(2)]
     walkers = [rollout for rollout in played if "walker" in rollout.substeps]
     assert [rollout.policy_version for rollout in walkers] == [1, 2]
+    assert walkers[0].policy_versions is None
+    assert walkers[1].policy_versions[0, 0] == 1
+    assert (walkers[1].policy_versions[1:] == 2).all()
     reference = make_policy(SPACES, spec, seed=0)
     for version, state, rollout, rows in (
         (1, first, walkers[0], np.s_[:, :]),

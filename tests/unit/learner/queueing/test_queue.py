@@ -38,6 +38,12 @@ def test_slice_as_a_rollout_has_the_states_and_frames_of_its_trajectories():
     np.testing.assert_array_equal(cut.previous_observation[""], frames[1:])
 
 
+def test_slice_as_a_rollout_has_the_versions_of_its_trajectories():
+    versions = np.arange(9).reshape(3, 3)
+    cut = RolloutSlice(make_rollout(n_envs=3, policy_versions=versions), 1, 3).to_rollout()
+    np.testing.assert_array_equal(cut.policy_versions, versions[:, 1:])
+
+
 def test_put_waits_for_room_and_goes_on_when_there_is():
     queue = RolloutQueue(2)
     queue.put(make_rollout(sequence=1), is_active=always)

@@ -117,6 +117,25 @@ def test_rollouts_of_the_right_length_are_unchanged():
     assert all(after is before for after, before in zip(cut, recording, strict=True))
 
 
+@pytest.mark.parametrize("n_steps", [2, 5, 8])
+def test_each_step_keeps_the_version_that_chose_it(n_steps: int):
+    rng = np.random.default_rng(0)
+    recording = play(rng, actor_id="a", lengths=[3] * 4, n_envs=2, has_reset_rows=False)
+    recording = [dataclasses.replace(rollout, policy_version=5 + i) for i, rollout in enumerate(recording)]
+    own = rng.integers(-1, 9, (3, 2))
+    recording[2] = dataclasses.replace(recording[2], policy_versions=own)
+    cut = list(Recutter(n_steps, fills_up=True).recut(recording))
+    found = np.concatenate(
+        [
+            np.full((n_steps, 2), rollout.policy_version)
+            if rollout.policy_versions is None
+            else rollout.policy_versions
+            for rollout in cut
+        ]
+    )
+    np.testing.assert_array_equal(found[:12], [[5, 5]] * 3 + [[6, 6]] * 3 + own.tolist() + [[8, 8]] * 3)
+
+
 @pytest.mark.parametrize("n_steps", [2, 6])
 def test_recurrent_states_stay_where_rollouts_began(n_steps: int):
     """Also those of trajectories that begin to act in a later rollout."""

@@ -88,6 +88,24 @@ def test_one_encoder_encodes_rollouts_of_every_form():
         assert_same_rollout(assembler.add(*parse_request(message)), rollout)
 
 
+def test_versions_of_steps_travel_without_a_change_of_anything_else():
+    rollout = random_rollout(NESTED, 3, 2)
+    stamped = dataclasses.replace(rollout, policy_versions=np.array([[0, -1], [3, 2**40], [7, 3]]))
+    assert_same_rollout(assemble(NESTED, stamped, 3, 2), stamped)
+    encoder = RolloutEncoder()
+    plain, with_versions, plain_again = (b"".join(encoder.encode(each)) for each in (rollout, stamped, rollout))
+    assert plain == plain_again != with_versions
+
+
+def test_a_learner_that_knows_no_versions_of_steps_reads_the_rest():
+    rollout = random_rollout(NESTED, 3, 2)
+    stamped = dataclasses.replace(rollout, policy_versions=np.array([[0, -1], [3, 2**40], [7, 3]]))
+    (message,) = RolloutEncoder().encode(stamped)
+    request, body = parse_request(message)
+    request.rollout.ClearField("policy_versions")
+    assert_same_rollout(RolloutAssembler(RolloutShape(NESTED, 3, 2)).add(request, body), rollout)
+
+
 @pytest.mark.slow
 def test_encoder_does_not_grow_with_its_rollouts():
     """A protobuf message that is filled anew and anew keeps all it ever had, where no tracer of Python's sees it."""
