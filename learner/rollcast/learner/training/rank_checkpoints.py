@@ -36,7 +36,12 @@ class PartKeeper:
         progress: The progress of training.
         ranks: The ranks.
         timeout_s: The seconds that a checkpoint may take before the next begins.
+
+    Attributes:
+        is_unrecorded: False: only rank 0 writes records.
     """
+
+    is_unrecorded = False
 
     def __init__(
         self,

@@ -100,6 +100,9 @@ class RunKeeper:
         evaluation: Chooses the best policy; None: the mean return of training does.
         note: Notes the checkpoints that are written.
         ranks: The ranks that write each checkpoint together.
+
+    Attributes:
+        is_unrecorded: True from the begin of a checkpoint until the trainer has written a record of the same moment.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class RunKeeper:
         # A snapshot of the statistics for an operator's checkpoint: the trainer's thread changes the statistics.
         self._statistics: list[dict[str, Any]] = []
         self._left_out = WaitLog()
+        self.is_unrecorded = False
         self._next_best = 0.0
         self._next_checkpoint = time.monotonic() + schedule.checkpoint_interval_s
 
@@ -253,13 +257,16 @@ class RunKeeper:
         return written
 
     def _begin(self, *, has_ended: bool = False) -> "Future[Path] | None":
-        return self._checkpoints.begin(
+        written = self._checkpoints.begin(
             best_return=self._best.written_return,
             evaluation=None if self._evaluation is None else self._evaluation.state(),
             statistics=self._statistics,
             has_ended=has_ended,
             then=functools.partial(self._run.write_policy, "last", self._policy()),
         )
+        if written is not None:
+            self.is_unrecorded = True
+        return written
 
     def _save_best_policy(self) -> None:
         best = self._best if self._evaluation is None else self._evaluation

@@ -289,6 +289,8 @@ class Trainer:
                 return
             began = time.perf_counter()
             with self._control.update_turn():
+                # An operator's checkpoint, or one of all ranks: before this update.
+                self._record_checkpoint()
                 activity.enter(LearnerActivity.UPDATING)
                 with networks_compute(self._arithmetic):
                     metrics = algorithm.update(experience.batch, progress=fraction)
@@ -352,10 +354,17 @@ class Trainer:
             self._write_last_metrics()
         self._run_history.activity.enter(LearnerActivity.CHECKPOINTING)
         was_due = self._keeper is not None and self._keeper.keep_due()
+        self._record_checkpoint()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
             # Only then: checkpoints by time come at another update in each run.
             self._actors.progress = self._fraction()
             self._experience.renew()
+
+    def _record_checkpoint(self) -> None:
+        """Writes a record of the moment of a checkpoint that has begun, so that a resumed run continues its curves."""
+        if self._keeper is not None and self._keeper.is_unrecorded:
+            self._keeper.is_unrecorded = False
+            self._write_last_metrics()
 
     def _take_evaluations(self, evaluation: TrainingEvaluation) -> None:
         """Writes the evaluations that have come; each is a record of its own, at the steps of its policy."""

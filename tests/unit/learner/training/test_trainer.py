@@ -1,6 +1,8 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import Experience, ExperienceSource, FreshExperience
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.trainer import Trainer
@@ -59,6 +62,7 @@ def trainer_of(
     control: TrainingControl | None = None,
     total_steps: int = 100,
     log_interval_s: float = 0.0,
+    checkpoint_interval_updates: int | None = None,
     **options: object,
 ) -> Trainer:
     """Returns a trainer that writes a record after each update, unless it is to write fewer."""
@@ -68,7 +72,12 @@ def trainer_of(
         source,
         algorithm_class(policy.spaces, policy.spec, ImpalaSettings()),
         control or TrainingControl(algorithm="impala", run_dir=None),
-        TrainingSchedule(total_steps=total_steps, stop_return=None, log_interval_s=log_interval_s),
+        TrainingSchedule(
+            total_steps=total_steps,
+            stop_return=None,
+            log_interval_s=log_interval_s,
+            checkpoint_interval_updates=checkpoint_interval_updates,
+        ),
         device=torch.device("cpu"),
         **options,
     )
@@ -124,6 +133,31 @@ def test_the_last_record_is_of_the_end_of_training():
     kept = KeptMetrics()
     trainer_of(writers=[kept], total_steps=100).run()
     assert [record["train/updates"] for record in kept.records] == [*range(1, 8)], "none is written twice"
+
+
+def test_there_is_a_record_of_each_checkpoint(tmp_path: Path):
+    kept, run = KeptMetrics(), RunDirectory.create(tmp_path, "run")
+    trainer_of(writers=[kept], run=run, log_interval_s=1e9, checkpoint_interval_updates=3).run()
+    assert [record["train/updates"] for record in kept.records] == [1, 3, 6, 7]
+
+
+def test_there_is_a_record_of_the_moment_of_an_operators_checkpoint(tmp_path: Path):
+    kept, run = KeptMetrics(), RunDirectory.create(tmp_path, "run")
+    control = TrainingControl(algorithm="impala", run_dir=run.path)
+
+    class SavedBeforeTheFifth(FreshExperience):
+        n_asked = 0
+
+        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+            self.n_asked += 1
+            if self.n_asked == 5:
+                with ThreadPoolExecutor(1) as operator:
+                    operator.submit(control.save_checkpoint).result(60)
+            return super().next(learner_device, progress=progress)
+
+    source = SavedBeforeTheFifth(make_actors("sequential"))
+    trainer_of(source, writers=[kept], run=run, control=control, log_interval_s=1e9).run()
+    assert [record["train/updates"] for record in kept.records] == [1, 4, 7]
 
 
 def test_training_that_fails_leaves_a_record_of_its_last_update_and_the_history_has_why():
