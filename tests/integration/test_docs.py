@@ -94,6 +94,7 @@ NOT_TYPED = {
     "rollcast actor --learner-address RELAY_HOST:50053": "likewise",
     "rollcast learner --durable --run-dir runs/mine": "likewise, with a learner that is killed",
     "rollcast learner --resume runs/mine": "likewise",
+    "rollcast train --serve-environments localhost:50052": "test_environments_elsewhere.py trains so",
     "rollcast learner --spaces-from first_actor --run-dir runs/game": "test_environments_elsewhere.py trains so",
     "rollcast actor --serve-environments localhost:50052": "likewise",
     "python clients/python/cartpole.py": "likewise",

@@ -122,6 +122,39 @@ def test_an_actor_without_clients_gives_its_place_back(tmp_path: Path):
         assert ended(training, signal.SIGTERM) == 0
 
 
+class TestTrain:
+    """`rollcast train` serves environments by its own actor."""
+
+    def test_learns_from_a_client_that_dials_the_printed_address(self, tmp_path: Path):
+        options = ("--envs-per-actor", 4, "--stop-return", 80, "--total-steps", 1_000_000, "--seed", 1)
+        with running(
+            *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)
+        ) as training:
+            address = training.stdout.readline().removeprefix("environments may dial in at ").strip()
+            with game(address, "cartpole", 4) as playing:
+                assert ended(training, within_s=10 * DEADLINE_S) == 0
+                assert "solved" in training.stdout.read()
+                assert playing.wait(DEADLINE_S) == 0
+                assert "training has ended" in playing.stdout.read()
+
+    def test_stops_and_resumes_with_the_same_client(self, tmp_path: Path):
+        address, socket = f"127.0.0.1:{free_port()}", f"unix:{tmp_path / 'play'}"
+        options = ("--address", address, "--envs-per-actor", 4, "--stop-return", 1e9)
+        with game(socket, "cartpole", 4) as playing:
+            with running(
+                *("learner", "train", "--serve-environments", socket, "--run-dir", tmp_path / "run", *options)
+            ) as training:
+                wait_until(lambda: status_of(address).updates > 0, "an update")
+                assert ended(training, signal.SIGTERM) == 0
+            with running("learner", "train", "--resume", tmp_path / "run", "--stop-return", 10) as training:
+                assert ended(training) == 0
+                said = training.stdout.read()
+                assert f"resuming {tmp_path / 'run'}: " in said
+                assert "solved" in said
+            assert playing.wait(DEADLINE_S) == 0
+            assert "training has ended" in playing.stdout.read()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -2,10 +2,10 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -14,8 +14,7 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
-from rollcast.services.security.security import ServerSecurity
-from rollcast.services.security.settings import ServingClientSecuritySettings
+from rollcast.services.security.settings import ServedSecuritySettings, ServingClientSecuritySettings
 from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses, WebAddress
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.options import option_name
@@ -26,7 +25,11 @@ from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import EntryPointKwargs, LogLevel, ProcessSettings
 
 if TYPE_CHECKING:
+    from rollcast.actor.dialling.supply import DialIn
     from rollcast.actor.environments.make import EnvironmentFactory
+
+# The name of environments that dial in, in place of an id.
+DIALLED_IN: Final = "dialled-in"
 
 EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
 
@@ -107,7 +110,74 @@ class ActingSettings(EnvironmentSettings):
         return replace(super().env_factory(), vectorization=self.vectorization, on_step_failure=self.on_step_failure)
 
 
-class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettings):
+class DialInSettings(ServedSecuritySettings):
+    """The settings of every process that acts for environments that dial in."""
+
+    serve_environments: ListeningAddress | None = setting(
+        None,
+        "Act for environments that dial in at this address, host:port or unix:/path, in place of --env-id: games, "
+        "simulators or robots in any language. Default: none.",
+        FREE,
+    )
+    serve_websockets: WebAddress | None = setting(
+        None,
+        "Besides --serve-environments, the address, host:port, for environments that dial in over WebSockets: "
+        "browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
+        FREE,
+    )
+    serve_tokens_file: Path | None = setting(
+        None,
+        "Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with the role "
+        "actor, viewer or operator. The file is read again when it changes. Default: no token required.",
+        FREE,
+    )
+
+    @property
+    def required_tokens(self) -> Path | None:
+        """See `ServedSecuritySettings.required_tokens`."""
+        return self.serve_tokens_file
+
+    @model_validator(mode="after")
+    def _check_websockets(self) -> Self:
+        if self.serve_websockets is not None and self.serve_environments is None:
+            raise ValueError(
+                f"--serve-websockets: {self.serve_websockets!r} is given without --serve-environments; expected both; "
+                "give it, for example localhost:50052"
+            )
+        return self
+
+    def refuse_made_environments(self, given: Collection[str]) -> None:
+        """Refuses settings of environments that this process would make, since others dial in.
+
+        Args:
+            given: The names of all settings that are given.
+
+        Raises:
+            ConfigurationError: There is one.
+        """
+        for name in ("env_id", "env_kwargs", "agent_policies", "atari", "vectorization", "on_step_failure"):
+            if name in given:
+                raise ConfigurationError(
+                    f"{option_name((name,))} is given with --serve-environments {self.serve_environments}, whose "
+                    "environments dial in; expected one of them; leave the other out"
+                )
+
+    def dial_in(self) -> "DialIn":
+        """Returns how environments are served, whose address is given, and reads the files.
+
+        Raises:
+            ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
+                `insecure` is not set.
+        """
+        # imported here: a server, which most processes do not need
+        from rollcast.actor.dialling.supply import DialIn
+
+        assert self.serve_environments is not None  # the caller has checked
+        security = self.security_at(self.serve_environments)
+        return DialIn(self.serve_environments, security, websocket_address=self.serve_websockets)
+
+
+class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSettings, MetricsSettings):
     """Steps environments with the newest policy and streams the rollouts to a learner."""
 
     first_options: ClassVar = (
@@ -142,21 +212,6 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettin
         description="Environments to step at once, in one batched forward pass. Default: the number that the "
         "learner asks for.",
     )
-    serve_environments: ListeningAddress | None = Field(
-        None,
-        description="Act for environments that dial in at this address, host:port or unix:/path, in place of --env-id: "
-        "games, simulators or robots in any language. Default: none.",
-    )
-    serve_websockets: WebAddress | None = Field(
-        None,
-        description="Besides --serve-environments, the address, host:port, for environments that dial in over "
-        "WebSockets: browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
-    )
-    serve_tokens_file: Path | None = Field(
-        None,
-        description="Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with "
-        "the role actor, viewer or operator. The file is read again when it changes. Default: no token required.",
-    )
     network: str = Field(
         "auto",
         description="The learner's --network, if it is package.module:factory. An actor imports no other network.",
@@ -187,40 +242,19 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, MetricsSettin
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 
-    @property
-    def required_tokens(self) -> Path | None:
-        """See `ServingClientSecuritySettings.required_tokens`."""
-        return self.serve_tokens_file
-
-    @model_validator(mode="after")
-    def _check_websockets(self) -> Self:
-        if self.serve_websockets is not None and self.serve_environments is None:
-            raise ValueError(
-                f"--serve-websockets: {self.serve_websockets!r} is given without --serve-environments; expected both; "
-                "give it, for example localhost:50052"
-            )
-        return self
-
-    def environment_server_security(self) -> ServerSecurity:
-        """Makes the security of `serve_environments`, which is given, and reads the files.
+    def dial_in(self) -> "DialIn":
+        """See `DialInSettings.dial_in`.
 
         Raises:
-            ConfigurationError: A file cannot be used; the address is open to other machines without TLS and `insecure`
-                is not set; or a setting of environments that the actor makes is given, too.
+            ConfigurationError: Also if a setting of environments that the actor makes is given.
         """
-        assert self.serve_environments is not None  # the caller has checked
-        of_made = ("env_id", "env_kwargs", "agent_policies", "atari", "vectorization", "on_step_failure")
-        if given := [name for name in of_made if name in self.model_fields_set]:
-            raise ConfigurationError(
-                f"{option_name((given[0],))} is given with --serve-environments {self.serve_environments}, whose "
-                "environments dial in; expected one of them; leave the other out"
-            )
+        self.refuse_made_environments(self.model_fields_set)
         if self.role == "evaluate":
             raise ConfigurationError(
                 "--role evaluate is given with --serve-environments; expected --role act, because an evaluator plays "
                 "whole episodes of its own environment; leave one out"
             )
-        return self.security_at(self.serve_environments)
+        return super().dial_in()
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:

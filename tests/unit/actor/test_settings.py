@@ -11,7 +11,7 @@ def settings_of(*arguments):
 class TestServedEnvironments:
     def test_need_no_environment(self):
         settings = settings_of("--serve-environments", "localhost:50052")
-        assert settings.environment_server_security().tls is None
+        assert settings.dial_in().security.tls is None
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
@@ -24,20 +24,20 @@ class TestServedEnvironments:
     def test_exclude_those_that_the_actor_makes(self, arguments, said):
         settings = settings_of("--serve-environments", "localhost:50052", *arguments)
         with pytest.raises(ConfigurationError, match=said):
-            settings.environment_server_security()
+            settings.dial_in()
 
     def test_come_from_other_machines_with_tls_only(self):
         with pytest.raises(ConfigurationError, match="give --serve-tls-cert and --serve-tls-key"):
-            settings_of("--serve-environments", "0.0.0.0:50052").environment_server_security()
+            settings_of("--serve-environments", "0.0.0.0:50052").dial_in()
         insecure = settings_of("--serve-environments", "0.0.0.0:50052", "--insecure")
-        assert insecure.environment_server_security().insecure
+        assert insecure.dial_in().security.insecure
 
     def test_bring_tokens_of_a_file(self, tmp_path):
         tokens = tmp_path / "tokens"
         tokens.write_text("actor:" + "a" * 32)
         tokens.chmod(0o600)
         settings = settings_of("--serve-environments", "localhost:50052", "--serve-tokens-file", str(tokens))
-        assert settings.environment_server_security().tokens is not None
+        assert settings.dial_in().security.tokens is not None
 
     def test_over_websockets_come_beside_others(self):
         with pytest.raises(ConfigurationError, match="is given without --serve-environments"):

@@ -45,6 +45,8 @@ ALONE = {
     "rollouts": [],
     "add_actors": ["--run-dir=runs/one"],
     "recipe": ["--algorithm=appo"],
+    "serve_environments": [],
+    "serve_websockets": ["--serve-environments=localhost:50052"],
     "replay.n_step": [],
     "replay.error_buffer": ["--replay.samples-per-insert=2"],
     "replay.sequence_length": ["--replay.entry=rollouts"],

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -18,6 +19,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollcast.actor.acting.evaluating import evaluate_until_stopped
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
@@ -35,6 +37,9 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.printable import log_to_stderr
 from rollcast.services.process.stop_signals import ignore_terminal
 from rollcast.services.wire.allocator import reuse_large_buffers
+
+if TYPE_CHECKING:
+    from rollcast.actor.dialling.supply import DialIn, DialledSupply
 
 # Time for a child to end after its learner has died, in seconds; then the process is ended.
 _ORPHAN_GRACE_S = 2.0
@@ -57,11 +62,13 @@ class LocalActorPlan:
         step_timeout_s: How long a step may take, in seconds.
         max_rollout_bytes: The learner's limit for a rollout, in bytes.
         role: The part that it plays.
+        dial_in: The way in which its environments dial in, in place of `env_factory`.
+        told: The write end of a pipe that gets, as text, where they may dial in.
     """
 
     address: str
     actor_id: str
-    env_factory: EnvFactory
+    env_factory: EnvFactory | None
     n_envs: int
     network: str
     n_threads: int = 1
@@ -69,6 +76,8 @@ class LocalActorPlan:
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes
     role: ActorRole = ActorRole.ACT
+    dial_in: "DialIn | None" = None
+    told: Connection | None = None
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
@@ -96,6 +105,8 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
         if plan.role is ActorRole.EVALUATE:
             os.nice(_EVALUATOR_NICE)
             _evaluate(plan, stop, failures)
+        elif plan.dial_in is not None:
+            _serve(plan, plan.dial_in, stop, failures)
         else:
             _act(plan, stop, failures)
     except BaseException as error:  # noqa: BLE001 - every end of the process is reported to its parent
@@ -123,6 +134,7 @@ def _traceback_for_people(error: BaseException) -> str:
 
 
 def _evaluate(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
+    assert plan.env_factory is not None  # nobody evaluates environments that dial in
     spaces = probe_spaces(plan.env_factory)
     offer = make_offer(spaces, 1, actor_id=plan.actor_id, network=plan.network, role=ActorRole.EVALUATE)
     with EvaluatorConnection(
@@ -150,25 +162,48 @@ def _end_process(failures: Connection, failure: ActorFailure) -> None:
 
 
 def _act(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
+    assert plan.env_factory is not None  # no environment dials in
     with EnvironmentSupply(plan.env_factory, plan.n_envs, step_timeout_s=plan.step_timeout_s) as environments:
-        offer = make_offer(environments.spaces, environments.n_envs, actor_id=plan.actor_id, network=plan.network)
-        # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
-        with LearnerConnection(
-            plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
-        ) as connection:
-            try:
-                act_until_stopped(
-                    environments,
-                    connection,
-                    network=plan.network,
-                    stop=stop,
-                    on_hang=functools.partial(_end_process, failures),
-                    step_timeout_s=plan.step_timeout_s,
-                    max_rollout_bytes=plan.max_rollout_bytes,
-                )
-            except RollcastError:
-                if not stop.is_set():
-                    raise
+        _act_with(environments, plan, stop, failures)
+
+
+def _serve(plan: LocalActorPlan, dial_in: "DialIn", stop: threading.Event, failures: Connection) -> None:
+    # imported here: a server, which other actors do not need
+    from rollcast.actor.dialling.supply import DialledSupply
+
+    with DialledSupply(dial_in, plan.n_envs, stall_s=plan.step_timeout_s) as environments:
+        if plan.told is not None:
+            plan.told.send_bytes(environments.addresses.encode())
+        environments.serve(
+            functools.partial(_act_with, environments, plan, stop, failures), is_active=lambda: not stop.is_set()
+        )
+
+
+def _act_with(
+    environments: "EnvironmentSupply | DialledSupply", plan: LocalActorPlan, stop: threading.Event, failures: Connection
+) -> bool:
+    """Joins and acts; returns whether training has ended."""
+    offer = make_offer(environments.spaces, environments.n_envs, actor_id=plan.actor_id, network=plan.network)
+    # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
+    # Only that of environments that dial in is made after their actor.
+    connect_timeout_s = 30.0 if plan.dial_in is None else math.inf
+    with LearnerConnection(
+        plan.address, offer, connect_timeout_s=connect_timeout_s, reconnect_timeout_s=30.0, stop=stop
+    ) as connection:
+        try:
+            act_until_stopped(
+                environments,
+                connection,
+                network=plan.network,
+                stop=stop,
+                on_hang=functools.partial(_end_process, failures),
+                step_timeout_s=plan.step_timeout_s,
+                max_rollout_bytes=plan.max_rollout_bytes,
+            )
+        except RollcastError:
+            if not stop.is_set():
+                raise
+        return connection.ended
 
 
 def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:

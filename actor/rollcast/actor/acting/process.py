@@ -25,7 +25,6 @@ from rollcast.actor.settings import ActorSettings
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.actor.vector.supply import EnvironmentSupply
-from rollcast.services.environments.dialled import Farewell
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.join import ActorRole
@@ -118,7 +117,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         RollcastError: If the learner refused, or was lost for good.
     """
     security = settings.client_security()
-    serving = None if settings.serve_environments is None else settings.environment_server_security()
+    dial_in = None if settings.serve_environments is None else settings.dial_in()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
     step_timeout_s = settings.step_timeout_s
@@ -133,21 +132,12 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             server = stack.enter_context(MetricsServer(settings.metrics_address, metrics.collect))
             logger.info("metrics for Prometheus at http://%s/metrics", server.address)
         in_one_run: Callable[..., bool]
-        if settings.serve_environments is not None and serving is not None:
+        if dial_in is not None:
             # imported here: a server, which other actors do not need
             from rollcast.actor.dialling.supply import DialledSupply
 
-            dialled = stack.enter_context(
-                DialledSupply(
-                    settings.serve_environments,
-                    serving,
-                    settings.envs_per_actor,
-                    stall_s=step_timeout_s,
-                    websocket_address=settings.serve_websockets,
-                )
-            )
-            also = "" if dialled.websocket_url is None else f" and {dialled.websocket_url}"
-            logger.info("environments may dial in at %s%s", dialled.address, also)
+            dialled = stack.enter_context(DialledSupply(dial_in, settings.envs_per_actor, stall_s=step_timeout_s))
+            logger.info("environments may dial in at %s", dialled.addresses)
             metrics.serves(dialled)
             in_one_run = functools.partial(_serve_in_one_run, settings, security, dialled, heartbeat, metrics, stop)
         elif settings.role == "evaluate":
@@ -184,34 +174,23 @@ def _serve_in_one_run(
     *,
     connect_timeout_s: float,
 ) -> bool:
-    """Acts for clients while there are some; without any, the learner gives the actor's place to others.
-
-    Returns:
-        True if training has ended.
-    """
+    """Acts for clients while there are some; returns True if training has ended."""
 
     def is_active() -> bool:
         heartbeat.beat()
         return not stop.is_set()
 
-    while environments.wait(is_active):
-        try:
-            has_ended = _act_in_one_run(
-                settings, security, environments, heartbeat, metrics, stop, connect_timeout_s=connect_timeout_s
-            )
-        except RollcastError as error:
-            environments.end(error)
-            raise
-        if has_ended and not settings.wait_for_next_run:
-            environments.end(Farewell(reason="training has ended", training_ended=True))
-            return True
-        if stop.is_set():  # its end tells the clients
-            return has_ended
-        environments.rest()
-        if has_ended:
-            return True
-        logger.info("left the learner: no client is connected")
-    return False
+    act = functools.partial(
+        _act_in_one_run,
+        settings,
+        security,
+        environments,
+        heartbeat,
+        metrics,
+        stop,
+        connect_timeout_s=connect_timeout_s,
+    )
+    return environments.serve(act, is_active=is_active, stays=settings.wait_for_next_run)
 
 
 def _act_in_one_run(

@@ -1,6 +1,8 @@
 """Supplies an actor's environments from clients that dial in: a server, and the places of their environments."""
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 from rollcast.actor.dialling.environments import DialledEnvironments
@@ -12,6 +14,23 @@ from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DialIn:
+    """The way in which environments dial in.
+
+    Attributes:
+        address: The address to serve.
+        security: TLS and tokens for clients.
+        websocket_address: The address to serve WebSockets at; None: none are.
+    """
+
+    address: str
+    security: ServerSecurity
+    websocket_address: str | None = None
+
 
 class DialledSupply:
     """The environments that dial in at an address, as `EnvironmentSupply` is those that an actor makes.
@@ -19,32 +38,26 @@ class DialledSupply:
     Only the acting thread uses it.
 
     Args:
-        address: The address to serve.
-        security: TLS and tokens for clients.
+        dial_in: How they dial in.
         n_envs: Number of places; None: the learner decides.
         stall_s: Seconds that a client may take for a turn.
-        websocket_address: The address to serve WebSockets at; None: none are.
 
     Raises:
         AddressInUseError: Another server has the address.
         ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
     """
 
-    def __init__(
-        self,
-        address: str,
-        security: ServerSecurity,
-        n_envs: int | None,
-        *,
-        stall_s: float,
-        websocket_address: str | None = None,
-    ) -> None:
+    def __init__(self, dial_in: DialIn, n_envs: int | None, *, stall_s: float) -> None:
         self._n_envs = n_envs
-        self.environments = DialledEnvironments(address=address, stall_s=stall_s)
+        self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s)
         # A stream for each environment at most, and a few for those that watch its health.
         limits = Limits(max_actors=max(n_envs or 0, Limits().max_actors))
         self._server = EnvironmentServer(
-            address, self.environments, websocket_address=websocket_address, limits=limits, security=security
+            dial_in.address,
+            self.environments,
+            websocket_address=dial_in.websocket_address,
+            limits=limits,
+            security=dial_in.security,
         )
         self._server.start()
 
@@ -60,9 +73,10 @@ class DialledSupply:
         return self._server.address
 
     @property
-    def websocket_url(self) -> str | None:
-        """The URL for WebSockets; None: there is none."""
-        return self._server.websocket_url
+    def addresses(self) -> str:
+        """All that clients may dial, in words."""
+        url = self._server.websocket_url
+        return self.address if url is None else f"{self.address} and {url}"
 
     @property
     def latencies(self) -> Latencies:
@@ -92,13 +106,38 @@ class DialledSupply:
         """
         return self.environments.wait_for_clients(is_active)
 
-    def rest(self) -> None:
-        """Takes all places back: those that come now wait for the next run, or until the learner is joined again."""
-        self.environments.agree(0)
+    def serve(self, act: Callable[[], bool], *, is_active: Callable[[], bool], stays: bool = False) -> bool:
+        """Acts for clients while there are some; without any, the learner gives the actor's place to others.
 
-    def end(self, reason: RollcastError | Farewell) -> None:
-        """Tells all clients why no more actions come. The first reason counts."""
-        self.environments.end(reason)
+        Args:
+            act: Joins the learner and acts, until training has ended, no client is there, or `is_active` returns False;
+                returns whether training has ended.
+            is_active: Called at least every second while nobody is there.
+            stays: Whether clients wait for the next run when training has ended.
+
+        Returns:
+            True if training has ended.
+
+        Raises:
+            RollcastError: `act` raised it; the clients have been told.
+        """
+        while self.wait(is_active):
+            try:
+                has_ended = act()
+            except RollcastError as error:
+                self.environments.end(error)
+                raise
+            if has_ended and not stays:
+                self.environments.end(Farewell(reason="training has ended", training_ended=True))
+                return True
+            if not is_active():  # its end tells the clients
+                return has_ended
+            # Those that come now wait for the next run, or until the learner is joined again.
+            self.environments.agree(0)
+            if has_ended:
+                return True
+            _log.info("left the learner: no client is connected")
+        return False
 
     def close(self) -> None:
         """Ends all clients, and the server. Idempotent."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.base import DistributedActors
+from rollcast.learner.actors.dial_in import DialInActor, DialInDistributedActors
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.subproc import SubprocDistributedActors
@@ -17,7 +18,8 @@ from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_checks import check_places
 from rollcast.learner.training.run_parts import actors_batch_size
-from rollcast.learner.training.training_run import training_run
+from rollcast.learner.training.training_run import MakeActors, training_run
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 def train(
@@ -41,6 +43,8 @@ def train(
     # Refuses wrong certificates and tokens, and places that are taken, before the environment is made.
     settings.server_security()
     check_places(settings)
+    if settings.serve_environments is not None:
+        return _train_with_those_that_dial_in(settings, console, local_address=local_address, link=link)
     env_factory = settings.env_factory()
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
@@ -75,12 +79,52 @@ def train(
         )
 
     n_processes = settings.n_actors if settings.actor_kind == "subprocess" else 0
-    with training_run(
-        settings,
-        probe_spaces(env_factory, travel=settings.actor_kind == "subprocess"),
-        make_actors,
-        n_local_actors=n_processes,
+    spaces = probe_spaces(env_factory, travel=settings.actor_kind == "subprocess")
+    return _train(settings, console, spaces, make_actors, n_processes, link)
+
+
+def _train_with_those_that_dial_in(
+    settings: TrainSettings, console: Console, *, local_address: str | None, link: Callable[[], str] | None
+) -> int:
+    """Trains with one actor on this machine, whose environments dial in; the first says the spaces."""
+    with DialInActor(
+        settings.dial_in(),
+        envs_per_actor=settings.envs_per_actor,
         announce=partial(print_line, console.file),
+        network=settings.network,
+        start_method=settings.start_method,
+        on_actor_failure=settings.on_actor_failure,
+        max_restarts=settings.max_restarts,
+        step_timeout_s=settings.step_timeout_s,
+        limits=settings.server_limits(),
+        log_level=settings.log_level,
+    ) as actor:
+
+        def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
+            return DialInDistributedActors(
+                actor,
+                policy,
+                settings.n_rollout_steps,
+                actors_batch_size(settings, policy.spaces, 1),
+                settings.queue_out_of_sync_factor,
+                seed=settings.seed,
+                serving=dataclasses.replace(serving, local_address=local_address),
+            )
+
+        spaces = actor.wait_for_spaces(settings.collect_timeout_s)
+        return _train(settings, console, spaces, make_actors, 1, link)
+
+
+def _train(
+    settings: TrainSettings,
+    console: Console,
+    spaces: EnvironmentSpaces,
+    make_actors: MakeActors,
+    n_processes: int,
+    link: Callable[[], str] | None,
+) -> int:
+    with training_run(
+        settings, spaces, make_actors, n_local_actors=n_processes, announce=partial(print_line, console.file)
     ) as run:
         if link is not None:
             print_line(console.file, f"the dashboard is at {link()}")

@@ -5,8 +5,9 @@ from typing import Any, cast
 
 from rollcast.actor.environments.make import EnvironmentFactory, Vectorization
 from rollcast.actor.environments.pettingzoo import AgentPolicies
-from rollcast.actor.settings import EnvironmentSettings
+from rollcast.actor.settings import DIALLED_IN, EnvironmentSettings
 from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.errors import ConfigurationError
 
 
 def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) -> EnvironmentFactory:
@@ -24,6 +25,11 @@ def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) ->
     """
     run_env_id = trained.get("env_id", EnvironmentSettings.model_fields["env_id"].default)
     env_id = run_env_id if settings.env_id is None else settings.env_id
+    if env_id == DIALLED_IN:
+        raise ConfigurationError(
+            "the run's environments dialled in, so they cannot be made here; expected an environment with the same "
+            "spaces; give one with --env-id"
+        )
     # Runs before 0.2 have neither agent_policies nor atari; runs of `rollcast learner` have neither vectorization nor
     # on_step_failure, which are the actors'.
     vectorization = trained.get("vectorization", "auto") if env_id == run_env_id else "auto"

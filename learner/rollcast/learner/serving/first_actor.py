@@ -1,6 +1,7 @@
 """Gets the spaces from the first actor, for a learner on a machine without the environment."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -11,6 +12,7 @@ from rollcast.services.errors import CollectTimeoutError, NotReadyError, Refused
 from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.process.waiting import LOOK_S
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import make_server
@@ -30,6 +32,7 @@ def spaces_of_first_actor(
     timeout_s: float,
     security: ServerSecurity = PLAIN_SERVER,
     announcement: Announcement | None = None,
+    look_after: Callable[[], None] = lambda: None,
 ) -> EnvironmentSpaces:
     """Serves at an address until an actor joins, and returns the spaces that it offers.
 
@@ -41,6 +44,7 @@ def spaces_of_first_actor(
         timeout_s: The seconds to wait for an actor.
         security: The learner's security.
         announcement: The file that says other machines where it serves; None: none.
+        look_after: Called at least every second; an exception ends the wait.
 
     Raises:
         AddressInUseError: Another process serves the address.
@@ -51,7 +55,7 @@ def spaces_of_first_actor(
     server.start()
     try:
         with announced(server.address, announcement):
-            offer = first.wait_for_offer(timeout_s)
+            offer = first.wait_for_offer(timeout_s, look_after)
     finally:
         server.stop(_GRACE_S)
     if offer is None:
@@ -73,9 +77,11 @@ class _FirstOffer:
         self._offered = threading.Event()
         self._offer: JoinOffer | None = None
 
-    def wait_for_offer(self, timeout_s: float) -> JoinOffer | None:
+    def wait_for_offer(self, timeout_s: float, look_after: Callable[[], None]) -> JoinOffer | None:
         """Waits for the first actor's offer, and returns it; None if none came in time."""
-        self._offered.wait(timeout_s)
+        until = time.monotonic() + timeout_s
+        while (left_s := until - time.monotonic()) > 0 and not self._offered.wait(min(left_s, LOOK_S)):
+            look_after()
         return self._offer
 
     def join(self, offer: JoinOffer) -> NoReturn:

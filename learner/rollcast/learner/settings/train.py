@@ -1,20 +1,29 @@
 """The settings of `rollcast train`. Imports neither torch nor grpc."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt
 
-from rollcast.actor.settings import ActingSettings
+from rollcast.actor.settings import DIALLED_IN, ActingSettings, DialInSettings
 from rollcast.learner.settings.learning import FIRST_OF_LEARNING, LearnerSettings
+from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.addresses import ListeningAddress, WebAddress
+from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.resume_rules import ACTING, FREE, LEARNING, stays
 from rollcast.services.settings.setting import setting
 
 
-class TrainSettings(ActingSettings, LearnerSettings):
+class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
     """Trains with actors on this machine: starts the learner and its actors, and ends them after training."""
 
-    first_options: ClassVar = ("env_id", "env_kwargs", "n_actors", *FIRST_OF_LEARNING, "log_level")
+    first_options: ClassVar = (
+        "env_id",
+        "env_kwargs",
+        "serve_environments",
+        "n_actors",
+        *FIRST_OF_LEARNING,
+        "log_level",
+    )
 
     address: ListeningAddress = setting(
         "localhost:0",
@@ -56,3 +65,39 @@ class TrainSettings(ActingSettings, LearnerSettings):
         "first failure ends it.",
         FREE,
     )
+
+    def completed(self, origins: Origins) -> Self:
+        """See `LearnerSettings.completed`; for environments that dial in, there is one actor and no known environment.
+
+        Raises:
+            ConfigurationError: Also if a setting is given that needs an environment of this process.
+        """
+        settings = super().completed(origins)
+        if settings.serve_environments is None:
+            return settings
+        self.refuse_made_environments(self.model_fields_set)
+        settings = settings.model_copy(
+            update={"env_id": DIALLED_IN, **({} if "n_actors" in self.model_fields_set else {"n_actors": 1})}
+        )
+        for option, is_given, expected in (
+            (f"--n-actors {settings.n_actors}", settings.n_actors != 1, "1, which all clients dial"),
+            (
+                "--actor-kind sequential",
+                settings.actor_kind == "sequential",
+                "subprocess, since clients are answered while the learner learns",
+            ),
+            ("--deterministic", settings.deterministic, "one of the two, since clients decide when they step"),
+            *(
+                (option, value is not None, "no evaluation, for which this process has no environment of its own")
+                for option, value in (
+                    ("--eval-interval-s", settings.eval_interval_s),
+                    ("--eval-interval-steps", settings.eval_interval_steps),
+                )
+            ),
+        ):
+            if is_given:
+                raise ConfigurationError(
+                    f"{option} with --serve-environments {settings.serve_environments}; expected {expected}; leave it "
+                    "out"
+                )
+        return settings

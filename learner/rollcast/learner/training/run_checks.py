@@ -53,6 +53,8 @@ def check_places(settings: LearnerSettings, *, is_first: bool = True) -> None:
         RunDirectory(settings.run_dir).check_new()
     if not isinstance(settings, TrainSettings) or settings.actor_kind != "sequential":
         check_bindable(parse_listening_address(settings.address))
+    if isinstance(settings, TrainSettings) and settings.serve_environments is not None:
+        check_bindable(parse_listening_address(settings.serve_environments))
     if settings.metrics_address is not None:
         check_bindable(parse_web_address(settings.metrics_address))
 

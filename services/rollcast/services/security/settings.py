@@ -98,20 +98,16 @@ class ClientSecuritySettings(ProcessSettings):
         )
 
 
-class ServingClientSecuritySettings(ClientSecuritySettings):
-    """The settings of TLS and tokens of a client that serves others itself: those of its server begin with `serve`."""
+class ServedSecuritySettings(ProcessSettings):
+    """The settings of TLS and tokens of a server that a process has besides its own connections; they begin `serve`."""
 
-    serve_tls_cert: Path | None = Field(
-        None, description="Serve with TLS, with this certificate (PEM). Default: no TLS."
+    insecure: bool
+    serve_tls_cert: Path | None = setting(None, "Serve with TLS, with this certificate (PEM). Default: no TLS.", FREE)
+    serve_tls_key: Path | None = setting(
+        None, "The private key of --serve-tls-cert (PEM). Default: none, without TLS.", FREE
     )
-    serve_tls_key: Path | None = Field(
-        None, description="The private key of --serve-tls-cert (PEM). Default: none, without TLS."
-    )
-    serve_tls_client_ca: Path | None = Field(
-        None, description="Require client certificates from one of these authorities (PEM). Default: none required."
-    )
-    insecure: bool = Field(
-        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
+    serve_tls_client_ca: Path | None = setting(
+        None, "Require client certificates from one of these authorities (PEM). Default: none required.", FREE
     )
 
     @property
@@ -139,6 +135,14 @@ class ServingClientSecuritySettings(ClientSecuritySettings):
         )
         security.check_address(address)
         return security
+
+
+class ServingClientSecuritySettings(ClientSecuritySettings, ServedSecuritySettings):
+    """The settings of TLS and tokens of a client that serves others itself."""
+
+    insecure: bool = Field(
+        False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
+    )
 
 
 class RelayingSecuritySettings(ServingClientSecuritySettings):

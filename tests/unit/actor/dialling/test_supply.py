@@ -8,7 +8,7 @@ import pytest
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.dialling.batch_rule import BatchRule
-from rollcast.actor.dialling.supply import DialledSupply
+from rollcast.actor.dialling.supply import DialIn, DialledSupply
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.security.security import PLAIN_SERVER
 from rollcast.v1 import environment_pb2_grpc
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture
 def supply():
-    with DialledSupply("127.0.0.1:0", PLAIN_SERVER, 2, stall_s=DEADLINE_S) as supply:
+    with DialledSupply(DialIn("127.0.0.1:0", PLAIN_SERVER), 2, stall_s=DEADLINE_S) as supply:
         yield supply
 
 
@@ -42,7 +42,7 @@ def figures(metrics):
 
 def test_shows_spaces_and_plays_with_as_many_places_as_agreed(supply, game):
     say, call = game
-    assert (supply.n_envs, supply.websocket_url) == (2, None)
+    assert (supply.n_envs, supply.addresses) == (2, supply.address)
     metrics = ActorMetrics()
     metrics.serves(supply)
     say(hello())
@@ -67,7 +67,7 @@ def test_says_farewell(supply, game):
     say, call = game
     say(hello())
     supply.wait(lambda: True)
-    supply.end(Farewell(reason="training has ended", training_ended=True))
+    supply.environments.end(Farewell(reason="training has ended", training_ended=True))
     assert next(call).farewell.training_ended
 
 

@@ -1,7 +1,9 @@
 import pytest
 
+from rollcast.actor.settings import DIALLED_IN
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.settings.playing import PlayingSettings
+from rollcast.services.errors import ConfigurationError
 
 TRAINED = {
     "env_id": "Acrobot-v1",
@@ -45,3 +47,9 @@ def test_the_environment_that_is_played_is_that_of_the_run_unless_it_is_given(tr
     factory = played_environment(PlayingSettings(**given), trained)
     found = (factory.env_id, dict(factory.env_kwargs), factory.vectorization, factory.agent_policies, factory.atari)
     assert found == expected
+
+
+def test_environments_that_dialled_in_are_not_made():
+    with pytest.raises(ConfigurationError, match="give one with --env-id"):
+        played_environment(PlayingSettings(), {"env_id": DIALLED_IN})
+    assert played_environment(PlayingSettings(env_id="CartPole-v1"), {"env_id": DIALLED_IN}).env_id == "CartPole-v1"

@@ -1,0 +1,228 @@
+"""The actor of a learner whose environments dial in: a process on this machine that begins before the learner can."""
+
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from rollcast.actor.acting.local_process import LocalActorPlan
+from rollcast.actor.dialling.supply import DialIn
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.learner.actors.local_processes import LocalProcesses
+from rollcast.learner.actors.served import ServedDistributedActors
+from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.serving.first_actor import spaces_of_first_actor
+from rollcast.learner.serving.seeds import ActorSeeds
+from rollcast.learner.serving.server import Endpoint
+from rollcast.services.errors import CollectTimeoutError
+from rollcast.services.limits.limits import Limits
+from rollcast.services.process.socket_paths import short_temporary_paths
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+_NAME: Final = "local-0"
+# The seconds in which the actor may end its clients, and itself.
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+class DialInActor:
+    """A process that serves environments, and acts for them once there is a learner; it is started again if it dies.
+
+        with DialInActor(dial_in, envs_per_actor=8, announce=print) as actor:
+            spaces = actor.wait_for_spaces(timeout_s=600.0)
+            actors = DialInDistributedActors(actor, policy, ...)
+
+    One thread uses it.
+
+    Args:
+        dial_in: How environments dial in.
+        envs_per_actor: The number of their places.
+        announce: Gets a line with the address, once it is known.
+        network: The policy network that the actor may build.
+        start_method: See `multiprocessing_context`.
+        on_actor_failure: Start the actor again, or fail.
+        max_restarts: The failures in a row after which the run fails.
+        step_timeout_s: The seconds that a client may take for a turn.
+        limits: The learner's limits.
+        log_level: The level at which the actor logs to stderr.
+
+    Attributes:
+        address: The learner's address for it, a unix socket.
+        envs_per_actor: See Args.
+
+    Raises:
+        ConfigurationError: There is no such start method.
+    """
+
+    def __init__(
+        self,
+        dial_in: DialIn,
+        *,
+        envs_per_actor: int,
+        announce: Callable[[str], None],
+        network: str,
+        start_method: str | None,
+        on_actor_failure: Literal["restart", "fail"],
+        max_restarts: int,
+        step_timeout_s: float,
+        limits: Limits,
+        log_level: str,
+    ) -> None:
+        with short_temporary_paths():
+            self._socket_dir = Path(tempfile.mkdtemp(prefix="rollcast-"))
+        self.address = f"unix:{self._socket_dir / 'learner.sock'}"
+        self.envs_per_actor = envs_per_actor
+        self._announce = announce
+        self._limits = limits
+        self._dialled = ""
+        self._said, self._told = multiprocessing.Pipe(duplex=False)
+        plan = LocalActorPlan(
+            address=self.address,
+            actor_id=_NAME,
+            env_factory=None,
+            n_envs=envs_per_actor,
+            network=network,
+            log_level=log_level,
+            step_timeout_s=step_timeout_s,
+            max_rollout_bytes=limits.max_rollout_bytes,
+            dial_in=dial_in,
+            told=self._told,
+        )
+        self._on_exit: Callable[[str, str], None] = lambda name, report: None
+        self._processes = LocalProcesses(
+            [plan],
+            start_method=start_method,
+            max_restarts=max_restarts if on_actor_failure == "restart" else 0,
+            on_exit=lambda name, report: self._on_exit(name, report),  # noqa: PLW0108  # set later
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._processes.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def wait_for_spaces(self, timeout_s: float) -> EnvironmentSpaces:
+        """Returns the spaces of the first client.
+
+        Args:
+            timeout_s: The seconds to wait for it.
+
+        Raises:
+            ActorFailedError: The actor cannot serve.
+            CollectTimeoutError: No client has dialled in.
+        """
+        try:
+            return spaces_of_first_actor(
+                self.address, limits=self._limits, timeout_s=timeout_s, look_after=self.look_after
+            )
+        except CollectTimeoutError as error:
+            raise CollectTimeoutError(
+                f"no environment has dialled in at {self._dialled} for {timeout_s:.0f} s, and the learner needs its "
+                "spaces; expected one; start it sooner, or raise --collect-timeout-s"
+            ) from error
+
+    def look_after(self) -> None:
+        """Starts the actor again if it has ended, and announces its address if that is another one.
+
+        Raises:
+            ActorFailedError: It failed, and is not started again.
+        """
+        while self._said.poll():
+            dialled = self._said.recv_bytes().decode()
+            if dialled != self._dialled:
+                self._announce(f"environments may dial in at {dialled}")
+            self._dialled = dialled
+        self._processes.look_after()
+
+    def note_exits(self, on_exit: Callable[[str, str], None]) -> None:
+        """Has `on_exit` called with the actor's name and a report whenever it ends by itself."""
+        self._on_exit = on_exit
+
+    def stop(self, *, farewell: bool = False, at_once: bool = False) -> None:
+        """Ends the process; leaves no file behind. Idempotent.
+
+        Args:
+            farewell: Training has ended: the actor ends by itself, and tells its clients so.
+            at_once: The process may not take its time.
+        """
+        if farewell and not at_once:
+            for process in self._processes.processes:
+                process.join(_STOP_TIMEOUT_S)
+        self._processes.stop(0.0 if at_once else _STOP_TIMEOUT_S)
+        self._said.close()
+        self._told.close()
+        shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+
+class DialInDistributedActors(ServedDistributedActors):
+    """The one actor of a learner whose environments dial in.
+
+    Args:
+        actor: The actor, started; it is stopped with these.
+        policy: The policy to sample actions from.
+        n_rollout_steps: T.
+        batch_size: B, in trajectories.
+        queue_out_of_sync_factor: The capacity of the queue, in batches.
+        seed: The seed from which all seeds derive.
+        serving: How the actor is served; its `addresses` come besides the unix socket.
+
+    Raises:
+        ConfigurationError: A number cannot be right.
+    """
+
+    def __init__(
+        self,
+        actor: DialInActor,
+        policy: TorchPolicy,
+        n_rollout_steps: int,
+        batch_size: int,
+        queue_out_of_sync_factor: float = 1.0,
+        *,
+        seed: int = 0,
+        serving: ServingOptions,
+    ) -> None:
+        super().__init__(
+            None,
+            policy,
+            n_rollout_steps,
+            1,
+            batch_size,
+            queue_out_of_sync_factor,
+            envs_per_actor=actor.envs_per_actor,
+            seeds=ActorSeeds(seed),
+            serving=serving,
+            actor_names=[_NAME],
+        )
+        self._actor = actor
+        actor.note_exits(self._note_exit)
+
+    def start(self) -> None:
+        """Begins to serve; the actor, which waits for that, joins.
+
+        Raises:
+            AddressInUseError: Another process serves one of the addresses.
+            ConfigurationError: See `ServedDistributedActors.start`.
+        """
+        self._serve([Endpoint(self._actor.address, self._serving.security), *self._endpoints()])
+
+    def leave_waiting(self) -> None:
+        """See `DistributedActors.leave_waiting`: clients are told to come again, not that training has ended."""
+        self._training_goes_on = True
+
+    def stop(self) -> None:
+        """Ends the server and the actor; leaves no process, thread, socket or file behind."""
+        is_playing = self._is_serving and self.n_actors_alive > 0
+        try:
+            super().stop()
+        finally:
+            self._actor.stop(farewell=is_playing and not self._training_goes_on, at_once=self.cancels_waits)
+
+    def _look_after_actors(self) -> None:
+        self._actor.look_after()
