@@ -107,6 +107,7 @@ NOT_TYPED = {
     "rollcast dashboard ": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",
     "torchrun --nproc-per-node 2": "is typed, with a rank that is killed, in tests/integration/test_ranks.py",
     "rollcast actor --env-id CartPole-v1 --learner-address localhost:50051": "likewise",
+    "rollcast track runs/mine": "tests/integration/test_trackers.py types it",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
     "make simulate": "tests/integration/test_simulation.py runs the program",
     "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",

@@ -57,6 +57,16 @@ def test_mlflow_goes_on_with_the_run(tmp_path: Path):
     assert (folder / "params" / "algorithm").read_text() == "impala"
 
 
+def test_a_run_is_sent_afterwards(tmp_path: Path):
+    run = tmp_path / "mine"
+    completed("train", "--run-dir", run, *SMALL, "--total-steps", 2000)
+    variables = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    done = completed("track", run, "--to", "mlflow", HOME=str(tmp_path), **variables)
+    assert f"records of {run} are in mlflow, project rollcast" in done.stdout
+    (updates,) = (tmp_path / "mlruns").glob("*/*/metrics/train/updates")
+    assert {int(line.split()[2]) for line in updates.read_text().splitlines()} == steps_of(run)
+
+
 def test_a_tracker_that_cannot_be_reached_is_logged_and_training_goes_on(tmp_path: Path):
     """unit/learner/writers/test_tracker.py has the other ways to fail."""
     variables = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}

@@ -156,6 +156,11 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.tools.runs.plot:plot",
         extra="plot",
     ),
+    "track": Command(
+        summary="send the records of a run to Weights & Biases, Trackio or MLflow, afterwards",
+        settings_from=f"{_SETTINGS}:TrackSettings",
+        runs="rollcast.tools.runs.track:track",
+    ),
     "recipes": Command(
         summary="list the recipes: tuned settings of an algorithm for a task",
         settings_from=f"{_SETTINGS}:RecipesSettings",

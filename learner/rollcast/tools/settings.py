@@ -98,6 +98,19 @@ class PlotSettings(ProcessSettings):
     threshold: float | None = Field(None, description="Draw a line at this value, in the metric's unit. Default: none.")
 
 
+class TrackSettings(ProcessSettings):
+    """Sends the records and settings of a run to a tracker of experiments, after or during training.
+
+    A run that was trained with --track continues its own run of the tracker, which then has these records again.
+    """
+
+    run: CliPositionalArg[Path] = Field(description="The run's folder.")
+    to: Literal["wandb", "trackio", "mlflow"] = Field(description="The tracker; each is an extra of rollcast.")
+    project: str | None = Field(
+        None, description="The project, or experiment, that lists the run. Default: the run's --track-project."
+    )
+
+
 class ExportSettings(ProcessSettings):
     """Exports a policy to ONNX, with all its preprocessing, and compares the file with the policy.
 

@@ -36,6 +36,7 @@ REQUIRED = {
     "serve-policy": ["run"],
     "compare": ["one", "two"],
     "plot": ["run"],
+    "track": ["run", "--to", "wandb"],
     "certs": ["folder"],
     "completion": ["bash"],
 }

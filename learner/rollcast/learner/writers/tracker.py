@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rollcast.learner.disk import write_whole
-from rollcast.learner.writers.tracker_backends import Tracker, finite
+from rollcast.learner.writers.tracker_backends import Tracker, TrackerName, finite
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +20,26 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 # A tracker that fails is told about so often, and one that does not start is tried again so often, in seconds.
 _LOG_EVERY_S: Final = 60.0
 _START_EVERY_S: Final = 60.0
+
+
+def identity_path(run_dir: Path, name: TrackerName) -> Path:
+    """Returns the file of a run's folder with the identity of its run of a tracker."""
+    return run_dir / f"{name}.run"
+
+
+def start_or_continue(tracker: Tracker, identity_path: Path) -> None:
+    """Starts a tracker's run, or continues that of an earlier process. Raises whatever the tracker raises.
+
+    Args:
+        tracker: The tracker, not started.
+        identity_path: The file with the identity of that run; written if there is none.
+    """
+    identity = identity_path.read_text(encoding="utf-8") if identity_path.is_file() else None
+    if identity is None and (identity := tracker.new_identity()) is not None:
+        write_whole(identity_path, identity.encode())
+    begun = tracker.start(identity)
+    if begun != identity:
+        write_whole(identity_path, begun.encode())
 
 
 class TrackerWriter:
@@ -35,10 +55,10 @@ class TrackerWriter:
     """
 
     def __init__(
-        self, name: str, tracker: Tracker, run_dir: Path, *, close_timeout_s: float = _CLOSE_TIMEOUT_S
+        self, name: TrackerName, tracker: Tracker, run_dir: Path, *, close_timeout_s: float = _CLOSE_TIMEOUT_S
     ) -> None:
         self._name, self._tracker, self._close_timeout_s = name, tracker, close_timeout_s
-        self._identity_path = run_dir / f"{name}.run"
+        self._identity_path = identity_path(run_dir, name)
         self._records: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(_MAX_WAITING)
         self._next_log = 0.0
         self._n_lost = 0
@@ -90,12 +110,7 @@ class TrackerWriter:
     def _start(self) -> bool:
         """Starts the tracker's run, or continues that of an earlier process; returns whether that worked."""
         try:
-            identity = self._identity_path.read_text(encoding="utf-8") if self._identity_path.is_file() else None
-            if identity is None and (identity := self._tracker.new_identity()) is not None:
-                write_whole(self._identity_path, identity.encode())
-            begun = self._tracker.start(identity)
-            if begun != identity:
-                write_whole(self._identity_path, begun.encode())
+            start_or_continue(self._tracker, self._identity_path)
         except Exception as error:  # noqa: BLE001 - without account or network it may raise anything
             self._lost(f"{type(error).__name__}: {error}", records=0)
             return False

@@ -1,0 +1,53 @@
+"""`rollcast track`: sends the records of a run to a tracker of experiments, afterwards."""
+
+from typing import TextIO
+
+from rollcast.learner.runs.curves import read_records
+from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.writers.tracker import identity_path, start_or_continue
+from rollcast.learner.writers.tracker_backends import ENV_STEPS, finite, make_tracker
+from rollcast.services.errors import RollcastError
+from rollcast.services.process.installation import require_extra
+from rollcast.tools.settings import TrackSettings
+
+_NO_METRICS = ("time", ENV_STEPS)
+
+
+def track(settings: TrackSettings, out: TextIO) -> int:
+    """Sends every record of `metrics.jsonl`, and the settings, and says how many there were.
+
+    Args:
+        settings: The settings of the command.
+        out: Where to print.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        ConfigurationError: The folder is no run, or the tracker is not installed.
+        RollcastError: The tracker takes no records.
+    """
+    require_extra(settings.to, f"--to {settings.to}")
+    run = RunDirectory(settings.run.resolve())
+    values = run.read_settings()
+    project = settings.project or values.get("track_project", "rollcast")
+    tracker = make_tracker(settings.to, project=project, run_dir=run.path, settings=values)
+    n_sent = 0
+    try:
+        start_or_continue(tracker, identity_path(run.path, settings.to))
+        for record in read_records(run.metrics_path):
+            numbers = {tag: value for tag, value in record.items() if tag not in _NO_METRICS and _is_number(value)}
+            tracker.log(int(record[ENV_STEPS]), finite(numbers))
+            n_sent += 1
+        tracker.finish()
+    except Exception as error:  # a tracker may raise anything
+        raise RollcastError(
+            f"{settings.to} takes no records ({n_sent} so far): {type(error).__name__}: {error}; expected an account "
+            "and a network; log in, or write offline, and try again"
+        ) from error
+    out.write(f"{n_sent} records of {settings.run} are in {settings.to}, project {project}\n")
+    return 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
