@@ -1,5 +1,6 @@
 """WebSockets of a server of environments: what crosses them, and who may dial."""
 
+import asyncio
 import shutil
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from websockets.asyncio.client import connect as connect_in_a_loop
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -275,9 +277,19 @@ class TestTls:
 
     @staticmethod
     def welcomed(server: EnvironmentServer, context: ssl.SSLContext, name: str) -> bool:
-        with connect(f"{server.websocket_url}/", ssl=context, server_hostname="localhost") as socket:
-            socket.send(hello(name))
-            return answer(socket).welcome.client == name
+        """Dials from one thread: two threads of the other client read and write, which Python's TLS may not survive."""
+
+        async def is_welcome() -> bool:
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                connect_in_a_loop(
+                    f"{server.websocket_url}/", ssl=context, server_hostname="localhost", open_timeout=DEADLINE_S
+                ) as socket,
+            ):
+                await socket.send(hello(name))
+                return api.PlayResponse.FromString(await socket.recv(decode=False)).welcome.client == name
+
+        return asyncio.run(is_welcome())
 
     def test_a_replaced_certificate_affects_new_connections(self, serve: Serve, keys: Path):
         server = serve(self.security(keys, has_client_ca=False))
