@@ -9,7 +9,8 @@ from tests.matrix.covering import covering, refused_for
 from tests.matrix.rules import RULES
 from tests.matrix.running import CaseFailedError, command, judge
 
-pytestmark = pytest.mark.slow
+# a part takes two minutes of a busy machine
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Tests share them out; one test for each case would take pytest longer than some cases.
 N_PARTS = 12
