@@ -49,11 +49,17 @@ class Clients:
         self.ends: list[str | BaseException] = []
 
     def come(self, *poles: CartPole, substep: SubstepSpaces = SUBSTEP, name: str = "") -> None:
-        def play() -> None:
+        def end() -> str | BaseException:
             try:
-                self.ends.append(Player(poles, [substep], name=name).play(self.address))
+                return Player(poles, [substep], name=name).play(self.address)
             except (OSError, grpc.RpcError) as error:
-                self.ends.append(error)
+                return error
+
+        def play() -> None:
+            # The place of the one before may not be free yet.
+            while _found_no_place(ended := end()):
+                threading.Event().wait(0.02)
+            self.ends.append(ended)
 
         self.threads.append(threading.Thread(target=play))
         self.threads[-1].start()
@@ -62,6 +68,10 @@ class Clients:
         for thread in self.threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+
+
+def _found_no_place(ended: str | BaseException) -> bool:
+    return isinstance(ended, grpc.RpcError) and ended.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.fixture
