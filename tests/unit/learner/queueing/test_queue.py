@@ -10,7 +10,7 @@ from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, queue_ca
 from rollcast.learner.queueing.stale_trajectories import FreshDestination, StaleTrajectories
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process import waiting
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import make_rollout
 
 
@@ -54,7 +54,7 @@ def test_put_waits_for_room_and_goes_on_when_there_is():
     assert queue.size == 2
     assert queue.get(2, 0).rollout.sequence == 1
     assert queue.get(2, 5).rollout.sequence == 2
-    put.join(5)
+    put.join(DEADLINE_S)
     assert not put.is_alive()
 
 
@@ -87,7 +87,7 @@ def test_close_refuses_and_wakes():
     thread = threading.Thread(target=lambda: accepted.append(queue.put(make_rollout(sequence=2), is_active=always)))
     thread.start()
     queue.close()
-    thread.join(5)
+    thread.join(DEADLINE_S)
     assert accepted == [False]
     assert queue.get(2, 0) is not None, "what was accepted can still be taken"
     assert not queue.put(make_rollout(sequence=3), is_active=always)
@@ -109,7 +109,7 @@ def test_a_consumer_is_woken_once_there_is_enough():
     consumer.join(0.1)
     assert consumer.is_alive(), "two of three"
     queue.put(make_rollout(sequence=2), is_active=always)
-    consumer.join(5)
+    consumer.join(DEADLINE_S)
     assert [piece.rollout.sequence for piece in taken if piece] == [1]
 
 
@@ -122,11 +122,11 @@ def test_a_consumer_takes_less_than_enough_from_a_queue_where_somebody_waits_for
     assert queue.size == 10, "what the consumer waits for is no burden"
     producer = threading.Thread(target=queue.put, args=(make_rollout(sequence=6),), kwargs={"is_active": always})
     producer.start()
-    consumer.join(5)
+    consumer.join(DEADLINE_S)
     assert [piece.rollout.sequence for piece in taken if piece] == [1]
     while queue.get(9, 0):
         pass
-    producer.join(5)
+    producer.join(DEADLINE_S)
     assert not producer.is_alive()
 
 
@@ -153,7 +153,7 @@ def test_factor_that_is_no_number_above_zero_is_refused(factor: float):
 
 def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.MonkeyPatch):
     """A thread asks whether its stream is open each time before it waits, so once if it is never woken for nothing."""
-    monkeypatch.setattr(waiting, "LOOK_S", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_S", DEADLINE_S)
     queue, n_waiting = RolloutQueue(2), 30
     n_waits = [0] * n_waiting
     queue.put(make_rollout(sequence=1), is_active=always)
@@ -168,14 +168,14 @@ def test_wakes_only_the_thread_whose_rollout_has_room(monkeypatch: pytest.Monkey
     threads = [threading.Thread(target=put, args=(i,)) for i in range(n_waiting)]
     for i, thread in enumerate(threads):
         thread.start()
-        wait_until(lambda i=i: queue.n_waiting == i + 1, "the thread to wait for its turn")
+        wait_until(lambda i=i: (queue.n_waiting, n_waits[i]) == (i + 1, 1), "the thread to wait for its turn")
     for left in reversed(range(n_waiting)):
         assert queue.get(1, 0) is not None
         assert queue.n_waiting == left + 1, "half a rollout is no room"
         assert queue.get(1, 0) is not None
         wait_until(lambda left=left: (queue.n_waiting, queue.size) == (left, 2), "the next thread to get in")
     for thread in threads:
-        thread.join(5)
+        thread.join(DEADLINE_S)
     assert n_waits == [1] * n_waiting
 
 

@@ -2,14 +2,15 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from rollcast.learner.serving import rounds as module
 from rollcast.learner.serving.rounds import Place, Rounds
 from rollcast.services.process import waiting
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 
 def begun(batch_size: int, version: int = 1) -> Rounds:
@@ -66,7 +67,7 @@ def test_a_stream_waits_until(happens: Callable[[Rounds, Place, Waiting], object
     wait_until(lambda: waiting.n_asked, "the stream waits")
     assert waiting.version is None
     happens(rounds, held, waiting)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert waiting.version == version
     if version == 1:
         assert rounds.book(4).version == 2, "it has the place, or three more than were wanted have come"
@@ -117,17 +118,19 @@ def test_rollouts_that_are_sent_again_use_no_places():
 
 def test_round_that_begins_wakes_only_the_streams_that_get_its_places(monkeypatch: pytest.MonkeyPatch):
     """A stream asks whether it is open each time before it waits, so once if it is never woken for nothing."""
-    monkeypatch.setattr(waiting, "LOOK_S", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_S", DEADLINE_S)
+    # The first in line looks for late rollouts by itself.
+    monkeypatch.setattr(module, "_LATE_LOOK_S", DEADLINE_S)
     rounds = begun(2)
     assert [rounds.book(1).version, rounds.book(1).version] == [1, 1]
     streams = []
     for _ in range(30):
         streams.append(Waiting(rounds, 1))
-        wait_until(lambda: rounds.n_waiting == len(streams), "the stream waits")
+        wait_until(lambda: streams[-1].n_asked, "the stream waits")
     for version in range(2, 17):
         rounds.begin(version)
         for stream in streams[2 * version - 4 : 2 * version - 2]:
-            stream.join(10)
+            stream.join(DEADLINE_S)
             assert stream.version == version
         assert all(stream.version is None for stream in streams[2 * version - 2 :]), "in the order in which they came"
     assert [stream.n_asked for stream in streams] == [1] * len(streams)
@@ -138,7 +141,7 @@ def test_places_of_a_late_rollout_go_to_one_that_waits():
     slow, quick = rounds.book(2), rounds.book(2)
     rounds.played(quick, 1)
     waiting = Waiting(rounds, 2)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert (waiting.version, slow.is_held, slow.is_late) == (1, False, True)
     rounds.played(slow, 1)
     rounds.give_back(slow)
@@ -157,7 +160,7 @@ def test_no_rollout_is_late_before_half_of_the_round_has_come():
     assert (waiting.version, slow.is_late, slower.is_late) == (None, False, False)
     rounds.played(slow, 1)
     rounds.begin(2)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert waiting.version == 2
 
 
@@ -167,18 +170,20 @@ def test_only_as_many_late_rollouts_lose_their_places_as_others_wait():
     for place in quick:
         rounds.played(place, 1)
     waiting = Waiting(rounds, 2)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert (waiting.version, slow.is_late, slower.is_late) == (1, True, False)
 
 
-def test_a_rollout_has_as_long_as_any_that_has_come_and_more():
+def test_a_rollout_has_as_long_as_any_that_has_come_and_more(monkeypatch: pytest.MonkeyPatch):
     """The slowest of those that came in time takes as long as the one that is awaited has taken."""
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     rounds = begun(4)
     awaited, slow = rounds.book(2), rounds.book(2)
-    wait_until(lambda: time.monotonic() - slow.since > 1.0, "a slow rollout")
+    now = 1.0
     rounds.played(slow, 1)
     waiting = Waiting(rounds, 2)
     wait_until(lambda: waiting.n_asked > 3, "the stream has looked for late rollouts")
     assert (waiting.version, awaited.is_late) == (None, False)
     rounds.begin(2)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)

@@ -90,12 +90,12 @@ def dial(stack: contextlib.ExitStack, server: MetricsServer) -> socket.socket:
 
 
 def test_half_requests_take_few_threads_and_keep_nobody_out():
-    n_threads = threading.active_count()
+    before = set(threading.enumerate())
     with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", collected) as server:
         for _ in range(100):
             dial(stack, server).sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert scrape(server.address)["rollcast_queue_size"] == 1.0
-        assert threading.active_count() - n_threads <= 17, "those of 16 requests, and the server's"
+        assert len(set(threading.enumerate()) - before) <= 17, "those of 16 requests, and the server's"
 
 
 def test_a_request_that_does_not_come_is_ended_however_often_it_says_a_letter(short_requests: None):
@@ -121,10 +121,10 @@ def test_an_answer_that_nobody_takes_is_given_up(short_requests: None):
     for number in range(20_000):
         families.gauge("queue_size", "trajectories", 1.0, {"actor": f"{number:0200d}"})
     with contextlib.ExitStack() as stack, MetricsServer("127.0.0.1:0", lambda: families) as server:
-        n_threads = threading.active_count()
+        before = set(threading.enumerate())
         dial(stack, server).sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        wait_until(lambda: threading.active_count() > n_threads, "an answer to begin")
-        wait_until(lambda: threading.active_count() == n_threads, "the answer to be given up")
+        wait_until(lambda: set(threading.enumerate()) - before, "an answer to begin")
+        wait_until(lambda: before.issuperset(threading.enumerate()), "the answer to be given up")
 
 
 def test_metrics_that_cannot_be_collected_are_an_error_and_later_ones_are_there(caplog: pytest.LogCaptureFixture):

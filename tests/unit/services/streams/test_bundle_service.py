@@ -439,5 +439,6 @@ def test_a_failure_ends_its_stream_alone(learner: Learner, caplog: pytest.LogCap
     with connected(learner, "a", "b") as raw:
         raw.send(*[relay_pb2.UpwardPart(stream=1, message=message)] * 9, *rollout_parts(2, "b", 1))
         assert raw.part().progress.acknowledged_sequence == 1
+        wait_until(lambda: "actor a failed" in caplog.text, "the failure")
         assert learner.info("a").state is ActorState.FAILED
     assert sum("actor a failed" in record.getMessage() for record in caplog.records) == 1
