@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes import environment, wait_until
+from tests.processes import DEADLINE_S, environment, wait_until
 
 # as cluster-up has it
 HOME = Path(os.environ.get("SLURM_HOME", Path(tempfile.gettempdir()) / "slurm-cluster"))
@@ -18,7 +18,7 @@ HOME = Path(os.environ.get("SLURM_HOME", Path(tempfile.gettempdir()) / "slurm-cl
 
 def slurm(*command, may_say=None):
     """Runs one of Slurm's commands and returns what it printed; `may_say` is an error that is none."""
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     is_fine = done.returncode == 0 or (may_say is not None and may_say in done.stderr)
     assert is_fine, f"{' '.join(command)} ended with {done.returncode}: {done.stderr}"
     return done.stdout.strip()
@@ -30,9 +30,8 @@ def missing():
         return "no Slurm is installed (sinfo)"
     if os.geteuid() != 0:
         return "a test kills nodes of the cluster, which needs root"
-    asked = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format=%N"], capture_output=True, text=True, check=False, timeout=60
-    )
+    nodes = ("sinfo", "--noheader", "--Node", "--format=%N")
+    asked = subprocess.run(nodes, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     if asked.returncode != 0:
         return f"no Slurm cluster answers (sinfo): {asked.stderr.strip()}"
     if not all((HOME / f"slurmd-{node}.pid").is_file() for node in ("node1", "node2")):
@@ -72,7 +71,7 @@ def kill_node(node):
 def start_node(node):
     """Starts a killed node again, and waits until Slurm uses it."""
     slurm("slurmd", "-N", node)
-    wait_until(lambda: state_of(node) in ("idle", "mixed", "allocated"), f"{node} in use", 60)
+    wait_until(lambda: state_of(node) in ("idle", "mixed", "allocated"), f"{node} in use")
 
 
 def state_of(node):
@@ -89,6 +88,6 @@ def begin_now(number, node):
 
     It begins on another node: on the one where it was, Slurm takes it only after these two minutes.
     """
-    wait_until(lambda: {state for state, _ in tasks(number).values()} == {"PENDING"}, f"{number} in the queue", 60)
+    wait_until(lambda: {state for state, _ in tasks(number).values()} == {"PENDING"}, f"{number} in the queue")
     for task in tasks(number):
         slurm("scontrol", "update", f"JobId={task}", "StartTime=now", f"ReqNodeList={node}")

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items):
         if Path(item.fspath).is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.slurm if Path(item.fspath).stem == "test_slurm" else pytest.mark.docker)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(900))
 
 
 def _succeeds(*command):
@@ -90,7 +90,8 @@ def _remove(client, is_doomed):
 
 
 @contextlib.contextmanager
-def _locked(name, kind):
+def locked(name, kind):
+    """Locks something of which this machine has one, for the tests of all its checkouts."""
     with (Path(tempfile.gettempdir()) / f"rollcast-test-engine-{name}.lock").open("w") as file:
         fcntl.flock(file, kind)
         yield
@@ -103,7 +104,7 @@ def networks_stay(engine):
     An engine that leaves a Swarm disconnects all containers from networks that are attachable, and those of
     docker-compose 1 are.
     """
-    with _locked("networks", fcntl.LOCK_SH):
+    with locked("networks", fcntl.LOCK_SH):
         yield
     end_swarm(engine)
 
@@ -120,7 +121,7 @@ def swarm_owner(engine):
 
 def end_swarm(engine, kind=fcntl.LOCK_EX | fcntl.LOCK_NB):
     """Leaves a Swarm whose test is over or was killed; while tests rely on their networks, the last of them does so."""
-    with contextlib.suppress(BlockingIOError), _locked("networks", kind):
+    with contextlib.suppress(BlockingIOError), locked("networks", kind):
         owner = swarm_owner(engine)
         if owner and (owner == OVER or is_left_over(owner)):
             engine.swarm.leave(force=True)
@@ -155,7 +156,7 @@ def build(engine, tmp_path_factory):
     of_all = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     def build(name, *options, tag=TAG):
-        with _locked(f"{name}-{tag}", fcntl.LOCK_EX):
+        with locked(f"{name}-{tag}", fcntl.LOCK_EX):
             built = of_all / f"{name}-{tag}.built"
             if not built.exists():
                 command = [
@@ -212,7 +213,7 @@ class ComposeProject:
     environment: dict[str, str]
     engine: docker.DockerClient
 
-    def run(self, *arguments, check=True, timeout_s=120):
+    def run(self, *arguments, check=True, timeout_s=300):
         """Runs one compose command and returns what it printed."""
         command = [*self.command, "-p", self.name, "--project-directory", str(ROOT)]
         for file in self.files:
@@ -248,7 +249,7 @@ class ComposeProject:
         for service in exit_codes:
             for container in self.containers(service, ended=True):
                 # asking again and again would keep the engine busy
-                container.wait(timeout=DEADLINE_S)
+                container.wait(timeout=3 * DEADLINE_S)
         assert {service: self.exit_codes()[service] for service in exit_codes} == exit_codes
 
     def is_healthy(self, service):

@@ -15,7 +15,7 @@ import pytest
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import LearnerUnreachableError, PermissionDeniedError
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
-from rollcast.services.status.status import ActorState
+from rollcast.services.status.status import ActorState, Phase
 from tests.browser import chromium, watcher
 from tests.documents import commands, section_of
 from tests.e2e.conftest import ENDLESS, KILL, TAG, own_name
@@ -73,8 +73,9 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
         assert watch.incarnations() == actors, "the same processes"
-        _, version = watch.client.save_checkpoint()
+        # what is learnt after the checkpoint is lost
         saved = watch.client.status()
+        _, version = watch.client.save_checkpoint()
 
     (learner,) = compose.containers("learner")
     learner.exec_run(KILL)
@@ -97,7 +98,7 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
         *(word for word in logs[2:] if word != "-f")
     )
     compose.run(*down[2:])
-    assert compose.leftovers() == []
+    wait_until(lambda: compose.leftovers() == [], "nothing of it to be left")
     policy = RunDirectory.open(run).read_policy("last")
     assert policy.policy_version >= trained.policy_version, "the run stays, and what was learnt until `stop` is saved"
 
@@ -224,13 +225,18 @@ def mean_return(run, tmp_path):
     indirect=True,
 )
 def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
-    compose.up(n_actors=3)
+    compose.up(n_actors=0)
     with Watch(compose.address()) as watch:
+        wait_until(lambda: watch.phase() is Phase.TRAINING, "the learner")
+        # Training would end before all actors are there, and before the one that is killed is back.
+        watch.client.pause()
+        compose.up(n_actors=3)
+        wait_until(lambda: len(watch.incarnations()) == 3, "all actors")
+        watch.client.resume()
         watch.wait_for_training(3)
         victim = compose.containers("actor")[0]
         victim.kill("SIGKILL")
         watch.wait_for_progress()
-        # so that training does not end before the actor is back
         watch.client.pause()
         compose.up(n_actors=3)
         wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot")
@@ -283,7 +289,7 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
             file.unlink()
         compose.run("up", "--no-build", "--no-deps", "certs")
         with Watch(compose.address(), holder_of("operator")) as renewed:
-            assert renewed.incarnations() == first
+            wait_until(lambda: renewed.incarnations() == first, "the learner to have the new certificates")
             compose.up(n_actors=2)
             renewed.wait_for_training(2)
             renewed.wait_for_progress()

@@ -127,6 +127,6 @@ def test_actors_are_added_until_the_learner_no_longer_waits(scaled):
             assert limited.waiting_share() > _UP_ABOVE
             assert limited.turn(), "the learner waits, and the limit holds"
         with Loop(scaled, watch) as loop:
-            wait_until(loop.is_settled, "a number that stays, and a learner that does not wait", 120)
+            wait_until(loop.is_settled, "a number that stays, and a learner that does not wait", 480)
             assert loop.n_actors > 2
     assert re.search(r"actors instead of \d+: the trainer waited \d+% of its time", scaled.run("logs", "scaler"))

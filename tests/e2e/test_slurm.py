@@ -1,5 +1,6 @@
 """`rollcast slurm` on a real cluster of two nodes: `../shared/slurm/cluster-up` starts one."""
 
+import fcntl
 import re
 import stat
 
@@ -10,6 +11,7 @@ from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
 from rollcast.tools.slurm.folder import Job, SlurmFolder
+from tests.e2e.conftest import locked
 from tests.needs import lacks
 from tests.processes import rollcast, wait_until
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
@@ -43,7 +45,7 @@ class Run:
     def client(self, role="viewer"):
         rendezvous = self.folder.rendezvous
         security = ClientSecurity(tls_ca=rendezvous / "ca.pem", token_file=rendezvous / f"{role}.token")
-        return LearnerClient(self.folder.address, timeout_s=5.0, security=security)
+        return LearnerClient(self.folder.address, timeout_s=30.0, security=security)
 
     def _asked(self, question):
         """Returns the learner's answer; None while it is away. It may be elsewhere when it is back."""
@@ -65,18 +67,20 @@ class Run:
         return {actor.actor_id for actor in actors if actor.state is ActorState.STREAMING}
 
     def status(self):
-        """Returns the status; None while the learner is away."""
-        return self._asked(LearnerClient.status)
+        """Returns the status, once the learner is there."""
+        found = []
+        wait_until(lambda: found.append(self._asked(LearnerClient.status)) or found[-1], "the learner")
+        return found[-1]
 
     def wait_for_actors(self, *actors):
         """Waits until these actors play, and no others, and something is learnt from them."""
         wait_until(lambda: self.streaming() == set(actors), f"{actors}, not {self.streaming()}")
         before = self.status().updates
-        wait_until(lambda: (now := self.status()) is not None and now.updates > before, "updates")
+        wait_until(lambda: self.status().updates > before, "updates")
 
     def begin_actors(self):
         """Lets the actors begin as soon as the learner has begun."""
-        wait_until(self.status, "the learner")
+        self.status()
         without_delay(self.jobs["actors"])
 
     def log(self, name):
@@ -95,17 +99,19 @@ class Run:
 def run(tmp_path):
     if reason := missing():
         lacks("slurm", reason)
-    for node in ("node1", "node2"):
-        if state_of(node) not in ("idle", "mixed", "allocated"):
-            start_node(node)
-    run = Run(tmp_path / "run")
-    try:
-        yield run
-    finally:
-        run.close()
-        for job in Job:
-            slurm("scancel", "--quiet", f"--name={run.folder.job_name(job)}")
-        wait_until(run.is_over, "the end of the jobs")
+    # A test kills nodes, and its jobs are on those on which they fit: no other test's are there.
+    with locked("slurm", fcntl.LOCK_EX):
+        for node in ("node1", "node2"):
+            if state_of(node) not in ("idle", "mixed", "allocated"):
+                start_node(node)
+        run = Run(tmp_path / "run")
+        try:
+            yield run
+        finally:
+            run.close()
+            for job in Job:
+                slurm("scancel", "--quiet", f"--name={run.folder.job_name(job)}")
+            wait_until(run.is_over, "the end of the jobs")
 
 
 def test_a_run_trains_through_dead_nodes_signals_scaling_and_scancel_until_it_is_stopped(run):

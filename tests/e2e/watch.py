@@ -13,7 +13,7 @@ class Watch:
     """The learner of a compose project, seen through its API; while it is away nothing is true of it."""
 
     def __init__(self, address, security=PLAIN_CLIENT):
-        self.client = LearnerClient(address, timeout_s=5.0, security=security)
+        self.client = LearnerClient(address, timeout_s=30.0, security=security)
 
     def __enter__(self):
         return self
@@ -52,7 +52,7 @@ class Watch:
 
         wait_until(has_gone_on, "further steps, updates and policies")
 
-    def wait_for_the_end(self, timeout_s=DEADLINE_S):
+    def wait_for_the_end(self, timeout_s=3 * DEADLINE_S):
         """Waits until training has ended and the learner serves its policy."""
         wait_until(lambda: self.phase() is Phase.FINISHED, "the end of training", timeout_s)
 
