@@ -35,6 +35,7 @@ from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
 from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.joining.join_codec import join_offer_to_proto, relay_to_proto
@@ -343,7 +344,16 @@ def serving_learner(folder: Path) -> Iterator[Served]:
 def serving_relay(learner: str) -> Iterator[Served]:
     """Serves actors in the name of a learner."""
     with relaying(learner, limits=Limits(**_ROOM)) as relay, LearnerClient(relay.address) as client:
+        # Its own subscription is the last of its calls that stay.
+        wait_until(lambda: has_policy(client), "the relay's policy")
         yield Served(relay.address, client)
+
+
+def has_policy(client: LearnerClient) -> bool:
+    """Returns whether a relay has got a policy."""
+    with contextlib.suppress(RollcastError):
+        return client.get_policy()[0] > 0
+    return False
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role
 from rollcast.tools.certificates import make_certificates
 from tests.integration.learner_fakes import serve
+from tests.processes import DEADLINE_S
 
-DEADLINE_S = 20.0
 ALL = sorted(RPCS)
 GUARDED = [method for method in ALL if RPCS[method].role is not None]
 REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

@@ -49,5 +49,6 @@ def test_an_actor_refuses_it_says_why_and_ends(changes: dict[str, object], state
         assert done.returncode == 1, done.stderr
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+        learner.sink.wait_for(lambda: learner.sink.failures)
         assert message.removeprefix(f"{learner.sink.failures[0].exception_type}: ") in learner.sink.failures[0].message
         assert learner.sink.rollouts == []

@@ -30,10 +30,8 @@ from tests.attacks.limited_calls import (
 )
 from tests.attacks.served_intake import serve_intake
 from tests.integration.learner_fakes import offer, serve
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import make_rollout
-
-DEADLINE_S = 20.0
 
 HEALTH_CHECK, HEALTH_WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SUBSCRIBE = "/rollcast.v1.PolicyService/SubscribePolicy"
@@ -227,7 +225,7 @@ def test_max_bytes_in_flight():
 
         stalled = channel.stream_stream(STREAM)(half())
         next(stalled)
-        wait_until(lambda: learner.sink.streams, "an open stream")
+        wait_until(lambda: learner.sink.streams and learner.sink.streams[0].n_received, "half a rollout")
         uplink = client.open_rollout_stream("b", 1)
         responses = uplink.responses()
         next(responses)

@@ -47,7 +47,7 @@ def status_of(call):
 
 def test_clients_that_never_read():
     with (
-        served_learner(Limits(max_actors=16, stalled_stream_s=1.0)) as learner,
+        served_learner(Limits(max_actors=16, stalled_stream_s=3.0)) as learner,
         LearnerClient(learner.address) as other,
     ):
         subscribers_that_never_read(learner, other)

@@ -22,9 +22,9 @@ from tests.attacks.hostile_clients import HollowActor
 from tests.attacks.limited_calls import throttled
 from tests.attacks.served_intake import serve_intake
 from tests.integration.learner_fakes import SPACES, offer
+from tests.processes import DEADLINE_S
 from tests.rollouts import make_rollout
 
-DEADLINE_S = 20.0
 N_HOLLOW, N_ROLLOUTS = 40, 50
 
 

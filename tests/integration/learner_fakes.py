@@ -61,6 +61,7 @@ class FakeStream:
     activities: list[ActorActivity] = field(default_factory=list)
     came_alone: list[bool] = field(default_factory=list)
     seen: int = 0
+    n_received: int = 0
     closes: list[bool] = field(default_factory=list)
 
     @property
@@ -73,7 +74,7 @@ class FakeStream:
         )
 
     def received(self, serialized: bytes) -> None:
-        pass
+        self.n_received += 1
 
     def progress(self) -> StreamProgress:
         return StreamProgress(acknowledged_sequence=self.seen, credit_sequence=self.seen + self.sink.credit)
