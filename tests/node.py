@@ -25,7 +25,7 @@ def node_with_packages(shared: Path) -> str:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
             done = subprocess.run(
-                ["npm", "ci", "--no-progress"], cwd=NODE, capture_output=True, text=True, check=False, timeout=110
+                ["npm", "ci", "--no-progress"], cwd=NODE, capture_output=True, text=True, check=False, timeout=240
             )
             assert done.returncode == 0, f"npm ci failed:\n{done.stderr[-1500:]}"
     return str(shutil.which("node"))

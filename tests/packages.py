@@ -22,7 +22,7 @@ def build(kind: Literal["wheel", "sdist"], directory: Path, sources: Path = ROOT
     """
     # hatchling itself rather than `pip wheel`, which would ask a registry for hatchling
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
-    subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=240)
     (built,) = directory.iterdir()
     return built
 
@@ -37,7 +37,7 @@ def install(wheel: Path, directory: Path) -> Path:
     Returns:
         The folder of its programs.
     """
-    subprocess.run([sys.executable, "-m", "venv", directory], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True, capture_output=True, timeout=240)
     programs = directory / "bin"
     command = [programs / "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)

@@ -204,7 +204,7 @@ def started(role: Role, folder: Path, arguments: Mapping[str, object]) -> Iterat
         else:
             n, first = (2 if role == "ranks" else 1), free_ports(2)
             run.addresses = [f"127.0.0.1:{first + rank}" for rank in range(n)]
-            own = ("--address", run.addresses[0], *_TWO_ENVIRONMENTS, "--collect-timeout-s", 5)
+            own = ("--address", run.addresses[0], *_TWO_ENVIRONMENTS, "--collect-timeout-s", 20)
             own += ("--when-finished", "serve") if role == "serving" else ()
             place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
             place["MASTER_PORT"] = str(free_port())
@@ -214,6 +214,7 @@ def started(role: Role, folder: Path, arguments: Mapping[str, object]) -> Iterat
             run.learners.append(stack.enter_context(running("learner", *command, **variables, **place)))
         run.begin()
         if role not in ("sequential", "train"):
+            wait_until(lambda: all(watcher.last for watcher in run.watchers), "the watchers, before it can end")
             theirs = [
                 word for option in arguments.items() if option[0] in ("--env-id", "--env-kwargs") for word in option
             ]

@@ -14,7 +14,7 @@ from tests.processes import ROOT, environment, zygote
 from tests.zygote import ForkedProcess
 
 _STEP_S = 0.002
-_END_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 _MODULE = "tests.chaos.acting"
 

@@ -11,8 +11,9 @@ from rich.console import Console
 from rollcast.actor import load_policy
 from rollcast.learner.commands.train import train
 from rollcast.learner.settings.train import TrainSettings
+from rollcast.services.client.client import LearnerClient
 from rollcast.services.rollouts.recording import read_rollouts
-from tests.processes import completed, ended, free_port, refused, running
+from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
 
 SHORT = json.dumps({"max_num_frames_per_episode": 240})
 GAME = ("--env-id", "ALE/Breakout-v5", "--atari", "--env-kwargs", SHORT)
@@ -57,10 +58,16 @@ def test_run_is_evaluated_resumed_played_and_recorded(tmp_path: Path):
 def test_actor_and_evaluator_elsewhere_play_the_learners_game(tmp_path: Path):
     address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
     remote = ("actor", "--learner-address", address, *GAME)
-    evaluates = ("--eval-interval-s", 0.2, "--eval-episodes", 1)
-    with running(*remote) as actor, running(*remote, "--role", "evaluate") as judge:
-        completed(*("learner", *GAME, *SMALL, *evaluates, "--address", address, "--run-dir", run, "--total-steps", 128))
-        assert (ended(actor), ended(judge)) == (0, 0)
+    evaluates = ("--eval-interval-s", 0.2, "--eval-episodes", 1, "--total-steps", 10**9)
+    with (
+        running("learner", "learner", *GAME, *SMALL, *evaluates, "--address", address, "--run-dir", run) as learner,
+        running(*remote) as actor,
+        running(*remote, "--role", "evaluate") as judge,
+    ):
+        wait_until(lambda: (told := status_of(address).evaluation) and told.evaluations, "an evaluation")
+        with LearnerClient(address) as client:
+            client.stop()
+        assert (ended(learner), ended(actor), ended(judge)) == (0, 0, 0)
     assert "eval/mean_return" in (run / "metrics.jsonl").read_text()
 
 

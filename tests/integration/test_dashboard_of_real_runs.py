@@ -41,7 +41,7 @@ def test_train_shows_its_run_until_it_is_stopped_there(browser, tmp_path):
             with LearnerClient(address) as learner:
                 told = learner.status()
             seen.wait_for_text('[data-figure="env steps"]', f"{told.env_steps:,}")
-            assert seen.text('tr[data-actor=""] .number') == f"v{told.policy_version:,}"
+            seen.wait_for_text('tr[data-actor=""] .number', f"v{told.policy_version:,}")
             seen.wait_for_text(".events", "local-0")
             names = ("", "local-0", "local-1")
             wait_until(lambda: all(seen.lane(name)["painted"] for name in names), "lanes of all")

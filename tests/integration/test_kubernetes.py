@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rollcast.tools.certificates import make_certificates
 from tests.certificates import security_of
 from tests.manifests import container, environment_of, overlay, pod
-from tests.processes import ROOT, ended, free_port, running, status_of, wait_until
+from tests.processes import DEADLINE_S, ROOT, ended, free_port, running, status_of, wait_until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 _IN_IMAGE = "/opt/venv/lib/python3.11/site-packages/"
@@ -99,7 +99,7 @@ def test_learner_is_ready_while_it_serves_and_not_while_it_stops(cluster):
         watching.start()
         wait_until(lambda: SERVING in states or not watching.is_alive(), "readiness")
         assert ended(learner, signal.SIGTERM, cluster.grace_s("learner")) == 0
-        watching.join(20)
+        watching.join(DEADLINE_S)
         assert states[-1] == NOT_SERVING, "no service sends it anything any more while it drains"
         assert states.count(SERVING) == 1
 

@@ -20,6 +20,11 @@ PPO = (
 )
 
 
+def records_of(run: Path) -> list[dict[str, float]]:
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def wait_for_updates(address: str, n_updates: int = 5) -> None:
     wait_until(lambda: status_of(address).updates > n_updates, "updates")
 
@@ -59,6 +64,7 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
     with running(*actor, "one") as first, running(*actor, "two") as second:
         with running(*learner) as killed, LearnerClient(address) as client:
             wait_for_updates(address)
+            wait_until(lambda: records_of(tmp_path / "run"), "a record")
             checkpoint, version = client.save_checkpoint()
             saved = read_info(Path(checkpoint))
             wait_for_updates(address, saved.n_updates + 20)
@@ -75,8 +81,7 @@ def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path:
             assert ended(resumed) == 0
             assert ended(first) == ended(second) == 0
             assert f"resuming {tmp_path / 'run'}: {saved.n_updates:,} updates" in resumed.stdout.read()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line["env_steps"] for line in lines]
+    steps = [record["env_steps"] for record in records_of(tmp_path / "run")]
     assert steps == sorted(steps), "the records of what was made twice are of the second time"
     assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"
 

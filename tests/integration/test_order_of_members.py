@@ -81,7 +81,7 @@ def test_network_gets_leaves_in_the_order_of_the_learner():
             batch, *_ = actors.collect_outputs("cpu")
         finally:
             stop.set()
-            playing.join(20.0)
+            playing.join(DEADLINE_S)
     columns = batch.substeps[FLAT_SUBSTEP]
     assert list(columns.observation) == ["near", "far"]
     assert columns.observation["near"].max() <= 1.0 < 50.0 <= columns.observation["far"].min()

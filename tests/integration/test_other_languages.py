@@ -60,7 +60,7 @@ class TestBufCurl:
                 *(buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments, url),
                 cwd=tmp_path,
                 env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-                timeout=30,
+                timeout=DEADLINE_S,
             )
 
         return call
@@ -207,8 +207,9 @@ class TestNode:
         with LearnerClient(learner) as client:
             # 2 trajectories are a batch: what was played in JavaScript has been learnt from
             wait_until(lambda: client.status().updates == 1, "an update with the rollout")
+            wait_until(lambda: client.actors()[0].state is ActorState.LEFT, "the end of its stream")
             (actor,) = client.actors()
-            assert (actor.state, actor.rollouts, actor.env_steps) == (ActorState.LEFT, 1, 16)
+            assert (actor.rollouts, actor.env_steps) == (1, 16)
             assert client.status().rejected_rollouts == 0
 
     def test_accepts_members_of_a_dict_in_any_order(self, node):

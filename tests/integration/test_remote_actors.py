@@ -12,7 +12,7 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.status.status import ActorState, Phase
 from tests.chaos.proxy import Proxy
-from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
+from tests.processes import DEADLINE_S, completed, ended, free_port, refused, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -92,16 +92,22 @@ def test_failing_environment_is_reported_and_other_actors_continue(tmp_path: Pat
     options = ("--env-id", "tests.environments:CountingEnv", "--batch-size", 16)
     with running(*learner(port, tmp_path / "run", *options)), LearnerClient(f"127.0.0.1:{port}") as client:
         wait_until(lambda: status_of(client).phase is Phase.TRAINING, "the learner")
+
+        def error_of(name: str) -> str:
+            return next((info.last_error for info in client.actors() if info.actor_id == name), "")
+
         with running(*actor(port, "--env-id", "tests.environments:CountingEnv", "--actor-id", "healthy")):
             for env, what in (
                 ("NanEnv", r"column 0/observation holds nan at .*, of environment \d+ \(seed \d+\)"),
                 ("FailingEnv", "licence"),
                 ("HangingEnv", "a step .* has taken"),
             ):
-                options = ("--env-id", f"tests.environments:{env}", "--actor-id", env, "--step-timeout-s", 1.0)
+                # On a busy machine a step of the others may take a while, too.
+                timeout_s = 2.0 if env == "HangingEnv" else DEADLINE_S
+                options = ("--env-id", f"tests.environments:{env}", "--actor-id", env, "--step-timeout-s", timeout_s)
                 refused(*actor(port, *options), code=1)
-                error = next(info.last_error for info in client.actors() if info.actor_id == env)
-                assert re.search(what, error), error
+                wait_until(lambda env=env: error_of(env), "the learner to hear of it")
+                assert re.search(what, error_of(env)), error_of(env)
             # its actor has refused the rollout itself
             assert client.status().rejected_rollouts == 0
             updates = status_of(client).updates

@@ -36,7 +36,7 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 from tests.actor_kinds import make_policy_for
 from tests.buffers import make_buffer
 from tests.integration.learner_fakes import serve
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 ENV = EnvironmentFactory("tests.environments:CountingEnv", {"n_steps": 7})
 SPACES = probe_spaces(ENV)
@@ -190,7 +190,7 @@ class TestSample:
             wait_until(lambda: client.info().waiting, "somebody to wait")
             for rollout in play(1):
                 buffer.insert(rollout)
-            reader.join(10)
+            reader.join(DEADLINE_S)
         assert len(got) == 1
         assert_counts_on(got[0])
 
@@ -274,7 +274,7 @@ class TestReaders:
             reader = threading.Thread(target=read)
             reader.start()
             wait_until(lambda: client.info().waiting, "somebody to wait")
-        reader.join(10)
+        reader.join(DEADLINE_S)
         assert isinstance(errors[0], NotReadyError | LearnerUnreachableError)
 
 

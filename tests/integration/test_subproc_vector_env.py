@@ -415,7 +415,7 @@ def test_daemonic_process_may_have_a_vector():
     process.start()
     assert receiver.poll(60)
     assert receiver.recv() == 3
-    process.join(20)
+    process.join(DEADLINE_S)
     assert process.exitcode == 0
     process.close(), receiver.close(), sender.close()
 

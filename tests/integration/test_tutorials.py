@@ -28,7 +28,7 @@ NOT_TYPED = {
 
 # Commands that only look at a learner, which may take a moment to see what the reader has just done.
 LOOKS = ("rollcast status",)
-_LOOK_TIMEOUT_S = 60.0
+_LOOK_TIMEOUT_S = 180.0
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

@@ -15,6 +15,7 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.history.history import EventSeverity, HistoryEvent, HistoryUpdate, LearnerActivity
 from rollcast.services.joining.activity import ActingState
+from rollcast.services.status.status import ActorInfo
 from tests.processes import DEADLINE_S, ended, free_port, running, status_of, wait_until
 from tests.unit.learner.history.test_lanes import rows_of
 
@@ -78,13 +79,18 @@ def test_a_watcher_sees_actors_act_wait_vanish_and_come_back(tmp_path: Path):
             assert (run.env_id, run.algorithm, run.run_dir) == (SLOW[1], "impala", str(tmp_path / "run"))
             assert (run.seed, run.stop_return) == (7, 123.5)
             assert time.time() - 600 < run.started_unix_s < time.time()
-            seen.until(lambda: seen.last.delays.publish_lag_p50_s is not None, "an actor says with what it acts")
-            infos = {info.actor_id: info for info in seen.last.actors}
-            assert infos["stays"].acting_state is not None
-            assert infos["stays"].applied_policy_version > 0
-            assert infos["stays"].env_steps_per_second > 0
+
+            def of_stays() -> ActorInfo:
+                return next(info for info in seen.last.actors if info.actor_id == "stays")
+
+            seen.until(lambda: of_stays().applied_policy_version > 0, "an actor says with what it acts")
+            seen.until(lambda: of_stays().env_steps_per_second > 0, "it has steps")
+            assert of_stays().acting_state is not None
+            seen.until(
+                lambda: seen.last.delays.publish_lag_p50_s is not None and sum(seen.last.delays.trajectories_by_lag),
+                "trajectories of actors that have said so",
+            )
             delays = seen.last.delays
-            assert sum(delays.trajectories_by_lag) > 0
             assert 0 < delays.data_age_p50_s <= delays.data_age_p99_s
             assert 0 <= delays.publish_lag_p50_s <= delays.publish_lag_p99_s
 
@@ -103,7 +109,7 @@ def test_a_watcher_sees_actors_act_wait_vanish_and_come_back(tmp_path: Path):
             gone_since = seen.last.now_s
             seen.until(lambda: max(seen.rows["dies"]) > gone_since + 1, "the time after the loss")
             assert seen.rows["dies"][max(seen.rows["dies"])] == [0] * len(ActingState)
-            assert any(seen.rows["stays"][max(seen.rows["stays"])])
+            seen.until(lambda: any(seen.rows["stays"][max(seen.rows["stays"])]), "the other one to act on")
         with running(*actor, "dies"):
             seen.until(lambda: seen.said("dies", "joined again, as process 2"), "the return")
             back_since = seen.last.now_s

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.chaos.proxy import Proxy, ThinLine
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
-DEADLINE_S = 10.0
 MESSAGE = bytes(range(256)) * 8
 
 

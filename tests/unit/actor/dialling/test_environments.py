@@ -19,6 +19,7 @@ from rollcast.services.errors import (
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.dialled_clients import FakeClient
 from tests.play_messages import FLAT, TEAM
+from tests.processes import DEADLINE_S
 
 ALL = BatchRule()
 
@@ -164,7 +165,7 @@ class TestBatches:
         waiting = threading.Thread(target=environments.wait, args=(ALL,))
         waiting.start()
         client.turn()
-        waiting.join(30.0)
+        waiting.join(DEADLINE_S)
         assert not waiting.is_alive()
 
     def test_stop_waiting_when_a_client_has_left(self):

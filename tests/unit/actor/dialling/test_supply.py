@@ -13,8 +13,7 @@ from rollcast.services.environments.dialled import Farewell
 from rollcast.services.security.security import PLAIN_SERVER
 from rollcast.v1 import environment_pb2_grpc
 from tests.play_messages import FLAT, hello, turn, turns
-
-DEADLINE_S = 30.0
+from tests.processes import DEADLINE_S
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from rollcast.learner.queueing.arrivals import Arrivals
 from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
 from rollcast.services.columns.shape import RolloutShape
 from tests.delayed_copier import DelayedCopier
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 BATCH, N_ENVS = 4, 2
@@ -161,7 +161,7 @@ def test_what_is_assembled_keeps_its_room_until_the_trainer_comes():
         waiting.start()
         wait_until(lambda: trainer.queue.n_waiting, "the producer waits for room")
         assert trainer.collect() == [3, 4]
-        waiting.join(20)
+        waiting.join(DEADLINE_S)
         assert trainer.collect() == [5, 6]
 
 
@@ -257,7 +257,7 @@ def test_a_thread_that_hangs_in_a_copy_does_not_hold_up_the_end(monkeypatch, cap
     with training() as trainer:
         monkeypatch.setattr(trainer.assembly, "add", hang)
         trainer.put(3)
-        assert hangs.wait(20)
+        assert hangs.wait(DEADLINE_S)
         trainer.ahead.end()
         assert "has not ended within" in caplog.text
         goes_on.set()

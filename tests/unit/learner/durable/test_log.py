@@ -15,11 +15,9 @@ from rollcast.learner.durable.recovery import take_inventory
 from rollcast.learner.durable.segments import SegmentWriter, segment_names, spare_paths
 from rollcast.learner.queueing.queue import SliceName
 from rollcast.services.errors import NotReadyError
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import make_rollout
 from tests.unit.learner.durable.logs import HEADER, always, append, open_log, sequences
-
-DEADLINE_S = 10.0
 
 
 class Disk:

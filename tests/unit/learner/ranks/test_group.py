@@ -10,7 +10,7 @@ import torch
 
 from rollcast.learner.ranks.group import choose_backend
 from rollcast.services.errors import ConfigurationError
-from tests.processes import free_port, zygote_process
+from tests.processes import DEADLINE_S, free_port, zygote_process
 from tests.zygote import ForkedProcess
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def ranks(what: str, n: int = 2, *, only: int | None = None, port: int | None = 
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(DEADLINE_S)
             process.stdout.close()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from rollcast.learner.checkpoints.manifest import CheckpointInfo, verify
 from rollcast.learner.ranks.parts import FirstStore, PartStore, part_of
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 
@@ -42,7 +42,7 @@ def test_a_checkpoint_is_there_once_every_rank_has_written_its_part(stores):
         committing.start()
         assert not found, "rank 1 has not written its part"
         path = second.commit(part, INFO)
-        committing.join(20)
+        committing.join(DEADLINE_S)
         assert path == part_of(found[0], 1)
         assert (path / "own").read_text() == "rank 1"
         assert verify(found[0]) == INFO

@@ -13,6 +13,7 @@ from rollcast.learner.ranks.group import Group
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round
 from rollcast.services.errors import ConfigurationError, RankLostError, RollcastError
+from tests.processes import DEADLINE_S
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 
@@ -31,7 +32,7 @@ class AtTable(Group):
 
     def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
         self.table.rows[self.rank] = values
-        self.table.barrier.wait(20)
+        self.table.barrier.wait(DEADLINE_S)
         return torch.stack(self.table.rows)
 
 
@@ -40,7 +41,7 @@ def agreed(*states: RankState) -> Round:
     table = Table(len(states))
     with ThreadPoolExecutor(len(states)) as ranks:
         rounds = [ranks.submit(RankRounds(AtTable(table, i)).agree, state) for i, state in enumerate(states)]
-        first, *others = [of_rank.result(20) for of_rank in rounds]
+        first, *others = [of_rank.result(DEADLINE_S) for of_rank in rounds]
     assert all(other == first for other in others)
     return first
 

@@ -21,6 +21,7 @@ from rollcast.services.errors import ConfigurationError, NotReadyError
 from tests.buffers import make_buffer
 from tests.delayed_copier import Copy, DelayedCopier
 from tests.played_rollouts import World, random_ends
+from tests.processes import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -225,7 +226,7 @@ class SlowCopier(DelayedCopier):
     def pass_host(self, copies: list[Copy]) -> None:
         if any(copy.is_to_host for copy in copies):
             self.is_waited_for.set()
-            assert self.may_end.wait(30)
+            assert self.may_end.wait(DEADLINE_S)
         super().pass_host(copies)
 
 
@@ -238,14 +239,14 @@ def test_the_buffer_is_free_while_a_snapshot_waits_for_the_device(tmp_path, sett
     snapshot = buffer.checkpoint.begin()
     with ThreadPoolExecutor(2) as pool:
         written = pool.submit(snapshot.write, tmp_path / "state", None)
-        assert copier.is_waited_for.wait(30)
+        assert copier.is_waited_for.wait(DEADLINE_S)
         # Also what the snapshot has yet to read is overwritten without a wait.
         inserting = pool.submit(play_into, buffer, world, rng, 40)
         try:
-            inserting.result(20)
+            inserting.result(DEADLINE_S)
         finally:
             copier.may_end.set()
-        written.result(30)
+        written.result(DEADLINE_S)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -11,7 +11,7 @@ from rollcast.services.replay.replay import ACTORS
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ class Putting:
         self.taken = inserter.put(rollout, is_active=lambda: self.is_active)
 
     def join(self) -> bool | None:
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         return self.taken
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rollcast.learner.replay.rate_limiter import RateLimiter
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 
 def always() -> bool:
@@ -223,7 +223,7 @@ def test_waiter_has_a_reason_and_continues_when_released():
 
     thread = threading.Thread(target=sample)
     thread.start()
-    assert waits.wait(10)
+    assert waits.wait(DEADLINE_S)
     with changed:
         limiter.inserted(2)
     state = limiter.info()
@@ -233,7 +233,7 @@ def test_waiter_has_a_reason_and_continues_when_released():
     assert "a sample of 4 waits for" in str(state)
     with changed:
         limiter.inserted(2)
-    thread.join(10)
+    thread.join(DEADLINE_S)
     assert sampled == [True]
     assert limiter.info().waiting == ()
 
@@ -317,7 +317,7 @@ def test_those_behind_one_that_leaves_go_on():
             assert not limiter.await_sample(4, 0.01, always, who="first"), "it keeps its place"
         assert len(limiter.info().waiting) == 2
         leave()
-        thread.join(10)
+        thread.join(DEADLINE_S)
         assert drawn == [True]
 
 

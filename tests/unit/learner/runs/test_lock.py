@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.learner.runs.lock import is_locked, lock
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment, wait_until
 
 # Holds the lock of a folder until its standard input ends.
 _HOLDER = """
@@ -95,7 +95,7 @@ def test_another_process_has_it_until_it_is_killed(file_system: str, tmp_path: P
         with lock(tmp_path) as is_ours:
             assert not is_ours
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
+        process.wait(DEADLINE_S)
         assert not is_locked(tmp_path)
         with lock(tmp_path) as is_ours:
             assert is_ours
@@ -116,7 +116,7 @@ def test_waits_for_the_one_that_has_it(file_system: str, tmp_path: Path):
             with lock(tmp_path, wait_s=0.1) as is_ours:
                 assert not is_ours, "not longer than it is told"
             assert not waiting.done()
-        assert waiting.result(20)
+        assert waiting.result(DEADLINE_S)
 
 
 def test_one_of_many_at_once_gets_it(file_system: str, tmp_path: Path):
@@ -195,7 +195,7 @@ def test_who_was_slow_between_looking_and_writing_takes_nothing_away(tmp_path: P
 def test_a_process_whose_folder_another_has_taken_stops(tmp_path: Path):
     with holder(tmp_path, "without-locks") as process:
         (tmp_path / ".lock-2").write_text("{}")
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(DEADLINE_S) == -signal.SIGTERM
         assert process.stderr is not None
         assert "another process has taken" in process.stderr.read()
     assert names(tmp_path) == [".lock-1", ".lock-2"], "those of others are left alone"

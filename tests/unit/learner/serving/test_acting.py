@@ -13,7 +13,7 @@ from rollcast.learner.serving.acting import BatchedActing
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 SPACES = {"0": SubstepSpaces(observation=Box(-1, 1, (3,)), action=Discrete(5))}
 SPEC = PolicySpec(hidden_sizes=(4,), recurrence="gru", recurrent_size=2, frame_stack=2)
@@ -28,7 +28,7 @@ class Gate:
 
     def __call__(self):
         self.asked.set()
-        assert self.open.wait(10)
+        assert self.open.wait(DEADLINE_S)
         return 7, WEIGHTS
 
 
@@ -62,12 +62,12 @@ def test_calls_that_wait_share_a_forward_pass_and_get_their_own_answers():
     acting = BatchedActing(SPACES, SPEC, gate, seed=0)
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(call, acting, 0, 1)
-        assert gate.asked.wait(10)
+        assert gate.asked.wait(DEADLINE_S)
         others = [pool.submit(call, acting, seed, seed) for seed in range(1, 6)]
         waits_for(acting, 5)
         gate.open.set()
         for seed, found in enumerate([first, *others]):
-            action, version, state = found.result(10)
+            action, version, state = found.result(DEADLINE_S)
             expected, expected_state = alone(seed, max(seed, 1))
             np.testing.assert_array_equal(action, expected)
             np.testing.assert_allclose(state, expected_state, atol=1e-6)
@@ -83,12 +83,12 @@ def test_samples_and_large_batches_have_passes_of_their_own(monkeypatch: pytest.
     acting = BatchedActing(SPACES, SPEC, gate, seed=0)
     with ThreadPoolExecutor(6) as pool:
         calls = [pool.submit(call, acting, 0, 1)]
-        assert gate.asked.wait(10)
+        assert gate.asked.wait(DEADLINE_S)
         for n, deterministic in ((2, True), (2, False), (2, True), (9, True)):
             calls.append(pool.submit(call, acting, n, n, deterministic=deterministic))
             waits_for(acting, len(calls) - 1)
         gate.open.set()
-        assert [len(found.result(10)[0]) for found in calls] == [1, 2, 2, 2, 9]
+        assert [len(found.result(DEADLINE_S)[0]) for found in calls] == [1, 2, 2, 2, 9]
     assert acting.status().forward_passes == 4
 
 
@@ -105,12 +105,12 @@ def test_an_error_reaches_every_caller_and_the_next_call_is_answered():
     acting = BatchedActing(SPACES, SPEC, newest, seed=0)
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, acting, 0, 1)]
-        assert gate.asked.wait(10)
+        assert gate.asked.wait(DEADLINE_S)
         calls += [pool.submit(call, acting, 0, 1) for _ in range(2)]
         waits_for(acting, 2)
         gate.open.set()
         for found in calls:
             with pytest.raises(NotReadyError):
-                found.result(10)
+                found.result(DEADLINE_S)
     recovered.append(True)
     assert call(acting, 0, 1)[1] == 7

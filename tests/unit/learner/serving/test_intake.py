@@ -21,11 +21,9 @@ from rollcast.services.errors import (
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
 from tests.unit.learner.serving.intakes import Intake, always, offer
-
-DEADLINE_S = 10.0
 
 
 def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():
@@ -124,11 +122,11 @@ def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: 
     intake.queue.put = put_late
     passing_on = threading.Thread(target=passes_on, args=(old,))
     passing_on.start()
-    assert entered.wait(20)
+    assert entered.wait(DEADLINE_S)
     with pytest.raises(NotReadyError, match="still delivers a rollout"):
         intake.join_and_open()
     goes_on.set()
-    passing_on.join(20)
+    passing_on.join(DEADLINE_S)
     del intake.queue.put
     assert intake.registry.infos()[0].state is ActorState.LOST
     assert intake.join_and_open().accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1

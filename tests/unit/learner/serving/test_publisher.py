@@ -12,10 +12,10 @@ from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.services.errors import InvalidInputError, InvalidTensorError, NotReadyError, RollcastError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.processes import DEADLINE_S
 from tests.rollouts import CARTPOLE_LIKE
 
 SPEC = PolicySpec(hidden_sizes=(4,))
-DEADLINE_S = 10.0
 
 
 @pytest.fixture

@@ -24,10 +24,9 @@ from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.status.status import ActorState
+from tests.processes import DEADLINE_S
 from tests.rollouts import make_rollout
 from tests.unit.learner.serving.intakes import Intake, always, offer
-
-DEADLINE_S = 10.0
 
 
 def test_a_second_credit_is_backed_by_room_in_the_queue():

@@ -9,6 +9,7 @@ from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.training import checkpointing, run_keeper, trainer
 from rollcast.learner.writers.json_lines import JsonLinesWriter
 from rollcast.services.errors import NotReadyError
+from tests.processes import DEADLINE_S
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def names(run_dir: Path) -> list[str]:
 def join_writer() -> None:
     for thread in threading.enumerate():
         if thread.name == "rollcast-checkpoint":
-            thread.join(10)
+            thread.join(DEADLINE_S)
             assert not thread.is_alive()
 
 

@@ -10,6 +10,7 @@ from rollcast.services.errors import NotReadyError, RefusedError
 from rollcast.services.history.history import RunFacts
 from rollcast.services.status.status import EvaluationStatus, LearningFinding, Phase
 from tests.actor_kinds import make_actors
+from tests.processes import DEADLINE_S
 
 
 def attached(save=None) -> TrainingControl:
@@ -50,22 +51,22 @@ def test_no_update_starts_while_paused_and_pausing_waits_for_the_running_one():
             with control.update_turn():
                 turns.append(turn)
                 updating.set()
-                finish.wait(5)
+                finish.wait(DEADLINE_S)
 
     trainer = threading.Thread(target=train)
     trainer.start()
-    assert updating.wait(5)
+    assert updating.wait(DEADLINE_S)
     pauser = threading.Thread(target=lambda: (control.pause(), paused.set()))
     pauser.start()
     assert not paused.wait(0.1), "the update is still running"
     finish.set()
-    assert paused.wait(5)
+    assert paused.wait(DEADLINE_S)
     assert turns == [0]
     assert control.status().phase is Phase.PAUSED
     assert "Resume" in control.status().waiting_for
     control.resume()
-    trainer.join(5)
-    pauser.join(5)
+    trainer.join(DEADLINE_S)
+    pauser.join(DEADLINE_S)
     assert turns == [0, 1]
 
 
@@ -93,7 +94,7 @@ def test_checkpoints_are_written_between_updates():
             # cannot begin
             trainer.start()
             assert not updated.wait(0.1)
-        assert updated.wait(5), "training goes on while it is being written"
+        assert updated.wait(DEADLINE_S), "training goes on while it is being written"
         return Path("runs/x/checkpoints/00000003"), 4
 
     control = attached(save)
@@ -104,7 +105,7 @@ def test_checkpoints_are_written_between_updates():
 
     trainer = threading.Thread(target=train)
     assert control.save_checkpoint() == ("runs/x/checkpoints/00000003", 4)
-    trainer.join(5)
+    trainer.join(DEADLINE_S)
 
 
 def test_checkpoints_need_a_directory_and_a_start():

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rollcast.learner.writers.console import ConsoleView
 from rollcast.services.status.status import EvaluationStatus, LearnerStatus, LearningFinding, Phase
+from tests.processes import DEADLINE_S
 
 STATUS = LearnerStatus(
     phase=Phase.TRAINING,
@@ -149,7 +150,7 @@ def test_while_nothing_moves_each_line_comes_after_twice_the_time():
 
     console = Console(file=io.StringIO(), force_terminal=False, width=200)
     with ConsoleView(status, console, plain_interval_s=0.001):
-        assert over.wait(10.0)
+        assert over.wait(DEADLINE_S)
     lines = [line for line in console.file.getvalue().splitlines() if "waiting" in line]
     still = [int(re.search(r"waiting (\d+) s", line)[1]) for line in lines if " 0 steps" in line]
     assert still[0] == 1
@@ -176,7 +177,7 @@ def test_it_asks_again_and_again_and_once_more_at_the_end(terminal):
 
     console = Console(file=io.StringIO(), force_terminal=terminal)
     with ConsoleView(status, console, refresh_interval_s=0.001, plain_interval_s=0.001):
-        assert asked_three_times.wait(10.0)
+        assert asked_three_times.wait(DEADLINE_S)
         phase = Phase.FINISHED
     assert seen[-1] is Phase.FINISHED
     assert "finished" in console.file.getvalue()

@@ -8,11 +8,9 @@ from rollcast.services.limits.bytes_in_flight import BytesInFlight
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.process import waiting
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
-
-DEADLINE_S = 10.0
 
 
 def limits(**changes):

@@ -6,8 +6,8 @@ from rollcast.services.errors import NotReadyError, ThrottledError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.limits.refusals import Refusals
 from rollcast.services.limits.stream_gate import StreamGate
+from tests.processes import DEADLINE_S
 
-DEADLINE_S = 10.0
 PEER = "ipv4:127.0.0.1:5"
 
 

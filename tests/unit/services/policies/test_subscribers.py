@@ -13,9 +13,7 @@ import pytest
 from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import encode_policy
 from rollcast.services.policies.subscribers import Subscribers
-from tests.processes import wait_until
-
-DEADLINE_S = 10.0
+from tests.processes import DEADLINE_S, wait_until
 
 
 def version(number):

@@ -29,9 +29,7 @@ from rollcast.tools.certificates import make_certificates
 from rollcast.v1 import environment_pb2, environment_pb2_grpc
 from tests.certificates import security_of
 from tests.play_messages import FLAT, INTERRUPTED, agent, hello, turn, turns
-
-# Seconds that a server has for what it does at once.
-DEADLINE_S = 30.0
+from tests.processes import DEADLINE_S
 
 
 class Sink:

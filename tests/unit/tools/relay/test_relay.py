@@ -33,7 +33,7 @@ from rollcast.services.status.status import ActorState
 from rollcast.services.streams import bundle_link
 from rollcast.tools.relay.relay import RollcastRelay
 from tests.integration.learner_fakes import SPACES, offer
-from tests.processes import free_port, wait_until
+from tests.processes import DEADLINE_S, free_port, wait_until
 from tests.relays import LIMITS, N_ROLLOUT_STEPS, Learner, relaying, send, serve_learner, streaming
 from tests.rollouts import assert_same_rollout, make_rollout
 from tests.unit.services.streams.test_service import PIXELS
@@ -55,7 +55,7 @@ def test_rollouts_of_many_actors_arrive_as_they_were_sent_each_once_and_in_order
             thread.start()
         taken = learner.take(80)
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
             assert not thread.is_alive()
         for name in names:
             own = [rollout for rollout in taken if rollout.actor_id == name]
@@ -107,7 +107,7 @@ def test_the_actors_of_a_relay_get_as_much_room_as_one_that_is_connected_directl
         assert min(n_taken[name] for name in addresses) >= n_rollouts - 4, n_taken
         learner.take(len(addresses) * n_rollouts - n_taken.total())
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
             assert not thread.is_alive()
 
 
@@ -355,7 +355,7 @@ def test_a_relay_ends_with_training_once_its_actors_have_heard_of_it(learner: Le
         uplink.send(make_rollout(1))
         assert next(answers).end_of_training
         learner.source.end()
-    ended.join(10)
+    ended.join(DEADLINE_S)
     assert not ended.is_alive()
 
 

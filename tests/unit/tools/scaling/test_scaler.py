@@ -10,6 +10,7 @@ from rollcast.services.errors import LearnerUnreachableError, NotReadyError, Per
 from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.tools.scaling.controller import ScalingRules
 from rollcast.tools.scaling.scaler import Scaler
+from tests.processes import DEADLINE_S
 
 # looks until the number is known: a window after the first
 SETTLED = 11
@@ -183,5 +184,5 @@ def test_who_waits_for_a_change_is_woken(learner):
     waiting = threading.Thread(target=learner.scaler.wait_for_change, args=(4, 30.0))
     waiting.start()
     learner.go_on(1)
-    waiting.join(10)
+    waiting.join(DEADLINE_S)
     assert not waiting.is_alive()

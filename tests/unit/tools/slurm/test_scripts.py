@@ -13,7 +13,7 @@ from rollcast.tools.slurm.folder import Job, SlurmFolder
 from rollcast.tools.slurm.scripts import Resources, Surroundings, array_script, learner_script
 from rollcast.tools.slurm.template import TEMPLATE
 from tests.fake_slurm import FakeSlurm, fake_slurm
-from tests.processes import wait_until
+from tests.processes import DEADLINE_S, wait_until
 
 __all__ = ["fake_slurm"]
 
@@ -72,7 +72,7 @@ class Scripts:
         job = self.start(text, **options)
         wait_until(lambda: "began" in self.log(log), "the process")
         job.send_signal(signal.SIGTERM)
-        return job.wait(20)
+        return job.wait(DEADLINE_S)
 
     def log(self, name):
         file = self.folder.logs / f"{name}.log"
