@@ -67,7 +67,7 @@ _GIVEN: Final[Mapping[str, Value]] = {
     # Of no effect on what is computed, or of the clock.
     **dict.fromkeys(("metrics_address", "address_file", "tls_cert", "tls_key", "tls_client_ca", "tokens_file"), None),
     **dict.fromkeys(("serve_tls_cert", "serve_tls_key", "serve_tls_client_ca", "serve_tokens_file"), None),
-    **dict.fromkeys(("serve_environments", "serve_websockets"), None),
+    **dict.fromkeys(("serve_environments", "serve_websockets", "serve_batch_size"), None),
     **dict.fromkeys(("recipe", "run_dir", "summary_json", "resume", "stop_return", "eval_interval_s"), None),
     **dict.fromkeys(("initial_data", "initial_policy"), None),
 }

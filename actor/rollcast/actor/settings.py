@@ -125,6 +125,13 @@ class DialInSettings(ServedSecuritySettings):
         "browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
         FREE,
     )
+    serve_batch_size: AtLeastOne | None = setting(
+        None,
+        "Environments of --serve-environments that act in one forward pass, at most. A pass begins as soon as so many "
+        "wait; and before, when all environments wait, or the first has waited as long as the last pass took. Default: "
+        "any number.",
+        FREE,
+    )
     serve_tokens_file: Path | None = setting(
         None,
         "Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with the role "
@@ -138,12 +145,14 @@ class DialInSettings(ServedSecuritySettings):
         return self.serve_tokens_file
 
     @model_validator(mode="after")
-    def _check_websockets(self) -> Self:
-        if self.serve_websockets is not None and self.serve_environments is None:
-            raise ValueError(
-                f"--serve-websockets: {self.serve_websockets!r} is given without --serve-environments; expected both; "
-                "give it, for example localhost:50052"
-            )
+    def _check_served(self) -> Self:
+        for name in ("serve_websockets", "serve_batch_size"):
+            value = getattr(self, name)
+            if value is not None and self.serve_environments is None:
+                raise ValueError(
+                    f"{option_name((name,))}: {value!r} is given without --serve-environments; expected both; give it, "
+                    "for example localhost:50052"
+                )
         return self
 
     def refuse_made_environments(self, given: Collection[str]) -> None:
@@ -174,7 +183,7 @@ class DialInSettings(ServedSecuritySettings):
 
         assert self.serve_environments is not None  # the caller has checked
         security = self.security_at(self.serve_environments)
-        return DialIn(self.serve_environments, security, websocket_address=self.serve_websockets)
+        return DialIn(self.serve_environments, security, self.serve_websockets, self.serve_batch_size)
 
 
 class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSettings, MetricsSettings):

@@ -39,6 +39,12 @@ class TestServedEnvironments:
         settings = settings_of("--serve-environments", "localhost:50052", "--serve-tokens-file", str(tokens))
         assert settings.dial_in().security.tokens is not None
 
-    def test_over_websockets_come_beside_others(self):
-        with pytest.raises(ConfigurationError, match="is given without --serve-environments"):
-            settings_of("--serve-websockets", "localhost:50054")
+    def test_come_in_batches_of_a_size(self):
+        assert (
+            settings_of("--serve-environments", "localhost:50052", "--serve-batch-size", "4").dial_in().batch_size == 4
+        )
+
+    @pytest.mark.parametrize("option", [("--serve-websockets", "localhost:50054"), ("--serve-batch-size", "4")])
+    def test_have_an_address(self, option):
+        with pytest.raises(ConfigurationError, match=f"{option[0]}: .* is given without --serve-environments"):
+            settings_of(*option)

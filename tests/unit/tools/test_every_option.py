@@ -48,6 +48,7 @@ ALONE = {
     "recipe": ["--algorithm=appo"],
     "serve_environments": [],
     "serve_websockets": ["--serve-environments=localhost:50052"],
+    "serve_batch_size": ["--serve-environments=localhost:50052"],
     "replay.n_step": [],
     "replay.error_buffer": ["--replay.samples-per-insert=2"],
     "replay.sequence_length": ["--replay.entry=rollouts"],

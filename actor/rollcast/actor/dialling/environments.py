@@ -116,12 +116,22 @@ class DialledEnvironments:
         address: The address that clients dial, for the log.
         spaces: The spaces that every client must have; None: those of the first.
         stall_s: Seconds that a client may take to send a turn after its actions; then its places are given up.
+        batch_size: Environments that act at once, at most; None: any number.
 
     Attributes:
+        batch_size: See Args.
         n_batches: The times that actions were sent, so far.
     """
 
-    def __init__(self, *, address: str, spaces: EnvironmentSpaces | None = None, stall_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        *,
+        address: str,
+        spaces: EnvironmentSpaces | None = None,
+        stall_s: float = math.inf,
+        batch_size: int | None = None,
+    ) -> None:
+        self.batch_size = batch_size
         self.n_batches = 0
         self._address = address
         self._stall_s = stall_s

@@ -25,11 +25,13 @@ class DialIn:
         address: The address to serve.
         security: TLS and tokens for clients.
         websocket_address: The address to serve WebSockets at; None: none are.
+        batch_size: Environments that act at once, at most; None: any number.
     """
 
     address: str
     security: ServerSecurity
     websocket_address: str | None = None
+    batch_size: int | None = None
 
 
 class DialledSupply:
@@ -49,7 +51,7 @@ class DialledSupply:
 
     def __init__(self, dial_in: DialIn, n_envs: int | None, *, stall_s: float) -> None:
         self._n_envs = n_envs
-        self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s)
+        self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s, batch_size=dial_in.batch_size)
         # A stream for each environment at most, and a few for those that watch its health.
         limits = Limits(max_actors=max(n_envs or 0, Limits().max_actors))
         self._server = EnvironmentServer(

@@ -1,5 +1,6 @@
 """Lets environments that dial in play with a policy, and records a rollout for each substep."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -37,7 +38,7 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
         super()._prepare(env_seed)
-        self._batch_rule = BatchRule()
+        self._batch_rule = BatchRule(self._vector_env.batch_size)
         self._rollout_rule = RolloutRule()
         self._forward_s = 0.0
         self._progress = 0.0
@@ -72,7 +73,8 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
                 self._rollout_rule = RolloutRule()
                 return True
             if is_due and ready:
-                self._answer(ready, now)
+                # the oldest first
+                self._answer(dict(itertools.islice(ready.items(), self._batch_rule.max_size)), now)
             self._vector_env.hold(self._asking.keys() - ready.keys())
             until = min(closes_at, now + LOOK_S)
             is_due = self._vector_env.wait(self._batch_rule, forward_s=self._forward_s, until=until)

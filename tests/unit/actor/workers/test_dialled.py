@@ -63,8 +63,8 @@ def policy():
     return policy
 
 
-def worker_of(policy, n_envs=1, n_steps=4):
-    environments = DialledEnvironments(address="here", spaces=policy.spaces)
+def worker_of(policy, n_envs=1, n_steps=4, **options):
+    environments = DialledEnvironments(address="here", spaces=policy.spaces, **options)
     environments.agree(n_envs)
     worker = make_worker(environments, policy, n_steps, actor_id="a", incarnation=1, env_seed=0)
     assert isinstance(worker, DialInWorker)
@@ -144,6 +144,23 @@ def test_nobody_waits_for_the_slowest(policy):
     game.step(1)
     rollout = worker.collect()
     assert rollout.valid is None, "the row of the slow one was carried over"
+
+
+def test_a_batch_has_a_size_at_most_and_the_oldest_first(policy, monkeypatch):
+    monkeypatch.setattr("rollcast.actor.dialling.batch_rule.PATIENCE", 1e9)
+    worker, environments = worker_of(policy, n_envs=5, n_steps=3, batch_size=2)
+    game = Game(environments, n_envs=5)
+    batches, act = [], environments.act
+
+    def noted(actions, **about):
+        batches.append(list(actions))
+        act(actions, **about)
+
+    environments.act = noted
+    assert worker.collect().valid is None
+    assert [place for batch in batches for place in batch] == [0, 1, 2, 3, 4] * 3
+    assert {len(batch) for batch in batches} == {1, 2}
+    assert len(game.answers) == 15
 
 
 def test_a_rollout_has_the_version_of_its_oldest_row(policy):

@@ -140,7 +140,8 @@ NOT_PASSED_ON = {
         **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "token", "token_file", "insecure"), "made for each run"),
         "learner_address": "the run's folder has it",
         **dict.fromkeys(
-            ("serve_environments", "serve_websockets", "serve_tokens_file"), "nobody knows the node to dial before"
+            ("serve_environments", "serve_websockets", "serve_batch_size", "serve_tokens_file"),
+            "nobody knows the node to dial before",
         ),
         **dict.fromkeys(("serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"), "of --serve-environments"),
         "actor_id": "after the task of the array",
