@@ -21,7 +21,7 @@ class Worker(ABC, Generic[_Environments]):
     Attributes:
         dropped_episodes: The episodes that were dropped because their environment raised, or left.
         least_version: The oldest policy version that the learner takes in the next rollout; one that is stamped with an
-            older one for the sake of a single row would not be taken.
+            older one for the sake of its first rows would not be taken.
     """
 
     _env_seeds: tuple[int, ...]

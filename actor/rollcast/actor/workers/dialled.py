@@ -23,8 +23,9 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         worker = DialInWorker(environments, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    Environments that ask at about the same time act in one batch, see `BatchRule`. A rollout ends when none can go on,
-    or when one could not for a tenth of the rollout's time: nobody waits for the slowest. Places without a client have
+    Environments that ask at about the same time act in one batch, see `BatchRule`. A rollout ends when all have its
+    rows, or when one has had them for a tenth of the rollout's time: nobody waits for the slowest. Meanwhile the fast
+    ones begin the next rollout, a tenth of its rows at most; they wait only beyond that. Places without a client have
     rows that are not valid. A client that leaves costs the last action of each of its environments, whose results are
     unknown; their episodes are cut before it, and do not count in statistics.
 
@@ -35,6 +36,10 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
     Attributes:
         is_idle: Whether the last `collect` returned None because no client has been there for 10 s.
     """
+
+    @property
+    def _n_ahead(self) -> int:
+        return max(1, self._n_steps // 10)
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
         super()._prepare(env_seed)
@@ -47,6 +52,8 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         self._asking: dict[int, Turn] = {}
         self._live: set[int] = set()
         self._playing: set[int] = set()
+        # Those of the live that have all rows of this rollout.
+        self._full: set[int] = set()
         self._alone_since: float | None = time.monotonic()
         self.is_idle = False
         self._vector_env.begin(self._env_seeds)
@@ -58,11 +65,12 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
         """Answers requests until the rollout ends; False if `should_stop` returned True, or there is nothing to do."""
         self.is_idle = is_due = False
+        self._full = {place for place in self._live if self._has_all_rows(place)}
         while not (should_stop is not None and should_stop()):
             self._hear()
             now = time.monotonic()
-            ready = {place: turn for place, turn in self._asking.items() if not self._has_to_wait(place, turn)}
-            n_full = len(self._asking) - len(ready)
+            ready = {place: turn for place, turn in self._asking.items() if self._has_room(place, turn)}
+            n_full = len(self._full | (self._asking.keys() - ready.keys()))
             self._rollout_rule.look(n_full, now)
             closes_at = self._rollout_rule.closes_at(len(self._live), n_full)
             is_alone = self._alone_since is not None and now - self._alone_since > IDLE_S
@@ -110,6 +118,8 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         else:
             self._record(place, turn)
             self._see(place, turn)
+            if place not in self._full and self._has_all_rows(place):
+                self._full.add(place)
         if turn.observations:
             self._asking[place] = turn
         else:
@@ -120,6 +130,7 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
             self.dropped_episodes += 1
         self._drop(place)
         self._live.discard(place)
+        self._full.discard(place)
         self._playing.discard(place)
         self._asking.pop(place, None)
 

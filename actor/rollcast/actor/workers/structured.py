@@ -31,7 +31,7 @@ class StructuredRolloutWorker(SubstepWorker[StructuredVectorEnv]):
             self._turns = [self._vector_env.reset(index, seed=seed) for index, seed in enumerate(self._env_seeds)]
             for index, turn in enumerate(self._turns):
                 self._begin(index, turn)
-        while ready := {index: turn for index, turn in enumerate(self._turns) if not self._has_to_wait(index, turn)}:
+        while ready := {index: turn for index, turn in enumerate(self._turns) if self._may_go_on(index, turn)}:
             if should_stop is not None and should_stop():
                 return False
             actions = self._act(ready)
@@ -51,3 +51,7 @@ class StructuredRolloutWorker(SubstepWorker[StructuredVectorEnv]):
                     self._turns[index] = self._vector_env.reset(index)
                     self._begin(index, self._turns[index])
         return True
+
+    def _may_go_on(self, index: int, turn: Turn) -> bool:
+        """Returns whether an environment can go on from a turn before the rollout ends."""
+        return self._has_room(index, turn) and not self._has_all_rows(index)

@@ -51,9 +51,9 @@ class SubstepRecorder:
     """A recorder of one substep's agents, with a row for each action of each agent.
 
     An action begins a row. The row is complete at the agent's next observation, or when its episode ends; its reward is
-    the sum of the rewards until then. Agents act at different times, so each has its own count of rows. One row beyond
-    T may be begun; it becomes the first of the next recording. An agent with fewer than T complete rows has them at
-    the end of its trajectory, after rows that are not valid.
+    the sum of the rewards until then. Agents act at different times, so each has its own count of rows. A few rows
+    beyond T may be begun; they become the first of the next recording. An agent with fewer than T complete rows has
+    them at the end of its trajectory, after rows that are not valid.
 
     Not thread-safe.
 
@@ -61,6 +61,7 @@ class SubstepRecorder:
         spaces: The spaces of the substep.
         n_steps: T.
         n_trajectories: B.
+        n_ahead: The rows beyond T that may be begun, at least 1.
         initial_state: float32 `[B, S]`, the states of a recurrent policy at the start of an episode, which are 0; the
             recorder keeps the array. None: the policy is not recurrent.
         stacks: The stacks of the B trajectories; the recorder keeps them. None: the policy sees single frames.
@@ -72,12 +73,14 @@ class SubstepRecorder:
         n_steps: int,
         n_trajectories: int,
         *,
+        n_ahead: int = 1,
         initial_state: RecurrentState | None = None,
         stacks: FrameStacks | None = None,
     ) -> None:
         self._leaves = space_leaves(spaces.observation)
         self._schemas = step_schemas(spaces)
         self._n_steps = n_steps
+        self._n_rows = n_steps + n_ahead
         self._n = n_trajectories
         self._used: Rows = np.zeros(n_trajectories, np.int64)
         self._is_open = np.zeros(n_trajectories, np.bool_)
@@ -86,19 +89,19 @@ class SubstepRecorder:
         self._length = np.zeros(n_trajectories, np.int64)
         self._finals: list[_Final] = []
         self._episodes: list[EpisodeStatistics] = []
-        # The states for the next observations; those before the last row, and before the first.
+        # The states for the next observations; those before the last row, or row T, and before the first.
         self._state = initial_state
         self._state_before_last = None if initial_state is None else initial_state.copy()
         self._first_state = None if initial_state is None else initial_state.copy()
         self._stacks = stacks
-        # The frames before the last row, and before the first, [B, K - 1, ...] for every leaf; none before any row.
+        # Likewise the frames, [B, K - 1, ...] for every leaf; none before any row.
         self._frames_before_last: dict[str, NDArray[Any]] = {}
         self._first_frames: dict[str, NDArray[Any]] = {}
         self._allocate()
 
     def _allocate(self) -> None:
-        # Row T may be begun, and its next observation needs one more row.
-        n_rows, n = self._n_steps + 1, self._n
+        # The next observation of the last row needs one more row.
+        n_rows, n = self._n_rows, self._n
         self._observation = {path: _blank((n_rows + 1, n), leaf_schema(leaf)) for path, leaf in self._leaves.items()}
         self._steps = {name: _blank((n_rows, n), leaf) for name, leaf in self._schemas.items()}
         self._reward = np.zeros((n_rows, n), np.float32)
@@ -118,7 +121,7 @@ class SubstepRecorder:
 
     def has_room(self, trajectory: int) -> bool:
         """Returns True if another row can be begun."""
-        return bool(self._used[trajectory] <= self._n_steps)
+        return bool(self._used[trajectory] < self._n_rows)
 
     def earn(self, trajectory: int, reward: float) -> None:
         """Adds to an agent's reward for its last action; before its first action, only to the return of the episode."""
@@ -174,7 +177,8 @@ class SubstepRecorder:
         rows = self._used[trajectories]
         if self._state is not None and self._state_before_last is not None and self._first_state is not None:
             before = self._state[trajectories]
-            self._state_before_last[trajectories] = before
+            may_be_next = rows <= self._n_steps
+            self._state_before_last[trajectories[may_be_next]] = before[may_be_next]
             self._first_state[trajectories[rows == 0]] = before[rows == 0]
             self._state[trajectories] = state
         self._steps["action"][rows, trajectories] = action
@@ -298,24 +302,26 @@ class SubstepRecorder:
         return int(np.maximum(first, ~first).min()) if len(first) else 0
 
     def _carry_on(self, n_taken: Rows) -> None:
-        """Starts the next recording with at most one row of each agent, and its current observation."""
+        """Starts the next recording with the rows of each agent beyond those taken, and its current observation."""
         before = (*self._steps.values(), self._reward, self._terminated, self._truncated, self._version)
         observation = self._observation
         left = self._used - n_taken
-        everyone = np.arange(self._n)
         self._allocate()
         now = (*self._steps.values(), self._reward, self._terminated, self._truncated, self._version)
-        for path, column in observation.items():
-            self._observation[path][0] = column[n_taken, everyone]
-            self._observation[path][left, everyone] = column[self._used, everyone]
+        for row in range(int(left.max()) + 1):
+            seen, has_row = np.flatnonzero(left >= row), np.flatnonzero(left > row)
+            for path, column in observation.items():
+                self._observation[path][row, seen] = column[n_taken[seen] + row, seen]
+            for old, new in zip(before, now, strict=True):
+                new[row, has_row] = old[n_taken[has_row] + row, has_row]
         has_row = np.flatnonzero(left)
-        for old, new in zip(before, now, strict=True):
-            new[0, has_row] = old[n_taken[has_row], has_row]
         if self._first_state is not None and self._state_before_last is not None:
             self._first_state[has_row] = self._state_before_last[has_row]
         for path, frames in self._frames_before_last.items():
             self._first_frames[path][has_row] = frames[has_row]
-        self._finals = [final._replace(row=0) for final in self._finals if final.row >= self._n_steps]
+        # Whoever has ended a row beyond T had T rows taken.
+        n_steps = self._n_steps
+        self._finals = [final._replace(row=final.row - n_steps) for final in self._finals if final.row >= n_steps]
         self._episodes = []
         self._used = left
 
@@ -328,13 +334,14 @@ class SubstepRecorder:
     def _stack(self, stacks: FrameStacks, trajectories: Rows, observation: Observation) -> Observation:
         """Returns the stacks with these frames on top; notes the frames before, for the rows that `act` begins."""
         stacked = stacks.push_some(trajectories, observation)
-        is_first = self._used[trajectories] == 0
+        rows = self._used[trajectories]
+        is_first, may_be_next = rows == 0, rows <= self._n_steps
         for path, previous in stacks.previous_of(trajectories).items():
             if path not in self._first_frames:
                 shape = (self._n, *previous.shape[1:])
                 self._first_frames[path] = np.zeros(shape, previous.dtype)
                 self._frames_before_last[path] = np.zeros(shape, previous.dtype)
-            self._frames_before_last[path][trajectories] = previous
+            self._frames_before_last[path][trajectories[may_be_next]] = previous[may_be_next]
             self._first_frames[path][trajectories[is_first]] = previous[is_first]
         return stacked
 

@@ -27,10 +27,15 @@ class SubstepWorker(Worker[_Environments]):
     agents have T rows, or one has no room for another. An agent with fewer rows gets rows before them that are not
     valid.
 
-    Invariant: at most one row of a trajectory comes from an older policy version than the others: its first, if its
-    agent had begun it, and had not got its results, when the rollout before ended. `Rollout.policy_versions` has the
-    versions of all rows where they differ from that of the rollout.
+    Invariant: at most `_n_ahead` rows of a trajectory come from an older policy version than the others: its first,
+    which its agent had begun when the rollout before ended. `Rollout.policy_versions` has the versions of all rows
+    where they differ from that of the rollout.
     """
+
+    @property
+    def _n_ahead(self) -> int:
+        """The rows of the next rollout that an agent may begin before this one ends."""
+        return 1
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
         spaces, known, n_envs = self._vector_env.spaces, self._policy.spaces, self._vector_env.num_envs
@@ -45,6 +50,7 @@ class SubstepWorker(Worker[_Environments]):
                 substep,
                 self._n_steps,
                 n_envs * substep.n_agents,
+                n_ahead=self._n_ahead,
                 initial_state=self._policy.initial_state(n_envs * substep.n_agents),
                 stacks=self._policy.frame_stacks(n_envs * substep.n_agents),
             )
@@ -77,11 +83,13 @@ class SubstepWorker(Worker[_Environments]):
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
         """Lets the environments play until the rollout ends; returns False if it is not to be finished."""
 
-    def _has_to_wait(self, index: int, turn: Turn) -> bool:
-        """Returns whether an environment cannot go on from a turn before the rollout ends."""
+    def _has_room(self, index: int, turn: Turn) -> bool:
+        """Returns whether another row can be begun for each agent that acts in a turn."""
         acting = turn.observations
-        if not all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting):
-            return True
+        return all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting)
+
+    def _has_all_rows(self, index: int) -> bool:
+        """Returns whether all agents of an environment have T complete rows."""
         return all(
             recorder.n_complete(index * self._n_agents[key], (index + 1) * self._n_agents[key]) >= self._n_steps
             for key, recorder in self._recorders.items()

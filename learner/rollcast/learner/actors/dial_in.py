@@ -1,6 +1,5 @@
 """The actor of a learner whose environments dial in: a process on this machine that begins before the learner can."""
 
-import multiprocessing
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Final, Literal, Self
 from rollcast.actor.acting.local_process import LocalActorPlan
 from rollcast.actor.dialling.supply import DialIn
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.learner.actors.local_processes import LocalProcesses
+from rollcast.learner.actors.local_processes import LocalProcesses, text_pipe
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
@@ -76,7 +75,7 @@ class DialInActor:
         self._announce = announce
         self._limits = limits
         self._dialled = ""
-        self._said, self._told = multiprocessing.Pipe(duplex=False)
+        self._said, self._told = text_pipe()
         plan = LocalActorPlan(
             address=self.address,
             actor_id=_NAME,

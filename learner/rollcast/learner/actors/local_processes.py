@@ -41,6 +41,11 @@ def multiprocessing_context(start_method: str | None) -> BaseContext:
     return multiprocessing.get_context(method)
 
 
+def text_pipe() -> tuple[Connection, Connection]:
+    """Returns the read and the write end of a pipe; the plan of a process may hold the latter."""
+    return multiprocessing.Pipe(duplex=False)
+
+
 class _LocalActor:
     """An actor, with its process while it has one."""
 
