@@ -111,6 +111,7 @@ class Case:
         settings: Of the algorithm, where they are not the defaults.
         n_substeps: More than one: independent learners.
         weights: True if batches have importance weights.
+        overridden: True if batches have actions that no policy chose.
     """
 
     kind: str
@@ -120,6 +121,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     n_substeps: int = 1
     weights: bool = False
+    overridden: bool = False
 
     @property
     def spaces(self) -> EnvironmentSpaces:
@@ -186,6 +188,7 @@ def _trajectories(case: Case, key: str, rng: np.random.Generator, device: torch.
         valid=valid,
         final_index=torch.tensor([[3, 1], [T - 1, 3]]),
         burn_in=burn_in,
+        overridden=torch.from_numpy(rng.random((T, B)) < 0.3) if case.overridden else None,
         weights=_normal(rng, B).abs() if case.weights else None,
     )
 
@@ -273,6 +276,9 @@ CASES: Mapping[str, Case] = {
     "impala: binary actions": Case(kind="impala", action=MultiBinary(2)),
     "impala: masks": Case(kind="impala", observation=_masked(2)),
     "impala: memory": Case(kind="impala", spec=_lstm()),
+    "impala: actions of others": Case(
+        kind="impala", overridden=True, settings={"normalize_advantages": True, "normalize_rewards": True}
+    ),
     "impala: gru, frame stacks": Case(kind="impala", spec=_stacked(recurrence="gru", recurrent_size=8)),
     "impala: images": Case(kind="impala", observation=PIXELS, spec=_stacked(), settings={"share_torso": True}),
     "impala: residual network": Case(kind="impala", observation=PIXELS, spec=replace(SMALL, network="impala_resnet")),
@@ -289,6 +295,7 @@ CASES: Mapping[str, Case] = {
     "ppo: masks": Case(kind="ppo", observation=_masked(2)),
     "ppo: two substeps": Case(kind="ppo", n_substeps=2, spec=_normalized()),
     "appo": Case(kind="appo"),
+    "appo: actions of others": Case(kind="appo", overridden=True),
     "appo: memory": Case(kind="appo", spec=_lstm()),
     "dqn": Case(kind="dqn", weights=True, settings={"epsilon_end": 0.01}),
     "dqn: masks, normalised": Case(kind="dqn", observation=_masked(2), spec=_normalized()),

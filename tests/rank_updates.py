@@ -49,8 +49,11 @@ OF_PPO: Final[dict[str, Any]] = {
 }
 
 
-def _trajectories(seed: int, *, recurrent: bool = False) -> Batch:
-    """Returns trajectories in which some rows are no transitions: rank 1 has fewer than rank 0."""
+def _trajectories(seed: int, *, recurrent: bool = False, overrides: bool = False) -> Batch:
+    """Returns trajectories in which some rows are no transitions: rank 1 has fewer than rank 0.
+
+    With `overrides`, no policy chose most actions of rank 1.
+    """
     valid = torch.ones(N_STEPS, N_ENVS, dtype=torch.bool)
     valid[: seed % 4, 0] = False
     truncated = torch.zeros(N_STEPS, N_ENVS, dtype=torch.bool)
@@ -62,6 +65,8 @@ def _trajectories(seed: int, *, recurrent: bool = False) -> Batch:
         "final_index": torch.tensor([[2, 3]]),
         "final_observation": torch.full((1, 3), 0.1 * seed),
     }
+    if overrides and seed % W:
+        given["overridden"] = torch.rand(N_STEPS, N_ENVS, generator=torch.Generator().manual_seed(seed)) < 0.7
     return recurrent_batch(4, **given) if recurrent else make_batch(n_steps=N_STEPS, n_envs=N_ENVS, **given)
 
 
@@ -86,16 +91,23 @@ class Case:
         return made
 
 
-OF_IMPALA: Final = OF_PPO.keys() - {"minibatch_steps", "n_epochs"}
+OF_IMPALA: Final[dict[str, Any]] = {
+    "optimizer": "adam",
+    **{name: OF_PPO[name] for name in OF_PPO.keys() - {"minibatch_steps", "n_epochs"}},
+}
 OF_DQN: Final = {**CLIPS, "adam_epsilon": EPSILON}
 CASES: Final[dict[str, Case]] = {
-    "impala": Case("impala", settings={"optimizer": "adam", **{name: OF_PPO[name] for name in OF_IMPALA}}),
+    "impala": Case("impala", settings=OF_IMPALA),
     "ppo": Case("ppo", settings=OF_PPO),
     # The last minibatch of a rank has one step.
     "ppo_rest": Case("ppo", settings={**OF_PPO, "minibatch_steps": 19}),
     # The passes end early, by the KL of both ranks.
     "ppo_kl": Case("ppo", settings={**OF_PPO, "learning_rate": 3e-3, "target_kl": 1e-4}),
     "appo": Case("appo", settings=OF_PPO),
+    **{
+        f"{kind}_overridden": Case(kind, partial(_trajectories, overrides=True), settings)
+        for kind, settings in (("impala", OF_IMPALA), ("ppo", OF_PPO), ("appo", OF_PPO))
+    },
     "dqn": Case("dqn", _transitions, {**OF_DQN, "target_update_interval": 2}),
     "r2d2": Case("r2d2", partial(_trajectories, recurrent=True), OF_DQN, spec=RECURRENT),
     "sac_discrete": Case("sac", _transitions, CLIPS),
@@ -130,6 +142,7 @@ def together(batches: list[Batch]) -> Batch:
             return {path: _cat(name, [part[path] for part in parts]) for path in parts[0]}
         return _cat(name, parts)
 
+    overridden = [torch.zeros_like(b.valid) if b.overridden is None else b.overridden for b in batches]
     index = [batch.final_index.clone() for batch in batches]
     for rank, own in enumerate(index):
         own[:, 1] += rank * batches[0].reward.shape[1]
@@ -143,6 +156,7 @@ def together(batches: list[Batch]) -> Batch:
         batches[0],
         substeps={"0": columns},
         **{name: joined(name) for name in ("reward", "terminated", "truncated", "valid", "weights")},
+        overridden=torch.cat(overridden, dim=1) if any(mask.any() for mask in overridden) else None,
         final_index=torch.cat(index),
         policy_version=np.concatenate([batch.policy_version for batch in batches]),
         n_env_steps=sum(batch.n_env_steps for batch in batches),

@@ -45,7 +45,7 @@ class Batch:
             episode's final observation, or a row before all transitions of its trajectory.
         final_index: int64 `[N, 2]`, rows (t, b) of the final observations; t = T marks unused entries, so that N may be
             the same in every batch.
-        policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory.
+        policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory, the oldest of several.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.
         events: The values, reduced, of the events that the policy fired while it played them.
@@ -55,6 +55,11 @@ class Batch:
             the discount of one step, from the algorithm's settings.
         largest_weight: The largest importance weight before the weights were divided by it; 1 without any.
         burn_in: The number of first rows that only warm up a recurrent state; the loss ignores them.
+        policy_versions: int64 `[T, B]` on the CPU, the version that chose the action of each step, or
+            `rollcast.services.rollouts.rollouts.NOT_BY_POLICY`; None: `policy_version` chose all. Rows that are no
+            transition may hold any.
+        overridden: bool `[T, B]`, the transitions whose action no policy chose: their `log_prob` means nothing. None:
+            there are none, or the batch is from a replay buffer.
     """
 
     substeps: Mapping[str, BatchColumns]
@@ -72,3 +77,5 @@ class Batch:
     discount: Tensor | None = None
     burn_in: int = 0
     largest_weight: float = 1.0
+    policy_versions: NDArray[np.int64] | None = None
+    overridden: Tensor | None = None

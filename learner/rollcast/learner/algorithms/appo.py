@@ -21,6 +21,7 @@ from rollcast.learner.algorithms.reward_scaling import RewardScaling
 from rollcast.learner.algorithms.trajectories import (
     columns_of,
     explained_variance,
+    log_importance,
     shares_of_steps,
     values_and_next_values,
 )
@@ -79,7 +80,7 @@ class Appo(OnePolicy[AppoSettings]):
             rows = self._networks.observations(batch, columns)
             forward = self._networks.forward(batch, columns, rows)
             v_t, v_tp1 = values_and_next_values(batch, forward.values)
-            log_rho_t = (forward.log_prob.view_as(batch.reward) - columns.log_prob) * batch.valid
+            log_rho_t = log_importance(batch, forward.log_prob, columns.log_prob)
             returns = vtrace(
                 log_rho_t=log_rho_t,
                 r_t=self._rewards(batch, n_env_steps, self._reduction),
@@ -90,6 +91,7 @@ class Appo(OnePolicy[AppoSettings]):
                 clip_rho=settings.clip_rho,
                 clip_c=settings.clip_c,
                 lambda_=settings.trace_lambda,
+                overridden_t=batch.overridden,
             )
             weight = shares_of_steps(batch, n_env_steps).flatten()
             stale_kl = torch.dot(weight, kl_estimate(log_rho_t.flatten().clamp(max=math.log(_MAX_RATIO))))

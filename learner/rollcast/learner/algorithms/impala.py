@@ -26,6 +26,8 @@ from rollcast.learner.algorithms.reward_scaling import RewardScaling
 from rollcast.learner.algorithms.trajectories import (
     columns_of,
     explained_variance,
+    log_importance,
+    n_learnt_rows,
     normalized,
     shares_of_steps,
     values_and_next_values,
@@ -80,7 +82,7 @@ class Impala(OnePolicy[ImpalaSettings]):
         forward = self._networks.forward(batch, columns, self._networks.observations(batch, columns))
         value = forward.values[: batch.reward.numel()]
         with torch.no_grad():
-            log_rho_t = (forward.log_prob.detach().view_as(batch.reward) - columns.log_prob) * batch.valid
+            log_rho_t = log_importance(batch, forward.log_prob.detach(), columns.log_prob)
             v_t, v_tp1 = values_and_next_values(batch, forward.values.detach())
             returns = vtrace(
                 log_rho_t=log_rho_t,
@@ -94,11 +96,13 @@ class Impala(OnePolicy[ImpalaSettings]):
                 clip_c=settings.clip_c,
                 clip_pg_rho=settings.clip_pg_rho,
                 lambda_=settings.trace_lambda,
+                overridden_t=batch.overridden,
             )
+            count = n_learnt_rows(batch)
             weight, target = shares_of_steps(batch, n_env_steps).view(-1), returns.vs.view(-1)
             advantage = returns.pg_advantage.view(-1)
             if settings.normalize_advantages:
-                advantage = normalized(advantage, weight, count=batch.n_env_steps, reduction=self._reduction)
+                advantage = normalized(advantage, weight, count=count, reduction=self._reduction)
         loss = impala_loss(
             log_prob=forward.log_prob,
             entropy=forward.entropy,
@@ -110,7 +114,7 @@ class Impala(OnePolicy[ImpalaSettings]):
             entropy_cost=now["entropy_cost"],
         )
         own = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
-        terms, norms = self._descent.backward([loss.total], own, count=batch.n_env_steps, reduction=self._reduction)
+        terms, norms = self._descent.backward([loss.total], own, count=count, reduction=self._reduction)
         self._watch.observe(*terms, *norms)
         self._descent.step(now["learning_rate"])
         return {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rollcast.actor.policies.torch_recurrence import SequenceStarts
-from rollcast.learner.algorithms.trajectories import sequence_starts
+from rollcast.learner.algorithms.trajectories import learnt_rows, sequence_starts
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
 
@@ -38,7 +38,7 @@ class Steps(NamedTuple):
         value: float32 `[N]`, by the critic before the first pass.
         advantage: float32 `[N]`.
         target: float32 `[N]`, of the critic.
-        valid: float32 `[N]`, 1 where the step is a transition, else 0.
+        valid: float32 `[N]`, 1 in the rows of `learnt_rows`, else 0.
         sequences: The trajectories, if the policy is recurrent: minibatches are whole ones then; else None.
     """
 
@@ -104,7 +104,7 @@ def steps_of(
         value=value.flatten(),
         advantage=advantage.flatten(),
         target=target.flatten(),
-        valid=batch.valid.flatten().to(torch.float32),
+        valid=learnt_rows(batch).flatten().to(torch.float32),
         sequences=None if state is None else Sequences(state, sequence_starts(batch)),
     )
 

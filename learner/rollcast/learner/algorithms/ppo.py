@@ -92,6 +92,7 @@ class Ppo(OnePolicy[PpoSettings]):
                 v_t=v_t,
                 v_tp1=v_tp1,
                 lambda_=self._settings.gae_lambda,
+                overridden_t=batch.overridden,
             )
             steps = steps_of(batch, columns, rows, value=v_t, advantage=advantage, target=target)
         passes = self._surrogate.learn(steps, now, self._reduction)

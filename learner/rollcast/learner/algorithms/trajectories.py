@@ -135,13 +135,42 @@ def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor
     return values[:n_rows].view_as(batch.reward), v_tp1
 
 
+def learnt_rows(batch: Batch) -> Tensor:
+    """Returns the rows that an actor-critic learns from, bool `[T, B]`: transitions whose action a policy chose.
+
+    An action that another chose, `Batch.overridden`, tells nothing of what the policy's own are worth, neither to the
+    policy nor to its critic. `vtrace` bootstraps from the value of the observation in which it was taken. Running
+    statistics of observations and rewards are those of all transitions.
+    """
+    return batch.valid if batch.overridden is None else batch.valid & ~batch.overridden
+
+
+def n_learnt_rows(batch: Batch) -> Tensor | float:
+    """Returns the number of `learnt_rows`, by which ranks weigh their means; 0-dim if it is a tensor."""
+    return batch.n_env_steps if batch.overridden is None else learnt_rows(batch).sum()
+
+
+def log_importance(batch: Batch, log_prob: Tensor, acted_log_prob: Tensor) -> Tensor:
+    """Returns log pi/mu, float32 `[T, B]`, 0 outside `learnt_rows`.
+
+    Args:
+        batch: Trajectories `[T, B, ...]`.
+        log_prob: float32 `[T * B]`, of the actions under the policy that learns, without graph.
+        acted_log_prob: float32 `[T, B]`, under the policy that acted.
+    """
+    return (log_prob.view_as(batch.reward) - acted_log_prob) * learnt_rows(batch)
+
+
 def shares_of_steps(batch: Batch, n_env_steps: Tensor | float) -> Tensor:
-    """Returns the weights of steps in a mean over transitions: float32 `[T, B]`, 0 where a row is no transition.
+    """Returns the weights of steps in a mean over `learnt_rows`: float32 `[T, B]`, 0 in all other rows.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
         n_env_steps: The number of its transitions; a 0-dim tensor must be at least 1.
     """
+    if batch.overridden is not None:
+        learnt = learnt_rows(batch)
+        return learnt / learnt.sum().clamp(min=1)
     return batch.valid / (n_env_steps if isinstance(n_env_steps, Tensor) else max(n_env_steps, 1))
 
 

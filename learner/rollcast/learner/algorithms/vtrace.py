@@ -39,6 +39,7 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
     lambda_: float = 1.0,
+    overridden_t: Tensor | None = None,
 ) -> VTraceReturns:
     """Computes the V-trace targets and the advantages of the policy gradient.
 
@@ -69,6 +70,8 @@ def vtrace(
         clip_c: Upper bound of the importance weight in the trace; it decides how fast the value is learnt.
         clip_pg_rho: Upper bound of the importance weight in the policy gradient.
         lambda_: Decay of corrections on their way back in time, in [0, 1]; 1 is the paper's, 0 is one-step TD.
+        overridden_t: bool `[T, B]`, True where no policy chose the action: pi/mu counts as 0 there, so that the target
+            is V(x_t), and the traces of the steps before end. None: nowhere.
 
     Returns:
         Targets and advantages, with and without the importance weight, each `[T, B]`.
@@ -78,6 +81,8 @@ def vtrace(
     """
     _check_shapes(log_rho_t=log_rho_t, r_t=r_t, discount_t=discount_t, continues_t=continues_t, v_t=v_t, v_tp1=v_tp1)
     rho_t = log_rho_t.exp()
+    if overridden_t is not None:
+        rho_t = rho_t.masked_fill(overridden_t, 0.0)
     delta_t = rho_t.clamp(max=clip_rho) * torch.addcmul(r_t - v_t, discount_t, v_tp1)
     # discount_t, or 0 where the trace ends
     trace_t = discount_t * continues_t
@@ -110,7 +115,14 @@ class Gae(NamedTuple):
 
 @torch.no_grad()
 def gae(
-    *, r_t: Tensor, discount_t: Tensor, continues_t: Tensor, v_t: Tensor, v_tp1: Tensor, lambda_: float = 0.95
+    *,
+    r_t: Tensor,
+    discount_t: Tensor,
+    continues_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
+    lambda_: float = 0.95,
+    overridden_t: Tensor | None = None,
 ) -> Gae:
     """Computes generalised advantages, for trajectories of the policy that learns, and targets.
 
@@ -129,6 +141,7 @@ def gae(
         v_t: float `[T, B]`, value of the observation in which step t acts.
         v_tp1: float `[T, B]`, value of the true next observation, which is the final one where the episode ended.
         lambda_: In [0, 1]: 0 is one-step TD, of low variance; 1 the whole return, without bias.
+        overridden_t: As for `vtrace`; the advantage is 0 there.
     """
     target = vtrace(
         log_rho_t=torch.zeros_like(r_t),
@@ -138,6 +151,7 @@ def gae(
         v_t=v_t,
         v_tp1=v_tp1,
         lambda_=lambda_,
+        overridden_t=overridden_t,
     ).vs
     return Gae(advantage=target - v_t, target=target)
 

@@ -18,7 +18,7 @@ from rollcast.services.columns.columns import Columns, CopyInto
 from rollcast.services.columns.schema import ColumnSchema, common_schemas, substep_schemas
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.columns.table import COMMON_STEPS, FINAL_AXES, LAST_AXES, PREVIOUS_AXES, STEP_AXES
-from rollcast.services.rollouts.rollouts import EpisodeStatistics
+from rollcast.services.rollouts.rollouts import NOT_BY_POLICY, EpisodeStatistics
 from rollcast.services.rollouts.statistics import EventValue
 
 # Two would do on the CPU: training uses one while the other is filled. The third leaves time for a copy to a GPU.
@@ -73,6 +73,8 @@ class _Slot:
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
         self.n_env_steps = 0
+        # The versions of steps of the trajectories that have several, [T, n].
+        self.policy_versions: list[tuple[slice, NDArray[np.int64]]] = []
         self.final_observation: dict[str, list[NDArray[Any]]] = {path: [] for path in self.columns.observation}
 
     def send(self) -> "FinishedBatch":
@@ -84,6 +86,10 @@ class _Slot:
             column = self.columns.last_observation[path]
             layout.append(((n_finals, *column.shape[1:]), column.dtype))
             pieces.append(arrays)
+        policy_versions, overridden = self._by_step() if self.policy_versions else (None, None)
+        if overridden is not None:
+            layout.append((overridden.shape, np.bool_))
+            pieces.append([overridden])
         for target, arrays in zip(self._final_staging.open(layout), pieces, strict=True):
             if arrays:
                 np.concatenate(arrays, out=target)
@@ -100,9 +106,19 @@ class _Slot:
             n_env_steps=self.n_env_steps,
             episodes=tuple(self.episodes),
             events=tuple(self.events),
+            policy_versions=policy_versions,
+            overridden=None if overridden is None else finals[-1],
         )
         self.clear()
         return FinishedBatch(batch, fence)
+
+    def _by_step(self) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Returns the version of each step; and the transitions that no policy chose, None if it chose all."""
+        versions = np.tile(self.policy_version, (len(self.common["valid"]), 1))
+        for target, of_steps in self.policy_versions:
+            versions[:, target] = of_steps
+        overridden = (versions == NOT_BY_POLICY) & self.common["valid"]
+        return versions, overridden if overridden.any() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +208,8 @@ class Batcher:
             slot.n_env_steps += int(np.count_nonzero(valid))
             _fill_before_first(slot.filler_steps, valid, self._filled)
         slot.policy_version[target] = rollout.policy_version
+        if rollout.policy_versions is not None:
+            slot.policy_versions.append((target, rollout.policy_versions[:, source]))
         slot.episodes += (
             rollout.episodes
             if n_given == rollout.n_envs

@@ -315,7 +315,7 @@ def with_room(batch: Batch) -> Batch:
 
 
 # The tensors of a batch, besides those of its substeps and the final observations' places.
-_OWN_TENSORS: Final = ("reward", "terminated", "truncated", "valid", "weights", "discount")
+_OWN_TENSORS: Final = ("reward", "terminated", "truncated", "valid", "weights", "discount", "overridden")
 
 
 def _columns_with_room(columns: BatchColumns, n_finals: int) -> BatchColumns:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rollcast.actor.policies.torch_distributions import entropy, log_prob
 from rollcast.learner.algorithms.critics import TorsoValueCritic, ValueCritic
 from rollcast.learner.algorithms.reward_scaling import RewardNormalizer
-from rollcast.learner.algorithms.vtrace import gae, vtrace
+from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.actor_critics import ACTION_SPACE, IMAGES, SPEC, ActorCritic, bools
@@ -24,6 +24,8 @@ ONE_PASS = {"n_epochs": 1, "minibatch_steps": 20, "clip_range": 0.3}
 TERMINATED = bools(5, 4, (1, 1), (3, 2))
 TRUNCATED = bools(5, 4, (1, 0), (2, 2), (4, 3))
 INVALID = bools(5, 4, (2, 0), (0, 3))
+# Actions that no policy chose: at an end, before one, and in the middle.
+OVERRIDDEN = bools(5, 4, (1, 1), (2, 3), (3, 0), (4, 0))
 FINAL_INDEX = torch.tensor([[1, 1], [2, 2], [4, 3]])
 
 
@@ -49,13 +51,15 @@ def with_images(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize(
-    "case", ["rewards as they are", "clipped and scaled", "normalised and scaled", "one torso for two"]
+    "case",
+    ["rewards as they are", "clipped and scaled", "normalised and scaled", "one torso for two", "actions of others"],
 )
 @pytest.mark.parametrize("kind", ["impala", "ppo", "appo"])
 def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: str):
     shaped, shares, normalizes = "scaled" in case, case == "one torso for two", "normalised" in case
     settings = {"reward_clip": "unit", "reward_scale": 0.5} if shaped else {"reward_scale": 1.0}
     spaces = IMAGES if shares else SPACES
+    overridden = OVERRIDDEN if case == "actions of others" else torch.zeros_like(OVERRIDDEN)
     algorithm = make(kind, spaces, share_torso=shares, normalize_rewards=normalizes, **settings)
     reward = 2.0 * make_batch().reward
     batch = make_batch(
@@ -65,6 +69,7 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
         reward=torch.where(INVALID, 1e6, reward),
         final_index=FINAL_INDEX,
         final_observation=torch.tensor([[5.0, -5.0, 5.0], [-3.0, 1.0, 0.0], [0.0, 4.0, 2.0]]),
+        overridden=overridden if overridden.any() else None,
     )
     batch = with_images(batch) if shares else batch
     columns = batch.substeps[FLAT_SUBSTEP]
@@ -72,7 +77,7 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
     parameters = algorithm.policy.parameters_of(observation)
     log_pi = log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view(5, 4)
     noise = 0.4 * torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
-    acted = (log_pi - torch.where(INVALID, 30.0, noise)).detach()
+    acted = (log_pi - torch.where(INVALID | overridden, 100.0, noise)).detach()
     batch = dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, log_prob=acted)})
 
     critic = (TorsoValueCritic if shares else ValueCritic)(spaces, SPEC, substep_key=FLAT_SUBSTEP)
@@ -84,7 +89,8 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
     v_t = values(observation).view(5, 4)
     v_tp1 = torch.cat([v_t[1:], values(columns.last_observation)[None]]).detach().clone()
     v_tp1[FINAL_INDEX[:, 0], FINAL_INDEX[:, 1]] = values(columns.final_observation).detach()
-    log_rho = torch.where(INVALID, 0.0, log_pi - acted)
+    log_rho = torch.where(INVALID | overridden, 0.0, log_pi - acted)
+    never = torch.where(overridden, -torch.inf, 0.0)  # the policy would not be there
     rewards = batch.reward.clamp(-1.0, 1.0) if shaped else batch.reward
     if normalizes:
         normalizer = RewardNormalizer(0.9)
@@ -98,14 +104,15 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
         "v_tp1": v_tp1,
     }
     if kind == "ppo":
-        advantage, target = gae(**given, lambda_=0.8)
+        target = vtrace(log_rho_t=never, **given, lambda_=0.8).vs
+        advantage = target - given["v_t"]
     else:
         pg = {"clip_pg_rho": 0.8} if kind == "impala" else {}
-        returns = vtrace(log_rho_t=log_rho.detach(), **given, clip_rho=0.9, clip_c=0.7, lambda_=0.8, **pg)
+        returns = vtrace(log_rho_t=log_rho.detach() + never, **given, clip_rho=0.9, clip_c=0.7, lambda_=0.8, **pg)
         advantage, target = returns.pg_advantage if kind == "impala" else returns.advantage, returns.vs
 
     def mean(terms: Tensor) -> Tensor:
-        return terms[~INVALID].mean()
+        return terms[~(INVALID | overridden)].mean()
 
     if kind == "impala":
         policy_loss = -mean(advantage * log_pi)

@@ -86,6 +86,25 @@ def test_targets_equal_the_sum_in_the_paper(n_steps, n_envs, seed, p_end, clip_r
     torch.testing.assert_close(returns.advantage, expected.advantage)
 
 
+@pytest.mark.parametrize("is_gae", [True, False], ids=["gae", "vtrace"])
+def test_an_action_of_another_ends_traces_and_counts_for_nothing(is_gae: bool):
+    arguments = random_arguments(9, 3, 0)
+    overridden = torch.rand(9, 3, generator=torch.Generator().manual_seed(1)) < 0.3
+    if is_gae:
+        arguments["log_rho_t"] = torch.zeros_like(arguments["r_t"])
+    expected = brute_force({**arguments, "log_rho_t": arguments["log_rho_t"].masked_fill(overridden, -math.inf)})
+    log_rho_t = arguments.pop("log_rho_t").masked_fill(overridden, 1e9)
+    r_t = arguments.pop("r_t").masked_fill(overridden, 1e9)
+    if is_gae:
+        advantage, target = gae(r_t=r_t, **arguments, lambda_=1.0, overridden_t=overridden)
+        torch.testing.assert_close(advantage, expected.vs - arguments["v_t"])
+        torch.testing.assert_close(target, expected.vs)
+    else:
+        returns = vtrace(log_rho_t=log_rho_t, r_t=r_t, **arguments, overridden_t=overridden)
+        torch.testing.assert_close(returns.vs, expected.vs)
+        torch.testing.assert_close(returns.pg_advantage, expected.pg_advantage)
+
+
 def test_has_no_gradient_and_changes_no_argument():
     arguments = random_arguments(4, 2, 4)
     arguments["v_t"].requires_grad_()

@@ -84,6 +84,27 @@ def test_what_one_batch_held_is_forgotten_in_the_next():
     assert batch.episodes == ()
 
 
+def test_steps_have_the_version_that_chose_their_action():
+    batcher = make_batcher(4)
+    versions = np.array([[4, 5, 4], [-1, 5, 4], [5, -1, -1]])
+    valid = np.array([[True, True, True], [True, True, True], [True, True, False]])
+    batcher.add(RolloutSlice(make_rollout(policy_version=3), 0, 2))
+    batcher.add(RolloutSlice(make_rollout(n_envs=3, policy_version=4, policy_versions=versions, valid=valid), 1, 3))
+    batch = batcher.finish().ready()
+    assert batch.policy_version.tolist() == [3, 3, 4, 4]
+    assert batch.policy_versions.tolist() == [[3, 3, 5, 4], [3, 3, 5, 4], [3, 3, -1, -1]]
+    assert batch.overridden.tolist() == [[False] * 4] * 2 + [[False, False, True, False]]
+    assert batch.substeps[FLAT_SUBSTEP].final_observation[""].shape == (0, 4)
+    batcher.add(RolloutSlice(make_rollout(policy_versions=np.full((3, 2), 9), final_index=[(0, 1)]), 0, 2))
+    batcher.add(RolloutSlice(make_rollout(), 0, 2))
+    batch = batcher.finish().ready()
+    assert batch.policy_versions.tolist() == [[9, 9, 1, 1]] * 3
+    assert batch.overridden is None
+    batcher.add(RolloutSlice(make_rollout(n_envs=4), 0, 4))
+    batch = batcher.finish().ready()
+    assert (batch.policy_versions, batch.overridden) == (None, None)
+
+
 def padded(n_padded: list[int], **changes: object) -> Rollout:
     """Three steps of as many trajectories as there are numbers, so many of whose first rows hold garbage."""
     rollout = make_rollout(n_envs=len(n_padded), **changes)
