@@ -14,8 +14,9 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_ENVS_PER_ACTOR
 from rollcast.services.limits.settings import TimeoutSeconds
 from rollcast.services.metrics.settings import MetricsSettings
 from rollcast.services.policies.policies import PolicyEncodingName
+from rollcast.services.process.installation import require_extra
 from rollcast.services.security.settings import ServedSecuritySettings, ServingClientSecuritySettings
-from rollcast.services.settings.addresses import ListeningAddress, ServerAddresses, WebAddress
+from rollcast.services.settings.addresses import ListeningAddress, ServerAddress, ServerAddresses, WebAddress
 from rollcast.services.settings.numbers import AtLeastOne
 from rollcast.services.settings.options import option_name
 from rollcast.services.settings.origins import Origins
@@ -192,6 +193,7 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     first_options: ClassVar = (
         *("learner_address", "role", "env_id", "env_kwargs", "recipe", "actor_id", "envs_per_actor", "network"),
         "serve_environments",
+        "inference_address",
         *("vectorization", "connect_timeout_s", "reconnect_timeout_s", "tls_ca", "token_file", "log_level"),
     )
 
@@ -220,6 +222,19 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         None,
         description="Environments to step at once, in one batched forward pass. Default: the number that the "
         "learner asks for.",
+    )
+    inference_address: ServerAddress | None = Field(
+        None,
+        description="Have the policy computed by the actor that serves environments at this address, for example on a "
+        "GPU, and act without it while it is away: host:port, unix:/path or file:/path. Default: none.",
+    )
+    inference_timeout_s: TimeoutSeconds = Field(
+        1.0, description="Seconds that an answer of --inference-address may take; after that the actor acts itself."
+    )
+    actor_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
+        "cpu",
+        description="The device on which the policy is computed, also for actors that have it computed here: cpu, "
+        "cuda, or cuda:0.",
     )
     network: str = Field(
         "auto",
@@ -250,6 +265,34 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         "health checks. Default: none.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
+
+    @model_validator(mode="after")
+    def _check_inference(self) -> Self:
+        if self.inference_address is not None and (self.serve_environments is not None or self.role == "evaluate"):
+            other = "--role evaluate" if self.role == "evaluate" else "--serve-environments"
+            raise ValueError(
+                f"--inference-address: {self.inference_address!r} is given with {other}; expected an actor that plays "
+                "environments of its own; leave one out"
+            )
+        return self
+
+    def acting_device(self) -> str | None:
+        """Returns the device that torch computes the policy on; None: the CPU, without torch where that is faster.
+
+        Raises:
+            ConfigurationError: There is no such device.
+        """
+        if self.actor_device == "cpu":
+            return None
+        require_extra("torch", f"--actor-device {self.actor_device}")
+        import torch
+
+        if (torch.device(self.actor_device).index or 0) >= (n_devices := torch.cuda.device_count()):
+            raise ConfigurationError(
+                f"--actor-device: {self.actor_device!r}, but torch finds {n_devices} CUDA devices here; "
+                "expected one of them; use --actor-device cpu"
+            )
+        return self.actor_device
 
     def dial_in(self) -> "DialIn":
         """See `DialInSettings.dial_in`.

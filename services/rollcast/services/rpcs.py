@@ -61,6 +61,7 @@ RPCS: Final[dict[str, Rpc]] = {
     "/rollcast.v1.ReplayService/UpdatePriorities": Rpc(role=Role.OPERATOR, has_large_request=True),
     "/rollcast.v1.ReplayService/Reset": Rpc(role=Role.OPERATOR),
     "/rollcast.v1.EnvironmentService/Play": Rpc(role=Role.ACTOR, deadline_s=None),
+    "/rollcast.v1.InferenceService/Infer": Rpc(role=Role.ACTOR, deadline_s=None),
     # Anyone who reaches the port may ask whether it serves: load balancers and kubelets have no secrets.
     "/grpc.health.v1.Health/Check": Rpc(role=None, is_counted=False, is_probe=True),
     # It stays open for as long as the client likes.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
+from rollcast.services.environments.latencies import Latencies
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.metrics.families import Families
 from rollcast.services.rollouts.rollouts import Rollout
@@ -14,6 +15,8 @@ from rollcast.services.version import software_version
 
 if TYPE_CHECKING:
     from rollcast.actor.dialling.supply import DialledSupply
+    from rollcast.actor.inference.central import CentralInference
+    from rollcast.actor.inference.engine import InferenceEngine
 
 _LABELS: Final = {state: state.name.lower() for state in ActingState}
 
@@ -36,11 +39,16 @@ class ActorMetrics:
         self._applied = (0, time.monotonic())
         self._n_envs = 0
         self._name = ""
-        self._dialled: DialledSupply | None = None
+        self._served: tuple[DialledSupply, InferenceEngine] | None = None
+        self._central: CentralInference | None = None
 
-    def serves(self, environments: "DialledSupply") -> None:
-        """Notes that environments dial in, for their numbers."""
-        self._dialled = environments
+    def serves(self, environments: "DialledSupply", engine: "InferenceEngine") -> None:
+        """Notes that environments dial in, and that other actors ask, for their numbers."""
+        self._served = environments, engine
+
+    def asks(self, central: "CentralInference") -> None:
+        """Notes that central inference computes the policy, for its numbers."""
+        self._central = central
 
     def joined(self, actor_id: str, n_envs: int) -> None:
         """Notes what the learner agreed to."""
@@ -85,21 +93,29 @@ class ActorMetrics:
         for state, seconds in self.clock.seconds().items():
             labels = {"state": _LABELS[state]}
             families.counter("actor_state_seconds", "time by what its main thread does", seconds, labels)
-        if self._dialled is not None:
-            self._collect_dialled(self._dialled, families)
+        if self._served is not None:
+            dialled, engine = self._served
+            environments = dialled.environments
+            families.gauge("actor_clients", "clients whose environments have dialled in", environments.n_clients)
+            families.gauge("actor_live_environments", "environments that have dialled in", environments.n_live)
+            _collect_answers(families, "actor", "requests for actions", dialled.latencies)
+            families.counter("actor_batches", "batches in which they were answered", environments.n_batches)
+            _collect_answers(
+                families, "actor_served_inference", "questions of other actors", dialled.inference_latencies
+            )
+            families.counter("actor_served_inference_batches", "forward passes that answered them", engine.n_batches)
+        if self._central is not None:
+            _collect_answers(families, "actor_inference", "questions to central inference", self._central.latencies)
+            families.counter("actor_inference_alone", "forward passes without its answer", self._central.n_alone)
         return families
 
-    @staticmethod
-    def _collect_dialled(dialled: "DialledSupply", families: Families) -> None:
-        environments, latencies = dialled.environments, dialled.latencies
-        families.gauge("actor_clients", "clients whose environments have dialled in", environments.n_clients)
-        families.gauge("actor_live_environments", "environments that have dialled in", environments.n_live)
-        families.counter("actor_answers", "requests for actions that were answered", latencies.n_noted)
-        families.counter("actor_batches", "batches in which they were answered", environments.n_batches)
-        for quantile, seconds in zip((0.5, 0.99), latencies.percentiles(50, 99), strict=True):
-            families.gauge(
-                "actor_answer_seconds",
-                "time from a request for actions to the answer, a quantile of the last 8192",
-                seconds,
-                {"quantile": f"{quantile:g}"},
-            )
+
+def _collect_answers(families: Families, name: str, what: str, latencies: Latencies) -> None:
+    families.counter(f"{name}_answers", f"{what} that were answered", latencies.n_noted)
+    for quantile, seconds in zip((0.5, 0.99), latencies.percentiles(50, 99), strict=True):
+        families.gauge(
+            f"{name}_answer_seconds",
+            f"time of the answers to {what}, a quantile of the last 8192",
+            seconds,
+            {"quantile": f"{quantile:g}"},
+        )

@@ -29,6 +29,7 @@ from rollcast.services.version import software_version
 
 if TYPE_CHECKING:
     from rollcast.actor.dialling.supply import DialledSupply
+    from rollcast.actor.inference.central import CentralInference
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ def act_until_stopped(
     max_rollout_bytes: int = DEFAULT_LIMITS.max_rollout_bytes,
     heartbeat: Heartbeat | None = None,
     metrics: ActorMetrics | None = None,
+    device: str | None = None,
+    central: "CentralInference | None" = None,
 ) -> None:
     """Acts until `stop` is set, the learner says that training has ended, or no client has dialled in for a while.
 
@@ -65,6 +68,8 @@ def act_until_stopped(
         max_rollout_bytes: The largest rollout to make, in bytes; work with larger ones is refused.
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
         metrics: Counts the work for Prometheus; None: no metrics.
+        device: The device that torch computes the policy on; None: that of the environments, or the CPU.
+        central: Computes the policy while it is there; None: nobody else does.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.
@@ -95,9 +100,11 @@ def act_until_stopped(
             agreement.policy,
             seed=agreement.agent_seed,
             allowed_network=network,
-            device=device_of(vector_env),
+            device=device_of(vector_env) or device,
             slot=agreement.slot,
         )
+        if central is not None and device_of(vector_env) is None:  # simulators on a device act there, without copies
+            policy = central.over(policy, agreement.policy, seed=agreement.agent_seed, slot=agreement.slot)
         worker = make_worker(
             vector_env,
             policy,

@@ -39,6 +39,7 @@ from rollcast.services.wire.allocator import reuse_large_buffers
 
 if TYPE_CHECKING:
     from rollcast.actor.dialling.supply import DialledSupply
+    from rollcast.actor.inference.central import CentralInference
 
 logger = logging.getLogger("actor")
 
@@ -118,6 +119,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
     """
     security = settings.client_security()
     dial_in = None if settings.serve_environments is None else settings.dial_in()
+    device = settings.acting_device()
     limit_threads(settings.torch_threads)
     reuse_large_buffers()
     step_timeout_s = settings.step_timeout_s
@@ -135,11 +137,19 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         if dial_in is not None:
             # imported here: a server, which other actors do not need
             from rollcast.actor.dialling.supply import DialledSupply
+            from rollcast.actor.inference.engine import InferenceEngine
+            from rollcast.actor.inference.followed_policies import FollowedPolicies
 
-            dialled = stack.enter_context(DialledSupply(dial_in, settings.envs_per_actor, stall_s=step_timeout_s))
+            policies = FollowedPolicies(settings.learner_address, security, ENCODINGS[settings.policy_encoding])
+            engine = stack.enter_context(InferenceEngine(policies, allowed_network=settings.network, device=device))
+            dialled = stack.enter_context(
+                DialledSupply(dial_in, settings.envs_per_actor, stall_s=step_timeout_s, inference=engine)
+            )
             logger.info("environments may dial in at %s", dialled.addresses)
-            metrics.serves(dialled)
-            in_one_run = functools.partial(_serve_in_one_run, settings, security, dialled, heartbeat, metrics, stop)
+            metrics.serves(dialled, engine)
+            in_one_run = functools.partial(
+                _serve_in_one_run, settings, security, dialled, heartbeat, metrics, stop, device=device
+            )
         elif settings.role == "evaluate":
             env_factory = settings.env_factory()
             spaces = probe_spaces(env_factory)
@@ -150,7 +160,22 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
             environments = stack.enter_context(
                 EnvironmentSupply(settings.env_factory(), settings.envs_per_actor, step_timeout_s=step_timeout_s)
             )
-            in_one_run = functools.partial(_act_in_one_run, settings, security, environments, heartbeat, metrics, stop)
+            central = None
+            if settings.inference_address is not None:
+                from rollcast.actor.inference.central import CentralInference
+
+                central = stack.enter_context(
+                    CentralInference(
+                        settings.inference_address, timeout_s=settings.inference_timeout_s, security=security
+                    )
+                )
+                metrics.asks(central)
+            in_one_run = functools.partial(
+                _act_in_one_run,
+                *(settings, security, environments, heartbeat, metrics, stop),
+                device=device,
+                central=central,
+            )
         connect_timeout_s = settings.connect_timeout_s
         while in_one_run(connect_timeout_s=connect_timeout_s):
             if not settings.wait_for_next_run:
@@ -172,6 +197,7 @@ def _serve_in_one_run(
     metrics: ActorMetrics,
     stop: threading.Event,
     *,
+    device: str | None,
     connect_timeout_s: float,
 ) -> bool:
     """Acts for clients while there are some; returns True if training has ended."""
@@ -182,12 +208,8 @@ def _serve_in_one_run(
 
     act = functools.partial(
         _act_in_one_run,
-        settings,
-        security,
-        environments,
-        heartbeat,
-        metrics,
-        stop,
+        *(settings, security, environments, heartbeat, metrics, stop),
+        device=device,
         connect_timeout_s=connect_timeout_s,
     )
     return environments.serve(act, is_active=is_active, stays=settings.wait_for_next_run)
@@ -201,6 +223,8 @@ def _act_in_one_run(
     metrics: ActorMetrics,
     stop: threading.Event,
     *,
+    device: str | None,
+    central: "CentralInference | None" = None,
     connect_timeout_s: float,
 ) -> bool:
     """Joins and acts; returns True if training has ended."""
@@ -225,6 +249,8 @@ def _act_in_one_run(
             max_rollout_bytes=settings.max_rollout_bytes,
             heartbeat=heartbeat,
             metrics=metrics,
+            device=device,
+            central=central,
         )
         return connection.ended
 

@@ -9,6 +9,7 @@ from rollcast.actor.dialling.environments import DialledEnvironments
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.environments.latencies import Latencies
 from rollcast.services.errors import RollcastError
+from rollcast.services.inference.inference import InferenceSource
 from rollcast.services.limits.limits import Limits
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.environments import EnvironmentServer
@@ -43,13 +44,16 @@ class DialledSupply:
         dial_in: How they dial in.
         n_envs: Number of places; None: the learner decides.
         stall_s: Seconds that a client may take for a turn.
+        inference: Computes the policies of other actors; None: nobody's.
 
     Raises:
         AddressInUseError: Another server has the address.
         ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
     """
 
-    def __init__(self, dial_in: DialIn, n_envs: int | None, *, stall_s: float) -> None:
+    def __init__(
+        self, dial_in: DialIn, n_envs: int | None, *, stall_s: float, inference: InferenceSource | None = None
+    ) -> None:
         self._n_envs = n_envs
         self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s, batch_size=dial_in.batch_size)
         # A stream for each environment at most, and a few for those that watch its health.
@@ -58,6 +62,7 @@ class DialledSupply:
             dial_in.address,
             self.environments,
             websocket_address=dial_in.websocket_address,
+            inference=inference,
             limits=limits,
             security=dial_in.security,
         )
@@ -84,6 +89,11 @@ class DialledSupply:
     def latencies(self) -> Latencies:
         """The times that environments have waited for their actions lately."""
         return self._server.latencies
+
+    @property
+    def inference_latencies(self) -> Latencies:
+        """The times that other actors have waited for their answers lately."""
+        return self._server.inference_latencies
 
     @property
     def spaces(self) -> EnvironmentSpaces:

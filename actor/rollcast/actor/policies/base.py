@@ -151,7 +151,7 @@ class Policy(ABC):
         if self._exploration.uniform and not deterministic:
             return self._act_uniformly(observation, substep_key)
         distribution = self._distributions[substep_key]
-        parameters = self._parameters_of(observation, substep_key, state)
+        parameters = self.parameters_of(observation, substep_key, state)
         if deterministic:
             return distribution.mode(parameters), parameters
         return distribution.sample(parameters, self._rng), parameters
@@ -223,8 +223,17 @@ class Policy(ABC):
             )
 
     @abstractmethod
-    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
-        """Computes parameters, float32 `[B, P]`, with the action mask applied; changes the state in place."""
+    def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        """Computes the parameters that `act` returns, with the action mask applied; changes the state in place.
+
+        Args:
+            observation: As of `act`.
+            substep_key: The substep.
+            state: As of `act`.
+
+        Returns:
+            float32 `[B, P]`, possibly in a buffer that the next call overwrites.
+        """
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:

@@ -66,7 +66,8 @@ class NumpyMlpPolicy(Policy):
                 leaves=normalized_leaves(substep.observation) if spec.normalize_observations else {},
             )
 
-    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+    def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        """See `Policy.parameters_of`."""
         parameters = self._networks[substep_key](observation, state)
         if (mask := self._masks[substep_key]) is not None:
             mask.forbid(parameters, observation)

@@ -32,7 +32,8 @@ class RandomPolicy(Policy):
         """Returns log-probabilities (for Box: log-densities); arguments and returns are those of `Policy.log_prob`."""
         return self._uniform[substep_key].log_prob(parameters, action)
 
-    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+    def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        """See `Policy.parameters_of`."""
         return self._act_uniformly(observation, substep_key)[1]
 
     def _load(self, state: PolicyState) -> None:

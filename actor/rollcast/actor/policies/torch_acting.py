@@ -88,7 +88,8 @@ class TorchActingPolicy(Policy):
             action = sample(space, parameters, None if deterministic else self._generator)
             return action, log_prob(space, parameters, action)
 
-    def _parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+    def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
+        """See `Policy.parameters_of`."""
         with torch.inference_mode():
             tensors = {path: self._tensor(array) for path, array in observation.items()}
             if state is None:

@@ -16,6 +16,8 @@ from rollcast.services.environments.dialled import EnvironmentSink
 from rollcast.services.environments.latencies import Latencies
 from rollcast.services.environments.play import EnvironmentPlay, LoopCalls
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.inference.inference import InferenceSource
+from rollcast.services.inference.service import INFERENCE_SERVICE, InferenceServicer
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.descriptors import room_for_connections
 from rollcast.services.limits.half_open_calls import HalfOpenCalls
@@ -43,7 +45,9 @@ _JOIN_TIMEOUT_S: Final = 5.0
 
 
 class EnvironmentServer:
-    """A server of `EnvironmentService.Play`. Call `start` and `stop` once each, from any thread.
+    """A server of `EnvironmentService`, and of `InferenceService` if there is a source.
+
+    Call `start` and `stop` once each, from any thread.
 
     All of it runs in one thread, `rollcast-environments`, however many streams are open.
 
@@ -51,11 +55,13 @@ class EnvironmentServer:
         address: "host:port" (port 0: any free one) or "unix:/path".
         sink: Takes the clients and their turns.
         websocket_address: "host:port" for clients that come over WebSockets; None: there are none.
+        inference: Answers actors that have their policy computed here; None: nobody does.
         limits: Limits on clients.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
     Attributes:
         latencies: How long environments have waited for their actions lately.
+        inference_latencies: The same of actors and their answers.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
@@ -68,6 +74,7 @@ class EnvironmentServer:
         sink: EnvironmentSink,
         *,
         websocket_address: str | None = None,
+        inference: InferenceSource | None = None,
         limits: Limits = DEFAULT_LIMITS,
         security: ServerSecurity = PLAIN_SERVER,
     ) -> None:
@@ -83,7 +90,9 @@ class EnvironmentServer:
             security.check_address(websocket_address)
             require_extra("websockets", "an address for WebSockets")
         self.latencies = Latencies()
+        self.inference_latencies = Latencies()
         self._sink = sink
+        self._inference = inference
         self._limits = limits
         self._tokens = security.tokens if parsed.path is None else None
         self._security = security
@@ -172,15 +181,19 @@ class EnvironmentServer:
                 ("grpc.max_concurrent_streams", self._limits.max_streams_per_connection),
             ),
         )
-        play = EnvironmentPlay(self._sink, LoopCalls(self._loop), latencies=self.latencies)
+        calls, names = LoopCalls(self._loop), [ENVIRONMENT_SERVICE]
+        play = EnvironmentPlay(self._sink, calls, latencies=self.latencies)
         server.add_generic_rpc_handlers((_handlers(play),))
+        if self._inference is not None:
+            servicer = InferenceServicer(self._inference, calls, self.inference_latencies)
+            server.add_generic_rpc_handlers((servicer.handlers(),))
+            names.append(INFERENCE_SERVICE)
         health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs do not have it
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
         if is_installed("grpc_reflection"):  # it comes with the extra `learner`
             from grpc_reflection.v1alpha import reflection
 
-            names = (ENVIRONMENT_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         self._listening.bind(server)
         # File modes guard a unix socket; a page comes over TCP, whatever else is served.
         sockets = self._make_sockets(Admission(self._security.tokens, rate, half_open, gate, refusals), play)
@@ -190,7 +203,7 @@ class EnvironmentServer:
                 await sockets.start()
                 self._sockets = sockets
             await server.start()
-            for name in ("", ENVIRONMENT_SERVICE):
+            for name in ("", *names):
                 await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
             self._started.set_result(None)
             await self._end.wait()

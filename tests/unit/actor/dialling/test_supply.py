@@ -9,6 +9,8 @@ import pytest
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.dialling.batch_rule import BatchRule
 from rollcast.actor.dialling.supply import DialIn, DialledSupply
+from rollcast.actor.inference.engine import InferenceEngine
+from rollcast.actor.inference.followed_policies import FollowedPolicies
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.security.security import PLAIN_SERVER
 from rollcast.v1 import environment_pb2_grpc
@@ -43,7 +45,7 @@ def test_shows_spaces_and_plays_with_as_many_places_as_agreed(supply, game):
     say, call = game
     assert (supply.n_envs, supply.addresses) == (2, supply.address)
     metrics = ActorMetrics()
-    metrics.serves(supply)
+    metrics.serves(supply, InferenceEngine(FollowedPolicies("localhost:1")))
     say(hello())
     assert supply.wait(lambda: True)
     assert supply.spaces == FLAT

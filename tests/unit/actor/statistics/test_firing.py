@@ -166,7 +166,7 @@ def test_registered_vector_fires_nothing_and_others_do():
 class FiringPolicy(FiresEvents, Policy):
     """Always 0, and says so."""
 
-    def _parameters_of(self, observation, substep_key, state):
+    def parameters_of(self, observation, substep_key, state):
         self.events(WrapperEvents).wrapped_step()
         return np.zeros((len(observation[""]), 2), np.float32)
 

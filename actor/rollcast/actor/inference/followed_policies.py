@@ -1,0 +1,115 @@
+"""Follows a learner's policies without joining it."""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from rollcast.actor.connection.backoff import backoff_delays
+from rollcast.services.address import split_addresses
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
+from rollcast.services.inference.inference import weights_digest
+from rollcast.services.policies.assembler import PolicyAssembler
+from rollcast.services.policies.encodings import PolicyEncoding
+from rollcast.services.policies.policies import PolicyState
+from rollcast.services.policies.subscription import PolicySubscription
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+# Versions whose digests are kept: those that actors may still act with.
+_N_DIGESTS: Final = 1024
+
+
+class FollowedPolicy(NamedTuple):
+    """A learner's newest policy.
+
+    Attributes:
+        version: Its version.
+        state: Its arrays.
+        digests: The digests of the weights of this version and of those before, by version.
+    """
+
+    version: int
+    state: PolicyState
+    digests: Mapping[int, bytes]
+
+
+class FollowedPolicies:
+    """The newest policy of a learner, over every reconnect. Any thread may call.
+
+    Invariant: all digests of a policy are of one run: versions that do not rise begin another.
+
+    Args:
+        address: The learner, or several ways to it.
+        security: Certificates and token.
+        encodings: The encodings to ask for, besides whole files.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        security: ClientSecurity = PLAIN_CLIENT,
+        encodings: Collection[PolicyEncoding] = (),
+    ) -> None:
+        self._addresses = itertools.cycle(split_addresses(address))
+        self._security = security
+        self._encodings = encodings
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # guards the subscription
+        self._subscription: PolicySubscription | None = None
+        self._digests: dict[int, bytes] = {}
+        self._thread: threading.Thread | None = None
+
+    def follow(self, on_policy: Callable[[FollowedPolicy], None]) -> None:
+        """Begins to follow; does nothing the second time. One thread at a time calls it.
+
+        Args:
+            on_policy: Called by the thread that follows, for each version.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._follow, args=(on_policy,), name="rollcast-inference-policies", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._lock:
+            self._closed.set()
+            if self._subscription is not None:
+                self._subscription.cancel()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self, on_policy: Callable[[FollowedPolicy], None]) -> None:
+        delays, said = backoff_delays(), ""
+        while not self._closed.is_set():
+            address = next(self._addresses)
+            try:
+                with LearnerClient(address, security=self._security) as client:
+                    for version, state in self._subscribed(client):
+                        on_policy(FollowedPolicy(version, state, self._noted(version, weights_digest(state))))
+                        delays, said = backoff_delays(), ""
+            except RollcastError as error:
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("central inference gets no policies of %s: %s; trying again", address, error)
+            self._closed.wait(next(delays))
+
+    def _subscribed(self, client: LearnerClient) -> Iterable[tuple[int, PolicyState]]:
+        with self._lock:
+            if self._closed.is_set():
+                return ()
+            self._subscription = client.subscribe_policy(assembler=PolicyAssembler(encodings=self._encodings))
+            return self._subscription
+
+    def _noted(self, version: int, digest: bytes) -> Mapping[int, bytes]:
+        """Returns the digests of the run so far; never changed in place, as other threads read them."""
+        if version <= max(self._digests, default=0) and self._digests.get(version) != digest:
+            self._digests = {}
+        kept = list(self._digests.items())[1 - _N_DIGESTS :]
+        self._digests = {**dict(kept), version: digest}
+        return self._digests

@@ -1,0 +1,174 @@
+"""Keeps a stream to central inference, which never makes the actor wait: not to connect, and for an answer not long."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rollcast.actor.connection.backoff import backoff_delays
+from rollcast.services.client.inference import InferenceClient
+from rollcast.services.environments.latencies import Latencies
+from rollcast.services.errors import InvalidInputError, LearnerUnreachableError, RollcastError
+from rollcast.services.inference.codec import QuestionCodec, network_to_bytes
+from rollcast.services.inference.inference import InferenceNetwork, Inferred, Question
+from rollcast.services.wire.error_status import errors_of_calls
+
+logger = logging.getLogger(__name__)
+
+# Bounds of the pauses after an answer without parameters, in seconds: the server's policy comes within milliseconds of
+# the actor's, or does not come for long.
+_FIRST_PAUSE_S: Final = 0.001
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class _Stream:
+    """A stream that the server has accepted.
+
+    Attributes:
+        answers: What has come; None: the stream has ended.
+        reason: Why this side has ended it; empty: it has not.
+    """
+
+    def __init__(self, network: bytes) -> None:
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests.put(network)
+        self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.reason = ""
+        self.call: Any = None
+
+    def requests(self) -> Iterator[bytes]:
+        """Yields the messages to send; gRPC's own thread iterates over it."""
+        return iter(self._requests.get, None)
+
+    def send(self, message: bytes) -> None:
+        """Sends a message."""
+        self._requests.put(message)
+
+    def end(self, reason: str = "") -> None:
+        """Ends both directions."""
+        self.reason = self.reason or reason
+        self._requests.put(None)
+        self.answers.put(None)
+        if self.call is not None:
+            self.call.cancel()
+
+
+class InferenceLink:
+    """A stream to central inference, over every loss.
+
+    One thread, the acting one, asks. Another, `rollcast-inference-link`, connects, and reads the answers.
+
+    Args:
+        client: The client; the caller closes it, after the link.
+        network: The actor's network.
+        timeout_s: Seconds that an answer may take; after that the actor acts itself.
+        latencies: Notes the time of each answer.
+    """
+
+    def __init__(
+        self, client: InferenceClient, network: InferenceNetwork, *, timeout_s: float, latencies: Latencies
+    ) -> None:
+        self._client = client
+        self._network = network_to_bytes(network)
+        self._codec = QuestionCodec(network)
+        self._timeout_s = timeout_s
+        self._latencies = latencies
+        # Of the acting thread.
+        self._pause_s = 0.0
+        self._paused_until = 0.0
+        self._lock = threading.Lock()  # guards all below; `closed` is set with it
+        self._closed = threading.Event()
+        self._opened: _Stream | None = None
+        # The same, once the server has accepted it.
+        self._stream: _Stream | None = None
+        self._thread = threading.Thread(target=self._keep, name="rollcast-inference-link", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the stream and the thread."""
+        with self._lock:
+            self._closed.set()
+            if self._opened is not None:
+                self._opened.end()
+        self._thread.join()
+
+    def ask(self, question: Question, n_parameters: int) -> Inferred | None:
+        """Returns the parameters of a question; None: the actor has to compute them.
+
+        Args:
+            question: The question.
+            n_parameters: P of its substep.
+        """
+        with self._lock:
+            stream = self._stream
+        began = time.monotonic()
+        if stream is None or began < self._paused_until:
+            return None
+        stream.send(self._codec.to_bytes(question))
+        try:
+            message = stream.answers.get(timeout=self._timeout_s)
+        except queue.Empty:
+            self._end(stream, f"no answer has come within {self._timeout_s:g} s")
+            return None
+        if message is None:
+            return None
+        try:
+            inferred = self._codec.answer_from_bytes(message, question.n, n_parameters)
+        except InvalidInputError as error:
+            self._end(stream, str(error))
+            return None
+        if inferred.parameters is None or inferred.policy_version < question.policy_version:
+            self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._paused_until = time.monotonic() + self._pause_s
+            return None
+        self._pause_s = 0.0
+        self._latencies.note(time.monotonic() - began)
+        return inferred
+
+    def _end(self, stream: _Stream, reason: str) -> None:
+        with self._lock:
+            self._stream = None
+        stream.end(reason)
+
+    def _keep(self) -> None:
+        delays, is_known_to_be_away = backoff_delays(), False
+        while not self._closed.is_set():
+            stream, reason = _Stream(self._network), "it has ended the stream"
+            try:
+                for n_answers in self._read(stream):
+                    if n_answers == 1:
+                        logger.info("central inference at %s answers", self._client.address)
+                        delays, is_known_to_be_away = backoff_delays(), False
+            except LearnerUnreachableError:
+                reason = "it cannot be reached"
+            except RollcastError as error:
+                reason = str(error)
+            with self._lock:
+                self._stream = None
+            stream.end()
+            if not (is_known_to_be_away or self._closed.is_set()):
+                is_known_to_be_away = True
+                logger.warning(
+                    "central inference at %s is away: %s; this actor acts itself until it is back",
+                    self._client.address,
+                    stream.reason or reason,
+                )
+            self._closed.wait(next(delays))
+
+    def _read(self, stream: _Stream) -> Iterator[int]:
+        """Opens a stream, hands on what comes, and yields the number of answers so far, until it ends."""
+        with errors_of_calls(self._client.address):
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                stream.call = self._client.infer(stream.requests())
+                self._opened = stream
+            for n_answers, message in enumerate(stream.call):
+                if n_answers:
+                    stream.answers.put(message)
+                    yield n_answers
+                else:
+                    with self._lock:
+                        self._stream = stream
