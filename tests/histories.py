@@ -17,6 +17,7 @@ from rollcast.services.history.history import (
     HistoryUpdate,
     Lane,
     LearnerActivity,
+    MetricCurve,
     PolicyDelays,
     RunFacts,
 )
@@ -36,6 +37,7 @@ RUN = RunFacts(
     stop_return=200.0,
     started_unix_s=STARTED_UNIX_S,
     software_version="0.1",
+    settings="algorithm: ppo\nppo:\n  discount: 0.99\n",
 )
 
 
@@ -116,6 +118,14 @@ def lane(
     return Lane(actor_id=actor_id, interval_s=interval_s, end_s=end_s, shares=shares)
 
 
+def curve(metric: str, *values: float) -> MetricCurve:
+    """Returns a curve with a value a second from 1 s on, each 100 steps after the one before."""
+    seconds = range(1, len(values) + 1)
+    return MetricCurve(
+        metric=metric, time_s=tuple(map(float, seconds)), env_steps=tuple(100 * s for s in seconds), values=values
+    )
+
+
 def update(now_s: float, *, run: RunFacts | None = None, **changes: Any) -> HistoryUpdate:
     return HistoryUpdate(now_s=now_s, run=run, **({"status": status()} | changes))
 
@@ -170,6 +180,7 @@ def busy_run(n_actors: int = 3, *, seconds: int = 60) -> HistoryUpdate:
             publish_lag_p50_s=0.012,
             publish_lag_p99_s=0.08,
         ),
+        curves=(curve("ppo/policy_loss", 0.5, 0.25),),
     )
 
 

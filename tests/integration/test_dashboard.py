@@ -122,6 +122,10 @@ class TestWhatItShows:
                     )
                 (speed,) = [one for one in seen.series("speed") if one["name"] == "env steps/s"]
                 assert [y for _, y in speed["data"]] == [point.env_steps_per_second for point in first.points]
+                (loss,) = seen.series("metric")
+                assert (loss["name"], loss["data"]) == ("ppo/policy_loss", [[100, 0.5], [200, 0.25]])
+                seen.page.locator("[data-settings] summary").click()
+                seen.wait_for_text("[data-settings] pre", "discount: 0.99")
                 (lag,) = seen.series("lag")
                 assert lag["data"] == [60.0, 30.0, 10.0, 0, 0]
                 seen.page.locator('tr[data-actor="node-2"]').focus()

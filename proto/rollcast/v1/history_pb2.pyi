@@ -41,7 +41,7 @@ class WatchHistoryRequest(_message.Message):
     def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
 
 class WatchHistoryResponse(_message.Message):
-    __slots__ = ("now_s", "run", "status", "actors", "points", "evaluations", "lanes", "events", "delays", "continues")
+    __slots__ = ("now_s", "run", "status", "actors", "points", "evaluations", "lanes", "events", "delays", "continues", "curves")
     NOW_S_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class WatchHistoryResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     DELAYS_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    CURVES_FIELD_NUMBER: _ClassVar[int]
     now_s: float
     run: RunFacts
     status: _learner_pb2.LearnerStatus
@@ -62,10 +63,11 @@ class WatchHistoryResponse(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[HistoryEvent]
     delays: PolicyDelays
     continues: bool
-    def __init__(self, now_s: _Optional[float] = ..., run: _Optional[_Union[RunFacts, _Mapping]] = ..., status: _Optional[_Union[_learner_pb2.LearnerStatus, _Mapping]] = ..., actors: _Optional[_Iterable[_Union[_learner_pb2.ActorInfo, _Mapping]]] = ..., points: _Optional[_Iterable[_Union[HistoryPoint, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationPoint, _Mapping]]] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[HistoryEvent, _Mapping]]] = ..., delays: _Optional[_Union[PolicyDelays, _Mapping]] = ..., continues: _Optional[bool] = ...) -> None: ...
+    curves: _containers.RepeatedCompositeFieldContainer[MetricCurve]
+    def __init__(self, now_s: _Optional[float] = ..., run: _Optional[_Union[RunFacts, _Mapping]] = ..., status: _Optional[_Union[_learner_pb2.LearnerStatus, _Mapping]] = ..., actors: _Optional[_Iterable[_Union[_learner_pb2.ActorInfo, _Mapping]]] = ..., points: _Optional[_Iterable[_Union[HistoryPoint, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationPoint, _Mapping]]] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[HistoryEvent, _Mapping]]] = ..., delays: _Optional[_Union[PolicyDelays, _Mapping]] = ..., continues: _Optional[bool] = ..., curves: _Optional[_Iterable[_Union[MetricCurve, _Mapping]]] = ...) -> None: ...
 
 class RunFacts(_message.Message):
-    __slots__ = ("env_id", "algorithm", "run_dir", "seed", "stop_return", "started_unix_s", "software_version")
+    __slots__ = ("env_id", "algorithm", "run_dir", "seed", "stop_return", "started_unix_s", "software_version", "settings")
     ENV_ID_FIELD_NUMBER: _ClassVar[int]
     ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     RUN_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +75,7 @@ class RunFacts(_message.Message):
     STOP_RETURN_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     env_id: str
     algorithm: str
     run_dir: str
@@ -80,7 +83,8 @@ class RunFacts(_message.Message):
     stop_return: float
     started_unix_s: float
     software_version: str
-    def __init__(self, env_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., run_dir: _Optional[str] = ..., seed: _Optional[int] = ..., stop_return: _Optional[float] = ..., started_unix_s: _Optional[float] = ..., software_version: _Optional[str] = ...) -> None: ...
+    settings: str
+    def __init__(self, env_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., run_dir: _Optional[str] = ..., seed: _Optional[int] = ..., stop_return: _Optional[float] = ..., started_unix_s: _Optional[float] = ..., software_version: _Optional[str] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class HistoryPoint(_message.Message):
     __slots__ = ("time_s", "interval_s", "env_steps", "env_steps_per_second", "updates", "policy_version", "mean_return", "episodes", "waiting_fraction", "queue_size", "actors_alive", "replay_size")
@@ -127,6 +131,18 @@ class EvaluationPoint(_message.Message):
     ci_high: float
     best: bool
     def __init__(self, time_s: _Optional[float] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., mean_return: _Optional[float] = ..., ci_low: _Optional[float] = ..., ci_high: _Optional[float] = ..., best: _Optional[bool] = ...) -> None: ...
+
+class MetricCurve(_message.Message):
+    __slots__ = ("metric", "time_s", "env_steps", "values")
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    metric: str
+    time_s: _containers.RepeatedScalarFieldContainer[float]
+    env_steps: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, metric: _Optional[str] = ..., time_s: _Optional[_Iterable[float]] = ..., env_steps: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Lane(_message.Message):
     __slots__ = ("actor_id", "interval_s", "end_s", "shares")

@@ -1,9 +1,10 @@
 """Remembers what a learner and its actors have done since its process began."""
 
+import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ from rollcast.learner.history.points import (
     Sample,
 )
 from rollcast.learner.history.recent import RecentCounts, RecentDurations, counts_by_lag
+from rollcast.services.history.curves import MetricCurves, thinned
 from rollcast.services.history.history import (
     MAX_COUNTED_LAG,
     EvaluationPoint,
@@ -33,6 +35,7 @@ from rollcast.services.history.history import (
     HistoryPoint,
     Lane,
     LearnerActivity,
+    MetricCurve,
     PolicyDelays,
 )
 from rollcast.services.joining.activity import ActingState, ActorActivity
@@ -55,6 +58,7 @@ class News:
     lanes: tuple[Lane, ...]
     events: tuple[HistoryEvent, ...]
     delays: PolicyDelays
+    curves: tuple[MetricCurve, ...]
 
 
 class RunHistory:
@@ -85,7 +89,8 @@ class RunHistory:
             PointRing(WHOLE_S, N_WHOLE, grows=True),
         )
         self._events: deque[HistoryEvent] = deque(maxlen=N_EVENTS)
-        self._evaluations: deque[EvaluationPoint] = deque(maxlen=N_EVALUATIONS)
+        self._evaluations: list[EvaluationPoint] = []
+        self._curves = MetricCurves()
         held_state = ActingState.WAITING_FOR_CREDIT.value - 1
         self._actors = LaneTable(len(ActingState), max_lanes=MAX_LANES, held_state=held_state)
         self._learner = LaneTable(len(LearnerActivity), max_lanes=1)
@@ -135,6 +140,22 @@ class RunHistory:
                     best=best,
                 )
             )
+            self._evaluations = thinned(self._evaluations, N_EVALUATIONS)
+
+    def recorded(self, env_steps: int, metrics: Mapping[str, float]) -> None:
+        """Notes a record of metrics, without what is no finite number.
+
+        Args:
+            env_steps: The environment steps of training.
+            metrics: The values by name.
+        """
+        with self._lock:
+            now = self._now()
+            for metric, value in metrics.items():
+                if math.isfinite(value):
+                    self._curves.add(
+                        MetricCurve(metric=metric, time_s=(now,), env_steps=(env_steps,), values=(float(value),))
+                    )
 
     def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> Callable[[], None]:
         """Begins or continues the lane of an actor that has opened a stream.
@@ -250,6 +271,7 @@ class RunHistory:
                     publish_lag_p50_s=publish_lag[0],
                     publish_lag_p99_s=publish_lag[1],
                 ),
+                curves=self._curves.after(after),
             )
 
     def _now(self) -> float:

@@ -284,6 +284,7 @@ class TrainingControl:
             lanes=news.lanes,
             events=news.events,
             delays=news.delays,
+            curves=news.curves,
         )
 
     def sample(self) -> None:

@@ -370,6 +370,7 @@ class Trainer:
         """Writes the evaluations that have come; each is a record of its own, at the steps of its policy."""
         for env_steps, values in evaluation.take():
             write_all(self._writers, env_steps, values)
+            self._run_history.recorded(env_steps, values)
 
     def _save(self) -> None:
         """Writes everything that a run leaves behind."""
@@ -443,12 +444,10 @@ class Trainer:
         losses = {
             metric_names.algorithm_tag(algorithm, name): value for name, value in self._update_metrics.take().items()
         }
-        write_all(
-            self._writers,
-            now.env_steps,
-            statistics | values | self._actors.metrics() | self._experience.metrics() | losses,
-            {metric_names.POLICY_LAG.tag: delays.trajectories_by_lag},
-        )
+        record = statistics | values | self._actors.metrics() | self._experience.metrics() | losses
+        write_all(self._writers, now.env_steps, record, {metric_names.POLICY_LAG.tag: delays.trajectories_by_lag})
+        # The algorithm's own first: viewers show metrics in this order.
+        self._run_history.recorded(now.env_steps, losses | record)
         # A record ends an epoch: the next record has the episodes after it.
         aggregator.reset_epoch()
         if self._keeper is not None:

@@ -77,6 +77,7 @@ from rollcast.services.process.cores import usable_cores
 from rollcast.services.process.installation import require_extra
 from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.rollouts.recording_codec import RecordingHeader
+from rollcast.services.settings.file import encode_settings
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
 
@@ -188,7 +189,10 @@ def training_run(
             run_dir=folder.directory.path,
             batch_size=batch_size(settings, spaces),
             facts=RunFacts(
-                env_id=settings.env_id, seed=settings.seed, stop_return=goal_of(settings.stop_return, settings.env_id)
+                env_id=settings.env_id,
+                seed=settings.seed,
+                stop_return=goal_of(settings.stop_return, settings.env_id),
+                settings=encode_settings(settings.model_dump(mode="json")).decode(),
             ),
             max_policy_lag=0 if learner.algorithm.on_policy else settings.max_policy_lag,
             pauses_by_rounds=ranks.n_ranks > 1,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from rollcast.services.history.history import MAX_COUNTED_LAG, EvaluationPoint, HistoryPoint, PolicyDelays
+from rollcast.services.history.history import MAX_COUNTED_LAG, EvaluationPoint, HistoryPoint, MetricCurve, PolicyDelays
 from rollcast.tools.watching.point_history import segments
 from rollcast.tools.watching.states import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 
@@ -102,6 +102,31 @@ def return_chart(
             },
         ],
         legend=["training, mean of 100 episodes", "evaluation", "best"],
+    )
+
+
+def metric_chart(curve: MetricCurve | None, *, begin_unix_s: float, started_unix_s: float, over: XAxis) -> Options:
+    """Returns the chart of one metric.
+
+    Args:
+        curve: Its values, with times in seconds since 1970; None: there are none yet.
+        begin_unix_s: The time from which to draw.
+        started_unix_s: The begin of the run.
+        over: The unit of the horizontal axis.
+    """
+    rows = () if curve is None else zip(curve.time_s, curve.env_steps, curve.values, strict=True)
+    data = [
+        [env_steps if over == "steps" else round(time_s - started_unix_s, 1), value]
+        for time_s, env_steps, value in rows
+        if time_s > begin_unix_s
+    ]
+    return _chart(
+        over,
+        started_unix_s,
+        y_axes=[{"type": "value", "scale": True}],
+        empty="" if data else "waiting for a record",
+        series=[_line("" if curve is None else curve.metric, BLUE, data)],
+        legend=[],
     )
 
 

@@ -23,6 +23,7 @@ from rollcast.tools.dashboard.figures import (
     title_of,
 )
 from rollcast.tools.dashboard.lanes import LONGEST_S, Lanes
+from rollcast.tools.dashboard.metrics import Metrics
 from rollcast.tools.dashboard.relays import Relays
 from rollcast.tools.dashboard.text import Text
 from rollcast.tools.dashboard.watched import Watched
@@ -36,7 +37,7 @@ from rollcast.tools.watching.states import looks
 _LOOK_S: Final = 0.5
 _MAX_EVENTS: Final = 100
 _SPANS: Final = {60: "1 min", 300: "5 min", 3600: "1 h", 0: "all"}
-_FIRST_SPAN: Final = 300
+_FIRST_SPAN: Final = 0
 # Lines over a time are drawn again when this part of it has passed, which is about a pixel; but at least so often.
 _REDRAWN: Final = 1 / 600
 _LONGEST_REDRAW_S: Final = 10.0
@@ -111,9 +112,11 @@ class Page:
             self._learning = Text(classes="problem lines").props("role=status data-learning")
             self._build_choices()
             self._build_charts(watched.snapshot().view)
+            self._metrics = Metrics(self._choose)
             self._relays = Relays()
             self._build_lanes()
             self._build_events()
+            self._build_settings()
         self.refresh()
         ui.timer(_LOOK_S, self.refresh)
 
@@ -195,6 +198,11 @@ class Page:
             self._events = Events()
             self._events.props["events"] = []
 
+    def _build_settings(self) -> None:
+        with ui.element("details").classes("card").props("data-settings") as self._settings_card:
+            Text("settings", tag="summary")
+            self._settings = Text(tag="pre", classes="whole")
+
     def _choose(
         self,
         *,
@@ -231,6 +239,9 @@ class Page:
     def _show_head(self, snapshot: Snapshot) -> None:
         view, problem = snapshot.view, snapshot.problem
         run = view.run
+        settings = "" if run is None else printable_lines(run.settings)
+        self._settings_card.set_visibility(bool(settings))
+        self._settings.show(settings)
         self._title.show(title_of(view) or self._watched.address, "" if run is None else printable(run.run_dir))
         self._phase.show(phase_of(view, problem))
         started = "" if run is None else f"since {wall_clock(run.started_unix_s)}; rollcast {run.software_version}"
@@ -258,6 +269,7 @@ class Page:
             self._next_lines = now + min(span_s * _REDRAWN, _LONGEST_REDRAW_S)
             self._draw(self._return, "return", self._return_options(view))
             self._draw(self._speed, "speed", self._speed_options(view))
+            self._metrics.show(view, span_s=self._span_s, over=self._over)
         self._draw(self._lag, "lag", charts.lag_chart(view.delays))
 
     def _draw(self, chart: ui.echart, name: str, options: charts.Options) -> None:

@@ -7,11 +7,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.services.history.curves import MetricCurves, thinned
 from rollcast.services.history.history import (
     EvaluationPoint,
     HistoryEvent,
     HistoryPoint,
     HistoryUpdate,
+    MetricCurve,
     PolicyDelays,
     RunFacts,
     Shares,
@@ -44,7 +46,7 @@ class RunView:
         now_s: The time of the last update, in seconds since the learner's process began to serve; None before the
             first one.
         started_unix_s: The begin of the oldest process that is remembered; 0.0 before the first update.
-        evaluations: The evaluations, the oldest first.
+        evaluations: The evaluations, the oldest first; of very many fewer, see `curves.thinned`.
         events: The last 500 events, the newest last.
     """
 
@@ -55,10 +57,11 @@ class RunView:
         self.delays = PolicyDelays()
         self.now_s: float | None = None
         self.started_unix_s = 0.0
-        self.evaluations: deque[EvaluationPoint] = deque(maxlen=_MAX_EVALUATIONS)
+        self.evaluations: list[EvaluationPoint] = []
         self.events: deque[HistoryEvent] = deque(maxlen=_MAX_EVENTS)
         self._points = PointHistory()
         self._lanes = LaneHistory()
+        self._curves = MetricCurves()
 
     def copy(self) -> "RunView":
         """Returns a copy that later updates do not change."""
@@ -66,6 +69,7 @@ class RunView:
         copied.__dict__.update(self.__dict__)
         copied.evaluations, copied.events = self.evaluations.copy(), self.events.copy()
         copied._points, copied._lanes = self._points.copy(), self._lanes.copy()
+        copied._curves = self._curves.copy()
         return copied
 
     def apply(self, update: HistoryUpdate) -> None:
@@ -85,6 +89,9 @@ class RunView:
             dataclasses.replace(evaluation, time_s=evaluation.time_s + started_unix_s)
             for evaluation in update.evaluations
         )
+        self.evaluations = thinned(self.evaluations, _MAX_EVALUATIONS)
+        for curve in update.curves:
+            self._curves.add(curve, started_unix_s)
         self.events.extend(dataclasses.replace(event, time_s=event.time_s + started_unix_s) for event in update.events)
 
     @property
@@ -117,6 +124,10 @@ class RunView:
         """Returns the points of the last minute, one a second, with `time_s` in seconds since 1970."""
         now_unix_s = self.now_unix_s
         return () if now_unix_s is None else self._points.latest(_MINUTE_S, now_unix_s)
+
+    def curves(self) -> dict[str, MetricCurve]:
+        """Returns the curve of each metric by its name, with times in seconds since 1970."""
+        return {curve.metric: curve for curve in self._curves.after()}
 
     def lane(self, actor_id: str, span_s: float, n_cells: int) -> Shares:
         """Returns the lane of the last `span_s` seconds, in cells of equal length; it ends with the last update.
@@ -176,6 +187,7 @@ class RunView:
             self._lanes.begin_process(run.started_unix_s)
             self.started_unix_s = min(self.started_unix_s, run.started_unix_s)
         self._points.begin_again()
-        self.evaluations = deque((e for e in self.evaluations if e.time_s < run.started_unix_s), _MAX_EVALUATIONS)
+        self.evaluations = [e for e in self.evaluations if e.time_s < run.started_unix_s]
+        self._curves.forget_from(run.started_unix_s)
         self.events = deque((e for e in self.events if e.time_s < run.started_unix_s), _MAX_EVENTS)
         self.run = run

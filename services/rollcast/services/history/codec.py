@@ -16,6 +16,7 @@ from rollcast.services.history.history import (
     HistoryUpdate,
     Lane,
     LearnerActivity,
+    MetricCurve,
     PolicyDelays,
     RunFacts,
 )
@@ -29,6 +30,7 @@ _MESSAGE_BYTES: Final = 1 << 20
 
 _point_fields: Final = same_fields(HistoryPoint)
 _evaluation_fields: Final = same_fields(EvaluationPoint)
+_curve_fields: Final = same_fields(MetricCurve)
 _run_fields: Final = same_fields(RunFacts)
 _event_fields: Final = same_fields(HistoryEvent, but=("severity",))
 _delay_fields: Final = same_fields(PolicyDelays, but=("trajectories_by_lag",))
@@ -68,6 +70,8 @@ def _parts(update: HistoryUpdate) -> Iterator[tuple[str, Message]]:
         yield "points", history_pb2.HistoryPoint(**_point_fields(point))
     for evaluation in update.evaluations:
         yield "evaluations", history_pb2.EvaluationPoint(**_evaluation_fields(evaluation))
+    for curve in update.curves:
+        yield "curves", history_pb2.MetricCurve(**_curve_fields(curve))
     for actor in update.actors:
         yield "actors", actor_to_proto(actor)
     for event in update.events:
@@ -119,6 +123,7 @@ def _update_from(protos: list[history_pb2.WatchHistoryResponse]) -> HistoryUpdat
             trajectories_by_lag=tuple(first.delays.trajectories_by_lag),
             **_with_none(first.delays, _delay_fields(first.delays)),
         ),
+        curves=tuple(map(_curve_from_proto, all_of("curves"))),
     )
 
 
@@ -144,6 +149,21 @@ def _event_from_proto(proto: history_pb2.HistoryEvent) -> HistoryEvent:
         # One of a later version: it is shown, as one that may need attention.
         severity = EventSeverity.WARNING
     return HistoryEvent(severity=severity, **_event_fields(proto))
+
+
+def _curve_from_proto(proto: history_pb2.MetricCurve) -> MetricCurve:
+    if not len(proto.time_s) == len(proto.env_steps) == len(proto.values):
+        raise InvalidInputError(
+            f"the curve of {proto.metric!r} has {len(proto.time_s)} times, {len(proto.env_steps)} steps and "
+            f"{len(proto.values)} values; expected as many of each; use the same version of rollcast here and in the "
+            "learner"
+        )
+    return MetricCurve(
+        metric=proto.metric,
+        time_s=tuple(proto.time_s),
+        env_steps=tuple(proto.env_steps),
+        values=tuple(proto.values),
+    )
 
 
 def _lane_from_proto(proto: history_pb2.Lane) -> Lane:

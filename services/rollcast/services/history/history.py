@@ -48,6 +48,7 @@ class RunFacts:
     stop_return: float | None = None
     started_unix_s: float = 0.0
     software_version: str = ""
+    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,16 @@ class EvaluationPoint:
     ci_low: float
     ci_high: float
     best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCurve:
+    """Values of one metric, the oldest first."""
+
+    metric: str
+    time_s: tuple[float, ...]
+    env_steps: tuple[int, ...]
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,3 +150,4 @@ class HistoryUpdate:
     lanes: tuple[Lane, ...] = ()
     events: tuple[HistoryEvent, ...] = ()
     delays: PolicyDelays = PolicyDelays()
+    curves: tuple[MetricCurve, ...] = ()

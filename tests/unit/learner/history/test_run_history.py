@@ -61,7 +61,7 @@ def test_a_reader_gets_everything_once(history, clock):
     assert len(points) > 30
 
 
-def test_the_last_events_and_evaluations_are_kept_and_long_texts_are_cut(history):
+def test_the_last_events_and_evaluations_of_all_times_are_kept_and_long_texts_are_cut(history, clock):
     for i in range(2 * N_EVENTS):
         history.note(EventSeverity.ERROR, f"{i} " + "x" * 2000, who="a", detail="y" * 100_000 + "the end")
     news = history.news(None)
@@ -69,8 +69,23 @@ def test_the_last_events_and_evaluations_are_kept_and_long_texts_are_cut(history
     assert all(len(event.text) == MAX_TEXT_LENGTH for event in news.events)
     assert all(len(event.detail) == MAX_TRACEBACK_LENGTH and event.detail.endswith("the end") for event in news.events)
     for i in range(2 * N_EVALUATIONS):
-        history.evaluated(env_steps=i, policy_version=i, mean_return=1.0, interval=(0.0, 2.0), best=i == 0)
-    assert [one.env_steps for one in history.news(None).evaluations] == list(range(N_EVALUATIONS, 2 * N_EVALUATIONS))
+        history.evaluated(env_steps=i, policy_version=i, mean_return=1.0, interval=(0.0, 2.0), best=i == 77)
+        clock.now += 1.0
+    evaluations = [one.env_steps for one in history.news(None).evaluations]
+    assert len(evaluations) == N_EVALUATIONS
+    assert max(np.diff(evaluations)) <= 4, "they are thinned out evenly"
+    assert {0, 77, 2 * N_EVALUATIONS - 1} <= set(evaluations), "both ends and the best are kept"
+
+
+def test_metrics_are_curves_without_what_is_no_number(history, clock):
+    history.recorded(10, {"loss": 0.5, "return": float("nan")})
+    first = history.news(None)
+    clock.now += 1.0
+    history.recorded(20, {"loss": 0.25, "return": 3})
+    assert [(one.metric, one.env_steps, one.values) for one in first.curves] == [("loss", (10,), (0.5,))]
+    after = history.news(first.now_s).curves
+    assert [(one.metric, one.values) for one in after] == [("loss", (0.25,)), ("return", (3.0,))]
+    assert [one.values for one in history.news(None).curves] == [(0.5, 0.25), (3.0,)]
 
 
 def test_points_show_how_long_the_trainer_waited(history, clock):

@@ -204,6 +204,9 @@ def test_the_history_has_the_end_of_training_its_lags_and_the_time_of_its_thread
     control = TrainingControl(algorithm="impala", run_dir=None)
     trainer_of(control=control).run()
     news = control.run_history.news(None)
+    assert news.curves[0].metric.startswith("impala/"), "the algorithm's own are the first"
+    (updates,) = [curve for curve in news.curves if curve.metric == "train/updates"]
+    assert updates.values == tuple(range(1, 8))
     assert [event.text for event in news.events] == [
         "training has ended: all steps are done, after 112 environment steps and 7 updates"
     ]

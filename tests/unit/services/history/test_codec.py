@@ -17,6 +17,7 @@ from rollcast.services.history.history import (
     HistoryUpdate,
     Lane,
     LearnerActivity,
+    MetricCurve,
     PolicyDelays,
     RunFacts,
 )
@@ -47,7 +48,7 @@ EVENTS = st.builds(
 )
 FACTS = st.builds(
     RunFacts,
-    **dict.fromkeys(("env_id", "algorithm", "run_dir", "software_version"), NAMES),
+    **dict.fromkeys(("env_id", "algorithm", "run_dir", "software_version", "settings"), NAMES),
     seed=st.none() | COUNTS,
     stop_return=MAYBE,
     started_unix_s=FLOATS,
@@ -70,6 +71,11 @@ ACTORS = st.builds(
 )
 
 
+def make_curve(metric: str, values: list[tuple[float, int, float]]) -> MetricCurve:
+    time_s, env_steps, numbers = zip(*values, strict=True) if values else ((), (), ())
+    return MetricCurve(metric=metric, time_s=time_s, env_steps=env_steps, values=numbers)
+
+
 def make_lane(name: str, n_intervals: int, seed: int) -> Lane:
     n_states = len(ActingState if name else LearnerActivity)
     shares = np.random.default_rng(seed).integers(0, 256, (n_intervals, n_states), np.uint8)
@@ -88,6 +94,9 @@ UPDATES = st.builds(
     lanes=st.lists(LANES, max_size=3).map(tuple),
     events=st.lists(EVENTS, max_size=2).map(tuple),
     delays=DELAYS,
+    curves=st.lists(
+        st.builds(make_curve, NAMES, st.lists(st.tuples(FLOATS, COUNTS, FLOATS), max_size=3)), max_size=2
+    ).map(tuple),
 )
 
 
@@ -130,6 +139,13 @@ def test_an_update_whose_last_message_has_not_come_is_not_there_yet():
     lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(400))
     messages = list(update_to_protos(HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)))
     assert list(updates_from_protos(messages[:-1])) == []
+
+
+def test_a_curve_with_more_times_than_values_is_refused():
+    (proto,) = update_to_protos(HistoryUpdate(now_s=1.0, status=LearnerStatus(phase=Phase.TRAINING)))
+    proto.curves.add(metric="loss", time_s=[1.0, 2.0], env_steps=[1, 2], values=[0.5])
+    with pytest.raises(InvalidInputError, match=r"the curve of 'loss' has 2 times, 2 steps and 1 values"):
+        list(updates_from_protos([proto]))
 
 
 def test_lanes_that_differ_are_not_equal():

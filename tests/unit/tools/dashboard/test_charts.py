@@ -7,8 +7,9 @@ import math
 import pytest
 
 from rollcast.services.history.history import EvaluationPoint, PolicyDelays
-from rollcast.tools.dashboard.charts import lag_chart, return_chart, speed_chart
-from tests.histories import points
+from rollcast.tools.dashboard.charts import lag_chart, metric_chart, return_chart, speed_chart
+from rollcast.tools.dashboard.metrics import first_metrics
+from tests.histories import curve, points
 
 
 def series(options, name):
@@ -60,6 +61,17 @@ class TestReturn:
         line = "training, mean of 100 episodes"
         assert series(drawn(stop_return=200.0), line)["markLine"]["data"] == [{"yAxis": 200.0}]
         assert series(drawn(), line)["markLine"]["data"] == []
+
+
+class TestMetric:
+    def test_has_the_values_since_the_begin_over_time_or_steps(self):
+        given = {"curve": curve("loss", 3.0, 2.0, 1.0), "begin_unix_s": 1.0, "started_unix_s": 0.5}
+        assert series(metric_chart(**given, over="time"), "loss")["data"] == [[1.5, 2.0], [2.5, 1.0]]
+        assert series(metric_chart(**given, over="steps"), "loss")["data"] == [[200, 2.0], [300, 1.0]]
+
+    def test_the_first_ones_are_those_that_one_looks_for(self):
+        names = ["ppo/approx_kl", "ppo/entropy", "train/mean_return", "ppo/policy_loss", "ppo/value_loss", "speed/x"]
+        assert first_metrics(names) == ["ppo/policy_loss", "ppo/value_loss", "ppo/entropy", "ppo/approx_kl"]
 
 
 class TestSpeed:

@@ -5,7 +5,7 @@ import numpy as np
 from rollcast.services.history.history import EventSeverity, HistoryEvent, LearnerActivity
 from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.run_view import RunView
-from tests.histories import RUN, STARTED_UNIX_S, actor, busy_run, lane, points, status, update, view_of
+from tests.histories import RUN, STARTED_UNIX_S, actor, busy_run, curve, lane, points, status, update, view_of
 
 LATER = dataclasses.replace(RUN, started_unix_s=STARTED_UNIX_S + 500.0)
 
@@ -62,6 +62,17 @@ def test_restarted_learner_adds_to_what_was_before():
     assert [one.text for one in view.events][-2:] == ["lost its connection", "again"]
     assert view.since_start(view.events[-1].time_s) == 503
     assert view.now_unix_s == STARTED_UNIX_S + 510
+
+
+def test_curves_continue_over_restarts_and_repeat_nothing():
+    first = update(3.0, run=RUN, curves=(curve("loss", 3.0, 2.0),))
+    view = view_of(first, first, update(4.0, curves=(curve("return", 1.0),)))
+    assert {name: one.values for name, one in view.curves().items()} == {"loss": (3.0, 2.0), "return": (1.0,)}
+    copied = view.copy()
+    view.apply(update(1.0, run=LATER, curves=(curve("loss", 1.0),)))
+    assert view.curves()["loss"].values == (3.0, 2.0, 1.0)
+    assert view.curves()["loss"].time_s[-1] == STARTED_UNIX_S + 501
+    assert copied.curves()["loss"].values == (3.0, 2.0)
 
 
 def test_remembers_500_events():
