@@ -353,18 +353,22 @@ class TensorFrame(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ActorActivity(_message.Message):
-    __slots__ = ("state", "seconds", "policy_version", "policy_age_s", "dropped_episodes")
+    __slots__ = ("state", "seconds", "policy_version", "policy_age_s", "dropped_episodes", "cpu_s", "memory_bytes")
     STATE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     POLICY_AGE_S_FIELD_NUMBER: _ClassVar[int]
     DROPPED_EPISODES_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     state: ActingState
     seconds: _containers.RepeatedScalarFieldContainer[float]
     policy_version: int
     policy_age_s: float
     dropped_episodes: int
-    def __init__(self, state: _Optional[_Union[ActingState, str]] = ..., seconds: _Optional[_Iterable[float]] = ..., policy_version: _Optional[int] = ..., policy_age_s: _Optional[float] = ..., dropped_episodes: _Optional[int] = ...) -> None: ...
+    cpu_s: float
+    memory_bytes: int
+    def __init__(self, state: _Optional[_Union[ActingState, str]] = ..., seconds: _Optional[_Iterable[float]] = ..., policy_version: _Optional[int] = ..., policy_age_s: _Optional[float] = ..., dropped_episodes: _Optional[int] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ActorFailure(_message.Message):
     __slots__ = ("exception_type", "message", "traceback", "env_seed")

@@ -10,6 +10,7 @@ from rollcast.actor.acting.state_clock import StateClock
 from rollcast.services.environments.latencies import Latencies
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.metrics.families import Families
+from rollcast.services.process.usage import usage_with_children
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.version import software_version
 
@@ -61,12 +62,15 @@ class ActorMetrics:
     def activity(self) -> ActorActivity:
         """Returns how the actor has spent its time so far, and with which policy it acts."""
         version, since = self._applied
+        usage = usage_with_children()
         return ActorActivity(
             state=self.clock.state,
             seconds=self.clock.in_order(),
             policy_version=version,
             policy_age_s=time.monotonic() - since,
             dropped_episodes=self._dropped_episodes,
+            cpu_s=usage.cpu_s,
+            memory_bytes=usage.memory_bytes,
         )
 
     def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:

@@ -17,7 +17,7 @@ _OF_RECORD: Final = same_fields(
     ActorInfo,
     but=(
         *("peer", "n_envs", "idle_s", "software_version"),
-        *("acting_state", "applied_policy_version", "env_steps_per_second", "via"),
+        *("acting_state", "applied_policy_version", "env_steps_per_second", "via", "memory_bytes"),
     ),
 )
 # The rate of an actor is over so many seconds.
@@ -103,6 +103,8 @@ class ActorRecord:
     n_late: int = 0
     # the last that it said of its time; None: it has not said
     activity: ActorActivity | None = None
+    # the cores that it used between its last two reports
+    cpu_cores: float = 0.0
     rate: RecentRate = field(default_factory=RecentRate)
 
     @property
@@ -125,6 +127,7 @@ class ActorRecord:
             acting_state=None if self.activity is None else self.activity.state,
             applied_policy_version=0 if self.activity is None else self.activity.policy_version,
             env_steps_per_second=self.rate.per_second(),
+            memory_bytes=0 if self.activity is None else self.activity.memory_bytes,
             via=tuple(relay.relay_id for relay in self.offer.via),
         )
 

@@ -24,7 +24,7 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 from rollcast.services.history.history import EventSeverity
-from rollcast.services.joining.activity import ActorActivity, ActorFailure
+from rollcast.services.joining.activity import ActorActivity, ActorFailure, cores_between
 from rollcast.services.joining.join import JoinOffer, Relay
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_REASON_LENGTH, MAX_REMEMBERED_ACTORS
 from rollcast.services.limits.texts import shortened
@@ -262,6 +262,7 @@ class ActorRegistry:
             self._n_dropped_episodes += max(0, activity.dropped_episodes - before)
             # An actor may say anything, and the status has 64 bits for it.
             self._n_dropped_episodes = min(self._n_dropped_episodes, _MAX_COUNT)
+            record.cpu_cores = 0.0 if record.activity is None else cores_between(record.activity, activity)
             record.activity = activity
 
     @property

@@ -164,6 +164,8 @@ def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
         ("policy of its last rollout", f"v{count(actor.policy_version)}"),
         ("env steps", f"{count(actor.env_steps)} ({rate(actor.env_steps_per_second)})"),
         ("rollouts", count(actor.rollouts)),
+        ("processor", f"{actor.cpu_cores:.1f} cores" if actor.cpu_cores else UNKNOWN),
+        ("memory", f"{actor.memory_bytes / 2**20:,.0f} MiB" if actor.memory_bytes else UNKNOWN),
         ("last rollout", f"{period(actor.idle_s)} ago"),
         ("rollcast", printable(actor.software_version) or UNKNOWN),
     )

@@ -2,6 +2,10 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
+
+# An actor may say anything.
+_MAX_CORES: Final = 1e6
 
 
 class ActingState(enum.Enum):
@@ -24,6 +28,14 @@ class ActorActivity:
     policy_version: int = 0
     policy_age_s: float = 0.0
     dropped_episodes: int = 0
+    cpu_s: float = 0.0
+    memory_bytes: int = 0
+
+
+def cores_between(earlier: ActorActivity, later: ActorActivity) -> float:
+    """Returns the cores that an actor kept busy between two of its reports; 0.0 if they do not say it."""
+    seconds, cpu_s = sum(later.seconds) - sum(earlier.seconds), later.cpu_s - earlier.cpu_s
+    return min(cpu_s / seconds, _MAX_CORES) if seconds > 0.0 and earlier.cpu_s and cpu_s >= 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ def activity_to_proto(activity: ActorActivity) -> rollout_pb2.ActorActivity:
         policy_version=activity.policy_version,
         policy_age_s=activity.policy_age_s,
         dropped_episodes=activity.dropped_episodes,
+        cpu_s=activity.cpu_s,
+        memory_bytes=activity.memory_bytes,
     )
 
 
@@ -48,7 +50,11 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
     if state is None or len(proto.seconds) > n_states:
         return None
     names = (f"of {state.name.lower()}" for state in ActingState)
-    times = (*zip(names, proto.seconds, strict=True), ("of its policy", proto.policy_age_s))
+    times = (
+        *zip(names, proto.seconds, strict=True),
+        ("of its policy", proto.policy_age_s),
+        ("of processors", proto.cpu_s),
+    )
     for what, seconds in times:
         if not 0.0 <= seconds < math.inf:  # NaN too
             raise InvalidInputError(
@@ -60,4 +66,6 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
         policy_version=proto.policy_version,
         policy_age_s=proto.policy_age_s,
         dropped_episodes=proto.dropped_episodes,
+        cpu_s=proto.cpu_s,
+        memory_bytes=proto.memory_bytes,
     )

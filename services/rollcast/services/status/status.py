@@ -128,3 +128,5 @@ class ActorInfo:
     applied_policy_version: int = 0
     env_steps_per_second: float = 0.0
     via: tuple[str, ...] = ()
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0

@@ -355,6 +355,19 @@ def test_counts_the_episodes_that_actors_have_dropped_whatever_becomes_of_them()
     assert registry.n_dropped_episodes == 2**53, "the status can say it, whatever an actor says"
 
 
+def test_the_cores_of_an_actor_are_those_between_its_last_two_reports():
+    registry = make_registry()
+    record = registry.join(offer("a", 1))
+    used = []
+    for seconds, cpu_s in ((1.0, 5.0), (3.0, 8.0), (5.0, 8.0), (5.0, 9.0), (6.0, 1.0), (6.0 + 1e-300, 1e300)):
+        spent = (seconds, *[0.0] * 5)
+        registry.acted(record, ActorActivity(state=ActingState.ACTING, seconds=spent, cpu_s=cpu_s, memory_bytes=2**30))
+        (info,) = registry.infos()
+        used.append(info.cpu_cores)
+    assert used == [0.0, 1.5, 0.0, 0.0, 0.0, 0.0]
+    assert info.memory_bytes == 2**30
+
+
 class Clock:
     """The registry's clock, in whole seconds; it begins with that of the records, which is the machine's."""
 

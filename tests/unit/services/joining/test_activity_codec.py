@@ -18,6 +18,8 @@ ACTIVITIES = st.builds(
     seconds=st.tuples(*[SECONDS] * N_STATES),
     policy_version=st.integers(0, 2**64 - 1),
     policy_age_s=SECONDS,
+    cpu_s=SECONDS,
+    memory_bytes=st.integers(0, 2**64 - 1),
 )
 ACTIVITY = ActorActivity(
     state=ActingState.SENDING, seconds=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), policy_version=7, policy_age_s=0.5
@@ -39,6 +41,7 @@ def test_reports_come_back_as_they_were(activity):
         ({"seconds": (0.0, float("nan"), 0.0, 0.0, 0.0, 0.0)}, "reports nan s of acting; expected a finite number"),
         ({"seconds": (float("inf"), 0.0, 0.0, 0.0, 0.0, 0.0)}, "reports inf s of connecting"),
         ({"seconds": (0.0, 0.0, 0.0, 0.0, 0.0, -1.0)}, r"reports -1\.0 s of loading_policy"),
+        ({"cpu_s": float("inf")}, "reports inf s of processors"),
         ({"policy_age_s": -0.5}, r"reports -0\.5 s of its policy"),
         ({"policy_age_s": float("nan")}, "reports nan s of its policy"),
     ],

@@ -1,0 +1,48 @@
+"""Measures the processor time and memory of this process together with all processes below it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_PROC: Final = Path("/proc")
+# The places of user and system time in /proc/PID/stat behind the name: its own, and those of ended children.
+_TIMES: Final = slice(11, 15)
+
+
+class Usage(NamedTuple):
+    """The use of this machine by several processes.
+
+    Attributes:
+        cpu_s: Their processor time so far, in seconds.
+        memory_bytes: Their resident memory. Pages that they share count once for each.
+    """
+
+    cpu_s: float
+    memory_bytes: int
+
+
+def usage_with_children() -> Usage:
+    """Returns the use of this process and of all below it; zeros where there is no /proc, as on macOS."""
+    cpu_s, memory_bytes = 0.0, 0
+    for pid in _processes(os.getpid()):
+        try:
+            times = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[_TIMES]
+            pages = (_PROC / str(pid) / "statm").read_text().split()[1]
+        except OSError:
+            continue  # it has ended since
+        cpu_s += sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+        memory_bytes += int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return Usage(cpu_s, memory_bytes)
+
+
+def _processes(pid: int) -> Iterator[int]:
+    """Yields a process and all below it."""
+    yield pid
+    for children in (_PROC / str(pid) / "task").glob("*/children"):
+        try:
+            pids = children.read_text().split()
+        except OSError:
+            continue
+        for child in pids:
+            yield from _processes(int(child))
