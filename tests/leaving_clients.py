@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from gymnasium import spaces
 
+from rollcast.actor.dialling.environments import DialledEnvironments
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.keda import external_scaler_pb2 as keda
 from rollcast.learner.actors.remote import RemoteDistributedActors
@@ -44,6 +45,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.scaling.service import WANTED_ACTORS
+from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.status.status import LearnerStatus, Phase
@@ -67,6 +69,7 @@ from rollcast.v1.replay_pb2 import GetReplayInfoRequest, ResetRequest, SampleReq
 from rollcast.v1.rollout_pb2 import ActorFailure, OpenStream, ReportEvaluationRequest, StreamRolloutsRequest
 from tests.buffers import make_buffer
 from tests.chaos.proxy import Proxy
+from tests.play_messages import hello, turn, turns
 from tests.processes import DEADLINE_S, wait_until
 from tests.relays import relaying
 from tests.rollouts import CARTPOLE_LIKE, build_rollout, make_rollout
@@ -231,6 +234,8 @@ OPENERS: Final[Mapping[str, Opener]] = {
     "/rollcast.v1.ReplayService/Sample": _sample,
     "/rollcast.v1.ReplayService/UpdatePriorities": _update_priorities,
     "/rollcast.v1.ReplayService/Reset": _sends(ResetRequest()),
+    # clients without a name are given one each
+    "/rollcast.v1.EnvironmentService/Play": lambda _served, _number: [hello(""), turns(turn())],
     "/externalscaler.ExternalScaler/IsActive": _sends(keda.ScaledObjectRef()),
     "/externalscaler.ExternalScaler/StreamIsActive": _sends(keda.ScaledObjectRef()),
     "/externalscaler.ExternalScaler/GetMetricSpec": _sends(keda.ScaledObjectRef()),
@@ -369,6 +374,16 @@ def serving_scaler() -> Iterator[Served]:
         server.stop(0.0)
 
 
+@contextlib.contextmanager
+def serving_environments() -> Iterator[Served]:
+    """Serves environments that dial in; nobody acts."""
+    environments = DialledEnvironments(address="here")
+    environments.agree(2 * AT_ONCE)
+    environments.begin(range(2 * AT_ONCE))
+    with EnvironmentServer("127.0.0.1:0", environments, limits=Limits(**_ROOM)) as server:
+        yield Served(server.address)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kept:
     """The things that this process keeps.
@@ -436,5 +451,6 @@ def _heap_bytes() -> int:
 _CALLS: Final = (
     "grpc._server._RPCState",
     "rollcast.services.limits.stream_gate.CallPlace",
+    "rollcast.services.environments.play.EnvironmentPlay",
     "rollcast.services.limits.half_open_calls._HalfOpenCall",
 )

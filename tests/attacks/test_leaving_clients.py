@@ -17,6 +17,7 @@ from tests.leaving_clients import (
     Served,
     Way,
     come_and_leave,
+    serving_environments,
     serving_learner,
     serving_relay,
     serving_scaler,
@@ -36,7 +37,9 @@ ANSWERED = {
         "/rollcast.v1.RelayService",
     ),
     "scaler": ("/",),
+    "environments": ("/",),
 }
+ALONE = {"scaler": serving_scaler, "environments": serving_environments}
 # gRPC's own servicer lacks it.
 LACKED = "/grpc.health.v1.Health/List"
 # Objects that a server remembers on purpose: the largest number of each type.
@@ -55,8 +58,8 @@ BLOCKS = 20_000
 @pytest.fixture
 def served(who: str, tmp_path: Path) -> Iterator[Served]:
     with contextlib.ExitStack() as stack:
-        if who == "scaler":
-            found = stack.enter_context(serving_scaler())
+        if who in ALONE:
+            found = stack.enter_context(ALONE[who]())
         else:
             found = stack.enter_context(serving_learner(tmp_path))
             stack.callback(found.channel.close)

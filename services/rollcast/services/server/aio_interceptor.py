@@ -132,6 +132,9 @@ class AioCallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
             task.uncancel()
             await context.abort(grpc.StatusCode.CANCELLED, _LATE)
         except Exception as error:  # noqa: BLE001  # every error must become a status
+            if isinstance(error, NotImplementedError) and context.code() is grpc.StatusCode.UNIMPLEMENTED:
+                # A generated servicer, of a method that it lacks: a traceback would be in the log for each call.
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
             await _abort(context, self._admission.status_of(error, method, context.peer()))
 
 
