@@ -1,4 +1,4 @@
-"""A short part of `make attacks`: every socket of every command."""
+"""A short part of `make attacks`: every socket of every command, and a fiftieth of what is changed in every field."""
 
 import os
 
@@ -6,10 +6,11 @@ import psutil
 import pytest
 
 from tests.attacks import field_walk, socket_walk
+from tests.attacks.fields import Sizes
 from tests.attacks.fleet import DESCRIPTORS, fleet
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 ATTACK_S = 0.1
 
@@ -51,3 +52,15 @@ def check(before, after, what):
 def goes_on(started, when):
     steps = started.env_steps()
     wait_until(lambda: started.env_steps() > steps, f"honest steps {when}")
+
+
+def test_a_fiftieth_of_the_changes_of_every_field(started):
+    sizes = Sizes(n_bytes=300_000, n_members=10_000, message_bytes=1_000_000)
+    n_sent = 0
+    for walked in field_walk.walk(started, sizes, share=0.02, seed=28):
+        what = f"{walked.server}: {walked.method}"
+        assert walked.faults == [], what
+        n_sent += walked.outcomes.total()
+        if walked.after is not None:
+            check(walked.before, walked.after, what)
+    assert n_sent > 100
