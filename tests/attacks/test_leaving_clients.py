@@ -88,7 +88,7 @@ def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, n: int):
             if way is Way.CLEAN and name.startswith(ANSWERED[who]) and name != LACKED:
                 assert outcomes["answered"], f"nobody was answered by {name}: {outcomes}"
         wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of all calls")
-        # What a call has held is let go of a moment after its end.
+        # The objects of a call are let go of a moment after its end.
         with contextlib.suppress(AssertionError):
             wait_until(lambda before=before: not growth(before, Kept.now()), "nothing to have grown")
         assert not growth(before, Kept.now()), way.value

@@ -73,7 +73,7 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
         assert watch.incarnations() == actors, "the same processes"
-        # what is learnt after the checkpoint is lost
+        # updates after the checkpoint are lost
         saved = watch.client.status()
         _, version = watch.client.save_checkpoint()
 

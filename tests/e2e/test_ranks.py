@@ -49,7 +49,7 @@ def test_two_ranks_share_the_actors_and_come_back_with_them_when_one_is_killed(c
         # a test has no terminal
         shown = compose.run("exec", "-T", *status[3:])
         assert all(re.search(rf"^\d+ +{actor} +streaming", shown, re.MULTILINE) for actor in actors[1]), shown
-        # what is learnt after the checkpoint is lost
+        # updates after the checkpoint are lost
         saved = [rank.client.status() for rank in ranks]
         ranks[0].client.save_checkpoint()
 

@@ -122,7 +122,7 @@ def check_replay(address: str) -> None:
             assert batch.substeps[key].observation[""].shape == (1, 4, *substep.observation.shape)
             assert replay.update_priorities(batch.keys, np.ones(4)) < 4
     with ReplayClient(address, substep_key="scout") as scouts, ReplayClient(address, substep_key="base") as bases:
-        # What the actor has sent may be inserted later.
+        # Rollouts of the actor may be inserted later.
         wait_until(lambda: scouts.reset() or scouts.info().size == 0, "an empty buffer")
         assert bases.info().size > 0
 
