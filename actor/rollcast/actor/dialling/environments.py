@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two lines of the log about what is waited for.
 _REPORT_EVERY_S: Final = 10.0
+# A client is slow that takes so many seconds for a turn while others act, or a quarter of what it may take.
+_SLOW_S: Final = 10.0
 
 
 class PlaceNews(NamedTuple):
@@ -154,6 +156,9 @@ class DialledEnvironments:
         # The number of requests that fill a batch.
         self._enough = math.inf
         self._masks: dict[str, ActionMask | None] = {}
+        # Clients that were named as slow, each once.
+        self._slow: set[DialledClient] = set()
+        self._look_at = -math.inf
         self._quiet_since = time.monotonic()
         self._report_at = self._quiet_since + _REPORT_EVERY_S
 
@@ -342,6 +347,10 @@ class DialledEnvironments:
             self._enough = rule.max_size or math.inf
             while True:
                 now = time.monotonic()
+                # Also if there is always a batch: few clients may keep the actor busy.
+                if now >= self._look_at:
+                    self._look_at = now + LOOK_S
+                    self._look_after(now)
                 n_ready = len(self._asking) - len(self._held)
                 deadline = rule.deadline(self._oldest(), forward_s)
                 if rule.is_full(n_ready, self._n_live - len(self._held)) or deadline <= now:
@@ -350,8 +359,6 @@ class DialledEnvironments:
                 has_lost = any(self._places[index].has_left for index in self._heard)
                 if has_lost or now >= until or not is_active():
                     return False
-                if self._end_stalled(now):
-                    continue
                 self._report()
                 self._changed.wait(max(0.0, min(deadline - now, until - now, LOOK_S)))
 
@@ -394,6 +401,18 @@ class DialledEnvironments:
     def set_progress(self, progress: float) -> None:
         """Does nothing: clients get the progress with their actions."""
 
+    def refuse(self, error: RollcastError) -> None:
+        """Ends all clients with an error of theirs. Others may come, whose spaces may be others.
+
+        Args:
+            error: What they are told.
+        """
+        with self._changed:
+            for client in list(self._places_of):
+                self._dismiss(client, error)
+            self._n_envs, self._places = 0, []
+            self._spaces, self._spaces_of, self._masks = None, "", {}
+
     def end(self, reason: RollcastError | Farewell) -> None:
         """Ends all clients, and refuses those that come later. The first reason counts.
 
@@ -434,6 +453,7 @@ class DialledEnvironments:
     def _free(self, client: DialledClient) -> None:
         """Frees the places of a client; does nothing the second time."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.client is not client]
+        self._slow.discard(client)
         for index in self._places_of.pop(client, ()):
             place = self._places[index]
             if place.is_known and place.turns and not place.turns[0].observations:
@@ -455,21 +475,30 @@ class DialledEnvironments:
         self._free(client)
         client.end(reason)
 
-    def _end_stalled(self, now: float) -> bool:
-        """Ends the clients that have not sent a turn in time; returns whether there were some."""
-        n_before = self._n_live
+    def _look_after(self, now: float) -> None:
+        """Ends the clients that have not sent a turn in time, and names those that are slow while others act."""
+        slow_s = min(_SLOW_S, self._stall_s / 4)
         for place in self._places:
             client = place.client
-            if client is None or place.free_at is None or now - place.free_at <= self._stall_s:
+            if client is None or place.free_at is None:
                 continue
-            error = NotReadyError(
-                f"client {client.name!r}, environment {place.environment}: no turn has come within {self._stall_s:g} s "
-                "after its actions; expected one; mend the environment, or raise --step-timeout-s of the actor; then "
-                "dial in again"
-            )
-            _log.warning("gave up its places: %s", error)
-            self._dismiss(client, error)
-        return self._n_live < n_before
+            if now - place.free_at > self._stall_s:
+                error = NotReadyError(
+                    f"client {client.name!r}, environment {place.environment}: no turn has come within "
+                    f"{self._stall_s:g} s after its actions; expected one; mend the environment, or raise "
+                    "--step-timeout-s of the actor; then dial in again"
+                )
+                _log.warning("gave up its places: %s", error)
+                self._dismiss(client, error)
+            elif self._quiet_since - place.free_at > slow_s and client not in self._slow:
+                self._slow.add(client)
+                _log.warning(
+                    "client %r is slow: its environment %d has sent no turn for %.0f s, while others act; its rollouts "
+                    "have fewer steps",
+                    client.name,
+                    place.environment,
+                    now - place.free_at,
+                )
 
     def _report(self) -> None:
         """Says every 10 s who is waited for."""

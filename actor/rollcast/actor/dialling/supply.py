@@ -8,7 +8,7 @@ from typing import Self
 from rollcast.actor.dialling.environments import DialledEnvironments
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.environments.latencies import Latencies
-from rollcast.services.errors import RollcastError
+from rollcast.services.errors import InvalidSpaceError, RollcastError, SpacesMismatchError
 from rollcast.services.inference.inference import InferenceSource
 from rollcast.services.limits.limits import Limits
 from rollcast.services.security.security import ServerSecurity
@@ -131,11 +131,15 @@ class DialledSupply:
             True if training has ended.
 
         Raises:
-            RollcastError: `act` raised it; the clients have been told.
+            RollcastError: `act` raised it, and it is not about the clients' spaces; the clients have been told.
         """
         while self.wait(is_active):
             try:
                 has_ended = act()
+            except (SpacesMismatchError, InvalidSpaceError) as error:
+                _log.warning("the learner refuses the spaces of the clients, which are told: %s", error)
+                self.environments.refuse(error)
+                continue
             except RollcastError as error:
                 self.environments.end(error)
                 raise

@@ -40,6 +40,8 @@ from rollcast.v1 import environment_pb2
 
 # Rewards are added up and sent as float32, whose largest number is 3.4e38.
 MAX_REWARD: Final = 1e30
+# Networks and running variances square observations in float32.
+MAX_OBSERVATION: Final = 1e18
 
 _STATES: Final = {state.value: state for state in AgentState}
 
@@ -256,6 +258,12 @@ class TurnCodec:
                 schema.check_values(values, what=_at(leaf.path), axes=())
             except InvalidTensorError as error:
                 raise InvalidTensorError(f"{self.where(environment, key, agent)}: {error}") from error
+        if schema.dtype.kind == "f" and np.abs(values).max(initial=0.0) > MAX_OBSERVATION:
+            largest = values.flat[np.abs(values).argmax()]
+            raise InvalidTensorError(
+                f"{self.where(environment, key, agent)}: {_at(leaf.path)} holds {largest:g}; expected numbers from "
+                f"{-MAX_OBSERVATION:g} to {MAX_OBSERVATION:g}; find where the environment makes it"
+            )
         return values
 
     def _event(self, proto: environment_pb2.EpisodeValue, environment: int) -> EventValue:

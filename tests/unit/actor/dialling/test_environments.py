@@ -282,6 +282,29 @@ class TestStalls:
         assert "client 'frozen', environment 0: no turn has come within 0 s" in caplog.text
         assert len(FakeClient(environments, "frozen", n_envs=2).seeds) == 2
 
+    def test_a_slow_client_among_fast_ones_is_named_once_and_keeps_its_place(self, caplog, monkeypatch):
+        monkeypatch.setattr("rollcast.actor.dialling.environments.LOOK_S", 0.0)
+        monkeypatch.setattr("rollcast.actor.dialling.environments._SLOW_S", 0.0)
+        environments = environments_of()
+        slow, quick = FakeClient(environments, "slow"), FakeClient(environments, "quick")
+        for _ in range(5):
+            quick.turn()
+            assert environments.wait(ALL, forward_s=0.0)
+            environments.news()
+            act(environments, 1)
+        assert caplog.text.count("client 'slow' is slow: its environment 0 has sent no turn for") == 1
+        assert "quick" not in caplog.text
+        assert slow.end_reason is None
+
+    def test_a_client_is_given_up_even_if_others_always_ask(self, monkeypatch):
+        monkeypatch.setattr("rollcast.actor.dialling.environments.LOOK_S", 0.0)
+        environments = environments_of(2, stall_s=0.0)
+        frozen, quick = FakeClient(environments, "frozen"), FakeClient(environments, "quick")
+        quick.turn()
+        environments.wait(ALL)
+        assert isinstance(frozen.end_reason, NotReadyError)
+        assert quick.end_reason is None
+
     def test_a_client_that_waits_for_its_actions_does_not_stall(self):
         environments = environments_of(1, stall_s=0.0)
         client = FakeClient(environments)

@@ -214,6 +214,11 @@ def twice(**fields):
         (turn(agent(observation=(b"1234",))), InvalidTensorError, r"has 4 bytes; expected 8, which is float32\[2\]"),
         (turn(agent(observation=(bytes(1 << 20),))), InvalidTensorError, "has 1048576 bytes; expected 8"),
         (
+            turn(agent(observation=(np.array([0.0, -1e30], np.float32).tobytes(),))),
+            InvalidTensorError,
+            r"environment 0, agent 0 of substep '0': its observation holds -1e\+30; expected numbers from -1e\+18 to",
+        ),
+        (
             turn(agent(observation=(np.array([0.0, math.nan], np.float32).tobytes(),))),
             InvalidTensorError,
             r"environment 0, agent 0 of substep '0': its observation holds nan, element \[1\]",
