@@ -22,9 +22,9 @@ SOLVED = 475
 
 
 @contextlib.contextmanager
-def game(address: str, name: str, n_envs: int) -> Iterator[subprocess.Popen[str]]:
+def game(address: str, name: str, n_envs: int, *, token: str = "") -> Iterator[subprocess.Popen[str]]:
     """A client with so many CartPoles, in a process that knows grpcio and the messages alone."""
-    variables = environment() | {"PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{CLIENT.parent}"}
+    variables = environment() | {"PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{CLIENT.parent}", "ROLLCAST_TOKEN": token}
     command = [sys.executable, str(CLIENT), address, name, str(n_envs)]
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -129,13 +129,17 @@ def test_an_actor_without_clients_gives_its_place_back(tmp_path: Path):
 class TestTrain:
     """`rollcast train` serves environments by its own actor."""
 
-    def test_learns_from_a_client_that_dials_the_printed_address(self, tmp_path: Path):
+    def test_learns_from_a_client_that_dials_the_printed_address_with_its_token(self, tmp_path: Path):
+        tokens = tmp_path / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text(f"actor:{'a' * 32}\n")
         options = ("--envs-per-actor", 4, "--stop-return", 80, "--total-steps", 1_000_000, "--seed", 1)
+        options = (*options, "--serve-tokens-file", tokens, "--serve-batch-size", 3)
         with running(
             *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)
         ) as training:
             address = training.stdout.readline().removeprefix("environments may dial in at ").strip()
-            with game(address, "cartpole", 4) as playing:
+            with game(address, "cartpole", 4, token="a" * 32) as playing:
                 assert ended(training, within_s=10 * DEADLINE_S) == 0
                 assert "solved" in training.stdout.read()
                 assert playing.wait(DEADLINE_S) == 0
@@ -157,6 +161,10 @@ class TestTrain:
                 assert "solved" in said
             assert playing.wait(DEADLINE_S) == 0
             assert "training has ended" in playing.stdout.read()
+
+    def test_ends_if_nobody_dials_in(self):
+        options = ("--serve-environments", "127.0.0.1:0", "--collect-timeout-s", 1)
+        assert "no environment has dialled in at 127.0.0.1:" in refused("train", *options, code=1)
 
 
 @pytest.mark.parametrize(

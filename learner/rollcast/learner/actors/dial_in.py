@@ -74,7 +74,7 @@ class DialInActor:
         self.envs_per_actor = envs_per_actor
         self._announce = announce
         self._limits = limits
-        self._dialled = ""
+        self._dialled = dial_in.address
         self._said, self._told = text_pipe()
         plan = LocalActorPlan(
             address=self.address,
@@ -89,12 +89,16 @@ class DialInActor:
             told=self._told,
         )
         self._on_exit: Callable[[str, str], None] = lambda name, report: None
-        self._processes = LocalProcesses(
-            [plan],
-            start_method=start_method,
-            max_restarts=max_restarts if on_actor_failure == "restart" else 0,
-            on_exit=lambda name, report: self._on_exit(name, report),  # noqa: PLW0108  # set later
-        )
+        try:
+            self._processes = LocalProcesses(
+                [plan],
+                start_method=start_method,
+                max_restarts=max_restarts if on_actor_failure == "restart" else 0,
+                on_exit=lambda name, report: self._on_exit(name, report),  # noqa: PLW0108  # set later
+            )
+        except BaseException:
+            self._remove()
+            raise
 
     def __enter__(self) -> Self:
         try:
@@ -128,16 +132,14 @@ class DialInActor:
             ) from error
 
     def look_after(self) -> None:
-        """Starts the actor again if it has ended, and announces its address if that is another one.
+        """Starts the actor again if it has ended, and announces the address whenever it has begun to serve.
 
         Raises:
             ActorFailedError: It failed, and is not started again.
         """
         while self._said.poll():
-            dialled = self._said.recv_bytes().decode()
-            if dialled != self._dialled:
-                self._announce(f"environments may dial in at {dialled}")
-            self._dialled = dialled
+            self._dialled = self._said.recv_bytes().decode()
+            self._announce(f"environments may dial in at {self._dialled}")
         self._processes.look_after()
 
     def note_exits(self, on_exit: Callable[[str, str], None]) -> None:
@@ -155,6 +157,9 @@ class DialInActor:
             for process in self._processes.processes:
                 process.join(_STOP_TIMEOUT_S)
         self._processes.stop(0.0 if at_once else _STOP_TIMEOUT_S)
+        self._remove()
+
+    def _remove(self) -> None:
         self._said.close()
         self._told.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)
