@@ -50,6 +50,7 @@ def agent(
     *,
     substep: int = 0,
     number: int = 0,
+    **fields: Any,
 ) -> environment_pb2.AgentTurn:
     """Returns what happened to one agent."""
     return environment_pb2.AgentTurn(
@@ -58,6 +59,7 @@ def agent(
         state=state,  # type: ignore[arg-type]  # any number, also one that is none
         observation=() if state == REWARDED and observation is SEEN else observation,
         reward=reward,
+        **fields,
     )
 
 

@@ -80,18 +80,22 @@ class EnvironmentTurn(_message.Message):
     def __init__(self, environment: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentTurn, _Mapping]]] = ..., episode_values: _Optional[_Iterable[_Union[EpisodeValue, _Mapping]]] = ...) -> None: ...
 
 class AgentTurn(_message.Message):
-    __slots__ = ("substep", "agent", "state", "observation", "reward")
+    __slots__ = ("substep", "agent", "state", "observation", "reward", "executed_action", "chosen_by")
     SUBSTEP_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     REWARD_FIELD_NUMBER: _ClassVar[int]
+    EXECUTED_ACTION_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_BY_FIELD_NUMBER: _ClassVar[int]
     substep: int
     agent: int
     state: AgentState
     observation: _containers.RepeatedScalarFieldContainer[bytes]
     reward: float
-    def __init__(self, substep: _Optional[int] = ..., agent: _Optional[int] = ..., state: _Optional[_Union[AgentState, str]] = ..., observation: _Optional[_Iterable[bytes]] = ..., reward: _Optional[float] = ...) -> None: ...
+    executed_action: bytes
+    chosen_by: str
+    def __init__(self, substep: _Optional[int] = ..., agent: _Optional[int] = ..., state: _Optional[_Union[AgentState, str]] = ..., observation: _Optional[_Iterable[bytes]] = ..., reward: _Optional[float] = ..., executed_action: _Optional[bytes] = ..., chosen_by: _Optional[str] = ...) -> None: ...
 
 class EpisodeValue(_message.Message):
     __slots__ = ("name", "value")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from rollcast.actor.dialling.batch_rule import BatchRule
-from rollcast.actor.environments.structured import ActorId, Ended, Turn
+from rollcast.actor.environments.structured import ActorId, Ended, Executed, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, ActionMask, action_mask_of
 from rollcast.actor.seeds import derive_seed
 from rollcast.services.environments.dialled import (
@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 _REPORT_EVERY_S: Final = 10.0
 # A client is slow that takes so many seconds for a turn while others act, or a quarter of what it may take.
 _SLOW_S: Final = 10.0
+# Names of who chose actions that the log has, at most.
+_MAX_CHOOSERS: Final = 16
 
 
 class PlaceNews(NamedTuple):
@@ -159,6 +161,8 @@ class DialledEnvironments:
         # Clients that were named as slow, each once.
         self._slow: set[DialledClient] = set()
         self._look_at = -math.inf
+        # Those who have chosen actions in place of the policy, as far as the log has named them.
+        self._choosers: set[str] = set()
         self._quiet_since = time.monotonic()
         self._report_at = self._quiet_since + _REPORT_EVERY_S
 
@@ -518,11 +522,19 @@ class DialledEnvironments:
         """Returns the time of the oldest request that is not held."""
         return next((asked_at for index, asked_at in self._asking.items() if index not in self._held), None)
 
+    def _note_chooser(self, client: DialledClient, chosen_by: str) -> None:
+        if chosen_by and chosen_by not in self._choosers and len(self._choosers) < _MAX_CHOOSERS:
+            self._choosers.add(chosen_by)
+            _log.info("client %r: %s chooses actions in place of the policy", client.name, chosen_by)
+
     def _structured(self, client: DialledClient, turn: DialledTurn) -> Turn:
-        observations, rewards, ended = {}, {}, {}
-        for key, agent, state, observation, reward in turn.agents:
+        observations, rewards, ended, executed = {}, {}, {}, {}
+        for key, agent, state, observation, reward, executed_action, chosen_by in turn.agents:
             actor = ActorId(key, agent)
             rewards[actor] = reward
+            if executed_action is not None or chosen_by:
+                executed[actor] = Executed(executed_action, chosen_by)
+                self._note_chooser(client, chosen_by)
             if state is AgentState.RUNNING:
                 mask = self._masks[key]
                 if mask is not None and any(mask.allows_no_action(observation)):
@@ -534,4 +546,4 @@ class DialledEnvironments:
                 observations[actor] = observation
             elif state is not AgentState.REWARDED:
                 ended[actor] = Ended(observation=observation, truncated=state is AgentState.INTERRUPTED)
-        return Turn(observations=observations, rewards=rewards, ended=ended, events=turn.events)
+        return Turn(observations=observations, rewards=rewards, ended=ended, events=turn.events, executed=executed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
+from numpy.typing import NDArray
 
 from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
 from rollcast.actor.statistics.wrapper import wrapped_layers
@@ -39,6 +40,18 @@ class Ended:
     truncated: bool = False
 
 
+class Executed(NamedTuple):
+    """An agent's last action as it was carried out.
+
+    Attributes:
+        action: In the dtype and shape of its space; None: as it was sent.
+        chosen_by: Who chose it in place of the policy; empty: the policy, if it is as it was sent.
+    """
+
+    action: NDArray[Any] | None
+    chosen_by: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """The results of the last actions, and the agents that act next.
@@ -53,6 +66,8 @@ class Turn:
             environment.
         is_dropped: Whether the environment raised, so that the results of the last actions are unknown. Set by the
             vector environment, too.
+        executed: The last actions of agents that may not have been carried out as the policy chose them. Set for
+            environments that dial in.
     """
 
     observations: Mapping[ActorId, NestedObservation]
@@ -61,6 +76,7 @@ class Turn:
     infos: Mapping[ActorId, Mapping[str, Any]] = field(default_factory=dict)
     events: tuple[EventValue, ...] = ()
     is_dropped: bool = False
+    executed: Mapping[ActorId, Executed] = field(default_factory=dict)
 
 
 class StructuredEnv(ABC):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.actor.environments.structured import ActorId, Turn
+from rollcast.actor.environments.structured import ActorId, Executed, Turn
 from rollcast.actor.vector.make import SubstepEnvironments
 from rollcast.actor.workers.base import Worker
 from rollcast.actor.workers.env_seeds import seed_each
@@ -120,6 +120,8 @@ class SubstepWorker(Worker[_Environments]):
         return self._executed[key](action)
 
     def _record(self, index: int, turn: Turn) -> None:
+        for actor, executed in turn.executed.items():
+            self._override(self._recorders[actor.substep_key], self._trajectory(index, actor), actor, executed)
         for actor, reward in turn.rewards.items():
             self._recorders[actor.substep_key].earn(self._trajectory(index, actor), float(reward))
         # The environment's events are recorded once, with the episode of one of its agents.
@@ -128,6 +130,21 @@ class SubstepWorker(Worker[_Environments]):
             recorder, trajectory = self._recorders[actor.substep_key], self._trajectory(index, actor)
             if recorder.end(trajectory, ended.observation, truncated=ended.truncated, events=events):
                 events = ()
+
+    def _override(self, recorder: SubstepRecorder, trajectory: int, actor: ActorId, executed: Executed) -> None:
+        """Records an action that was carried out in place of the policy's.
+
+        Where both are the same, and nobody says that it was chosen by another, the row stays the policy's: its action
+        as it was chosen, to which the log-probability belongs.
+        """
+        chosen = recorder.last_action(trajectory)
+        if chosen is None:
+            return
+        clipped = self._executed[actor.substep_key]
+        sent = clipped(chosen)
+        action = sent if executed.action is None else clipped(executed.action)
+        if executed.chosen_by or not np.array_equal(action, sent):
+            recorder.override(trajectory, action)
 
     def _drop(self, index: int) -> None:
         for key, recorder in self._recorders.items():

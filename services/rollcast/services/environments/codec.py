@@ -42,6 +42,8 @@ from rollcast.v1 import environment_pb2
 MAX_REWARD: Final = 1e30
 # Networks and running variances square observations in float32.
 MAX_OBSERVATION: Final = 1e18
+# Log-probabilities of actions have their squares, as float32.
+MAX_ACTION: Final = 1e9
 
 _STATES: Final = {state.value: state for state in AgentState}
 
@@ -160,7 +162,7 @@ class TurnCodec:
         self._numbers = {key: number for number, key in enumerate(spaces)}
         self._n_agents = tuple(substep.n_agents for substep in spaces.values())
         self._leaves = tuple(_leaves_of(substep.observation) for substep in spaces.values())
-        self._actions = {key: leaf_schema(substep.action) for key, substep in spaces.items()}
+        self._actions = {key: _leaves_of(substep.action)[0] for key, substep in spaces.items()}
 
     def turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:
         """Decodes a turn, and checks all of it but the order in which turns may come.
@@ -202,7 +204,7 @@ class TurnCodec:
         """
         encoded = environment_pb2.EnvironmentActions(environment=environment)
         for (key, agent), action in zip(agents, actions, strict=True):
-            values = wire_array(np.asarray(action, self._actions[key].dtype), what="an action")
+            values = wire_array(np.asarray(action, self._actions[key].schema.dtype), what="an action")
             encoded.agents.add(substep=self._numbers[key], agent=agent, action=values.tobytes())
         return encoded
 
@@ -233,7 +235,7 @@ class TurnCodec:
                     f"{self.where(environment, key, agent)}: it has {len(sent)} leaves of an observation, but its "
                     "state is REWARDED; expected none, or another state; leave the observation out"
                 )
-            return AgentTurn(key, agent, state, {}, proto.reward)
+            return AgentTurn(key, agent, state, {}, proto.reward, *self._executed(proto, environment, key))
         if len(sent) != len(leaves):
             raise InvalidTensorError(
                 f"{self.where(environment, key, agent)}: its observation has {len(sent)} leaves; expected "
@@ -241,28 +243,49 @@ class TurnCodec:
             )
         observation = {}
         for leaf, content in zip(leaves, sent, strict=True):
-            observation[leaf.path] = self._leaf(leaf, content, environment, key, agent)
-        return AgentTurn(key, agent, state, observation, proto.reward)
+            what = f"its observation at {leaf.path!r}" if leaf.path else "its observation"
+            observation[leaf.path] = self._leaf(leaf, content, what, MAX_OBSERVATION, environment, key, agent)
+        return AgentTurn(key, agent, state, observation, proto.reward, *self._executed(proto, environment, key))
 
-    def _leaf(self, leaf: _Leaf, content: bytes, environment: int, key: str, agent: int) -> NDArray[Any]:
+    def _executed(
+        self, proto: environment_pb2.AgentTurn, environment: int, key: str
+    ) -> tuple[()] | tuple[NDArray[Any] | None, str]:
+        """Returns the last action as it was carried out, and who chose it; nothing if it is the policy's."""
+        if not proto.executed_action and not proto.chosen_by:
+            return ()
+        agent = proto.agent
+        if problem := name_problem(proto.chosen_by):
+            raise InvalidTurnError(
+                f"{self.where(environment, key, agent)}: its chosen_by is {problem}; expected at most "
+                f"{MAX_NAME_LENGTH} printable characters; shorten it"
+            )
+        if not proto.executed_action:
+            return None, proto.chosen_by
+        what = "its executed_action"
+        action = self._leaf(self._actions[key], proto.executed_action, what, MAX_ACTION, environment, key, agent)
+        return action, proto.chosen_by
+
+    def _leaf(
+        self, leaf: _Leaf, content: bytes, what: str, largest: float, environment: int, key: str, agent: int
+    ) -> NDArray[Any]:
         schema = leaf.schema
         if len(content) != leaf.n_bytes:
             raise InvalidTensorError(
-                f"{self.where(environment, key, agent)}: {_at(leaf.path)} has {len(content)} bytes; "
+                f"{self.where(environment, key, agent)}: {what} has {len(content)} bytes; "
                 f"expected {leaf.n_bytes}, which is {schema.dtype}{list(schema.shape)}; send it in the dtype and shape "
                 "of the space"
             )
         values = np.frombuffer(content, schema.dtype).reshape(schema.shape)
         if schema.is_checked:
             try:
-                schema.check_values(values, what=_at(leaf.path), axes=())
+                schema.check_values(values, what=what, axes=())
             except InvalidTensorError as error:
                 raise InvalidTensorError(f"{self.where(environment, key, agent)}: {error}") from error
-        if schema.dtype.kind == "f" and np.abs(values).max(initial=0.0) > MAX_OBSERVATION:
-            largest = values.flat[np.abs(values).argmax()]
+        if schema.dtype.kind == "f" and np.abs(values).max(initial=0.0) > largest:
+            found = values.flat[np.abs(values).argmax()]
             raise InvalidTensorError(
-                f"{self.where(environment, key, agent)}: {_at(leaf.path)} holds {largest:g}; expected numbers from "
-                f"{-MAX_OBSERVATION:g} to {MAX_OBSERVATION:g}; find where the environment makes it"
+                f"{self.where(environment, key, agent)}: {what} holds {found:g}; expected numbers from {-largest:g} to "
+                f"{largest:g}; find where the environment makes it"
             )
         return values
 
@@ -308,10 +331,6 @@ def farewell_to_bytes(farewell: Farewell) -> bytes:
     return environment_pb2.PlayResponse(
         farewell=environment_pb2.Farewell(reason=farewell.reason, training_ended=farewell.training_ended)
     ).SerializeToString()
-
-
-def _at(path: str) -> str:
-    return f"its observation at {path!r}" if path else "its observation"
 
 
 def _leaves_of(space: Any) -> tuple[_Leaf, ...]:  # noqa: ANN401 - gymnasium's spaces are generic

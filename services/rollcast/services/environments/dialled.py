@@ -50,6 +50,9 @@ class AgentTurn(NamedTuple):
         state: Whether it acts now, or its episode has ended.
         observation: `[...]` for every leaf, by path, read-only; empty if the state is REWARDED.
         reward: The sum of its rewards since its last action; finite.
+        executed_action: Its last action as it was carried out, in the dtype and shape of its space, read-only; None:
+            as it was sent.
+        chosen_by: Who chose that action in place of the policy; empty: the policy, if it is as it was sent.
     """
 
     substep_key: str
@@ -57,6 +60,8 @@ class AgentTurn(NamedTuple):
     state: AgentState
     observation: Observation
     reward: float
+    executed_action: NDArray[Any] | None = None
+    chosen_by: str = ""
 
 
 class DialledTurn(NamedTuple):

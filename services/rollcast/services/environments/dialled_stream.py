@@ -115,6 +115,8 @@ class DialledStream:
         turn = self._codec.turn(proto)
         for agent in turn.agents:
             self._check_agent(episode, environment, agent.substep_key, agent.agent_index, agent.state, agent.reward)
+            if agent.executed_action is not None or agent.chosen_by:
+                self._check_acted(episode, environment, agent.substep_key, agent.agent_index)
         running = tuple((a.substep_key, a.agent_index) for a in turn.agents if a.state is AgentState.RUNNING)
         ended = {
             (a.substep_key, a.agent_index)
@@ -146,6 +148,13 @@ class DialledStream:
             raise InvalidTurnError(
                 f"{where}: it gets a reward of {reward}, but it has ended in this episode; expected its last reward in "
                 "the turn that ends it; leave it out"
+            )
+
+    def _check_acted(self, episode: _Episode, environment: int, key: str, agent: int) -> None:
+        if (key, agent) not in episode.acted:
+            raise InvalidTurnError(
+                f"{self._codec.where(environment, key, agent)}: it has an executed_action or chosen_by, but has not "
+                "acted in this episode; expected them with what came of an action; leave them out"
             )
 
     def _check_no_values(self, turn: DialledTurn, where: str) -> None:

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from rollcast.actor.dialling.batch_rule import BatchRule
 from rollcast.actor.dialling.environments import DialledEnvironments
-from rollcast.services.environments.dialled import AgentState, Farewell
+from rollcast.services.environments.dialled import AgentState, AgentTurn, DialledTurn, Farewell
 from rollcast.services.errors import (
     InvalidSpaceError,
     InvalidTurnError,
@@ -33,6 +33,16 @@ def environments_of(n_places=2, **options):
 
 def act(environments, *places, version=1):
     environments.act({place: [np.int64(1)] for place in places}, policy_version=version)
+
+
+def test_the_log_names_once_who_chooses_in_place_of_the_policy(caplog):
+    client = FakeClient(environments_of())
+    with caplog.at_level("INFO", "rollcast.actor.dialling.environments"):
+        for chosen_by in ("a human", "", "a human", *map(str, range(50))):
+            agent = AgentTurn("0", 0, AgentState.REWARDED, {}, 0.0, np.array(1), chosen_by)
+            client._sink.take(client, [DialledTurn(0, (agent,))])
+    assert caplog.messages[0] == "client 'game': a human chooses actions in place of the policy"
+    assert len(caplog.messages) == 16, "and not for ever"
 
 
 class TestPlaces:

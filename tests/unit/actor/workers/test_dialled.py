@@ -28,11 +28,11 @@ class Game(FakeClient):
     It answers at once, in the thread that acts, but for environments that are paused.
     """
 
-    def __init__(self, sink, name="game", *, n_envs=1, length=1000, end=TERMINATED, events=()):
+    def __init__(self, sink, name="game", *, n_envs=1, length=1000, end=TERMINATED, events=(), spaces=FLAT):
         self.steps = [0] * n_envs
         self.paused = set()
         self._length, self._ends, self._events = length, end, events
-        super().__init__(sink, name, n_envs=n_envs)
+        super().__init__(sink, name, n_envs=n_envs, spaces=spaces)
         for number in range(n_envs):
             self.begin(number)
 
@@ -357,6 +357,52 @@ def test_each_agent_gets_its_own_action_in_the_order_of_its_turn():
         np.testing.assert_array_equal(told[t][0], np.clip(walked[t, 2], -1.0, 1.0))
         np.testing.assert_array_equal(told[t][1], shot[t, 1])
         np.testing.assert_array_equal(told[t][2], np.clip(walked[t, 3], -1.0, 1.0))
+
+
+class Corrected(Game):
+    """A client some of whose actions others choose, by the number of the step; each is `(action, chosen_by)`."""
+
+    def __init__(self, sink, corrections, **about):
+        self.corrections = corrections
+        super().__init__(sink, **about)
+
+    def step(self, number):
+        self.steps[number] += 1
+        action, chosen_by = self.corrections(self.steps[number] - 1, self.answers[-1].actions[0])
+        agent = AgentTurn("0", 0, RUNNING, seen(self.steps[number], number), 1.0, action, chosen_by)
+        self._sink.take(self, [DialledTurn(number, (agent,))])
+
+
+def test_actions_of_others_are_recorded_and_marked(policy):
+    worker, environments = worker_of(policy, n_steps=5)
+    corrections = {
+        0: lambda sent: ((sent + 1) % 3, ""),
+        1: lambda sent: (np.array(sent), ""),
+        2: lambda sent: (np.array(sent), "a human"),
+        3: lambda sent: (None, "a planner"),
+    }
+    game = Corrected(environments, lambda step, sent: corrections.get(step % 5, lambda _: (None, ""))(sent))
+    for _ in range(2):
+        del game.answers[:]
+        rollout = worker.collect()
+        assert rollout.policy_version == 1
+        np.testing.assert_array_equal(rollout.policy_versions[:, 0], [-1, 1, -1, -1, 1])
+        sent = np.array([int(told.actions[0]) for told in game.answers[:5]])
+        np.testing.assert_array_equal(rollout.substeps["0"].action[:, 0], [(sent[0] + 1) % 3, *sent[1:]])
+
+
+def test_an_action_outside_the_bounds_that_was_carried_out_inside_is_the_policys():
+    """The row keeps what the policy chose, to which the log-probability belongs."""
+    boxed = {"0": SubstepSpaces(observation=FLAT["0"].observation, action=spaces.Box(-0.1, 0.1, (1,), np.float32))}
+    policy = make_policy(boxed, PolicySpec(), seed=0)
+    policy.load(1, TorchPolicy(boxed, PolicySpec()).state_arrays())
+    worker, environments = worker_of(policy, n_steps=8)
+    Corrected(environments, lambda step, sent: (sent if step % 2 else sent + np.float32(7.0), ""), spaces=boxed)
+    rollout = worker.collect()
+    action = rollout.substeps["0"].action[:, 0, 0]
+    np.testing.assert_array_equal(rollout.policy_versions[:, 0], [-1, 1] * 4)
+    np.testing.assert_allclose(action[::2], 0.1, err_msg="clipped as every executed action is")
+    assert (np.abs(action[1::2]) > 0.1).any()
 
 
 class TestWithoutClients:

@@ -189,6 +189,67 @@ class TestEnds:
         assert refused.value.limit == "max_episode_value_names"
 
 
+class TestActionsOfOthers:
+    def test_come_with_what_came_of_them(self):
+        stream = stream_of(TEAM)
+        stream.turns(turns(turn(walker(0), gunner())))
+        stream.answer(0)
+        applied = np.array([0.5, 0.0, -2.0], np.float32)
+        (told,) = stream.turns(
+            turns(
+                turn(
+                    agent(RUNNING, SEEN, executed_action=applied.tobytes()),
+                    agent(REWARDED, substep=1, chosen_by="a human", executed_action=np.int64(1).tobytes()),
+                )
+            )
+        )
+        np.testing.assert_array_equal(told.agents[0].executed_action, applied, strict=True)
+        np.testing.assert_array_equal(told.agents[1].executed_action, np.int64(1))
+        assert [each.chosen_by for each in told.agents] == ["", "a human"]
+
+    def test_may_be_those_that_were_sent(self):
+        stream = stream_of()
+        stream.turns(turns(turn()))
+        stream.answer(0)
+        (told,) = stream.turns(turns(turn(agent(TERMINATED, chosen_by="a planner"))))
+        assert (told.agents[0].executed_action, told.agents[0].chosen_by) == (None, "a planner")
+
+    @pytest.mark.parametrize("fields", [{"executed_action": bytes(8)}, {"chosen_by": "a human"}])
+    def test_need_an_action_before(self, fields):
+        stream = stream_of()
+        with pytest.raises(InvalidTurnError, match=r"agent 0 of substep '0': .* has not acted in this episode"):
+            stream.turns(turns(turn(agent(**fields))))
+        stream = stream_of()
+        stream.turns(turns(turn()))
+        stream.answer(0)
+        stream.turns(turns(turn(agent(TERMINATED))))
+        with pytest.raises(InvalidTurnError, match="has not acted in this episode"):
+            stream.turns(turns(turn(agent(**fields))))
+
+    @pytest.mark.parametrize(
+        ("offered", "fields", "error", "said"),
+        [
+            (FLAT, {"executed_action": bytes(4)}, InvalidTensorError, "its executed_action has 4 bytes; expected 8"),
+            (FLAT, {"executed_action": np.int64(3).tobytes()}, InvalidTensorError, "its executed_action holds 3"),
+            (FLAT, {"chosen_by": "x" * 129}, InvalidTurnError, "its chosen_by is .* of 129 characters"),
+            (FLAT, {"chosen_by": "a\nb"}, InvalidTurnError, r"its chosen_by is 'a\\nb'"),
+            (TEAM, {"executed_action": np.array([0, math.nan, 0], np.float32).tobytes()}, InvalidTensorError, "nan"),
+            (
+                TEAM,
+                {"executed_action": np.array([0, -2e9, 0], np.float32).tobytes()},
+                InvalidTensorError,
+                r"an element of size 2e\+09; expected at most 1e\+09",
+            ),
+        ],
+    )
+    def test_that_cannot_be_are_refused(self, offered, fields, error, said):
+        stream = stream_of(offered)
+        stream.turns(turns(turn()))
+        stream.answer(0)
+        with pytest.raises(error, match=f"client 'game', .*{said}"):
+            stream.turns(turns(turn(agent(**fields))))
+
+
 def twice(**fields):
     values = [environment_pb2.EpisodeValue(name="score", value=1.0)] * 2
     return environment_pb2.EnvironmentTurn(agents=[agent(TERMINATED)], episode_values=values, **fields)
