@@ -88,6 +88,9 @@ MEASUREMENTS: Final = (
         "ppo", "ppo_pixels", ("--seconds", "15"), ("--seconds", "1", "--n-actors", "1", "--n-steps", "4"), 0.12
     ),
     Measurement("learning", "learning", ("--seconds", "0.5"), ("--seconds", "0.05"), 0.04),
+    Measurement(
+        "central", "central_inference", ("--seconds", "2", "--rounds", "1"), ("--seconds", "0.1", "--rounds", "1"), 0.04
+    ),
 )
 # A row that people look for, and that cannot run.
 LEFT_OUT: Final = "Several ranks on one GPU are left out: NCCL refuses two ranks on one device."

@@ -99,6 +99,8 @@ NOT_TYPED = {
     "rollcast actor --serve-environments localhost:50052": "likewise",
     "python clients/python/cartpole.py": "likewise",
     "rollcast actor --serve-environments 0.0.0.0:50052": "tests/unit/services/server/test_environments.py serves so",
+    "rollcast actor --learner-address localhost:50051 --serve-environments": "test_central_inference.py types it",
+    "rollcast actor --learner-address localhost:50051 --inference-address": "likewise",
     "rollcast train --metrics-address localhost:9464": "tests/integration/test_metrics_endpoints.py types it",
     "curl -s http://localhost:9464/metrics": "likewise",
     "rollcast train --dashboard": "is typed, and opened in a browser, in tests/integration/test_dashboard.py",

@@ -57,7 +57,7 @@ class CentralInference:
         self._unlink()
         if own.event_sources():
             logger.warning(
-                "the policy's network fires events, so this actor computes it itself, as without --inference-address"
+                "central inference is not used: the policy's network fires events, which come from where it is computed"
             )
             return own
         self._link = InferenceLink(

@@ -158,7 +158,7 @@ class InferenceLink:
             self._closed.wait(next(delays))
 
     def _read(self, stream: _Stream) -> Iterator[int]:
-        """Opens a stream, hands on what comes, and yields the number of answers so far, until it ends."""
+        """Opens a stream, and hands on its answers until it ends; yields their number before each."""
         with errors_of_calls(self._client.address):
             with self._lock:
                 if self._closed.is_set():
@@ -167,8 +167,8 @@ class InferenceLink:
                 self._opened = stream
             for n_answers, message in enumerate(stream.call):
                 if n_answers:
-                    stream.answers.put(message)
                     yield n_answers
+                    stream.answers.put(message)
                 else:
                     with self._lock:
                         self._stream = stream
