@@ -31,12 +31,13 @@ from rollcast.services.status.codec import actor_from_proto, actor_to_proto, sta
 from rollcast.services.status.description_codec import description_from_proto, description_to_proto
 from rollcast.services.wire.error_status import STATUS_CODES, error_from_rpc, error_to_status
 from rollcast.services.wire.tensors import DTYPES, tensor_from_proto, tensor_to_proto
-from rollcast.v1 import history_pb2, learner_pb2, rollout_pb2, space_pb2, tensor_pb2
+from rollcast.v1 import history_pb2, inference_pb2, learner_pb2, rollout_pb2, space_pb2, tensor_pb2
 from tests.contract.golden_messages import SPACE, golden_messages
 from tests.fuzz.messages import join_pieces, split_pieces
 from tests.fuzz.oracle import SMALL_CHANGE_BYTES, Target
 from tests.fuzz.protobuf_mutator import message_mutator, stream_mutator
 from tests.rollouts import NESTED
+from tests.unit.services.inference import test_codec as inference_messages
 from tests.unit.services.joining.test_join_codec import AGREEMENT, OFFER
 from tests.unit.services.status.test_codec import DESCRIPTION
 
@@ -127,6 +128,19 @@ def actor_activity(folder: Path) -> Target:
 
     example = ActorActivity(state=ActingState.ACTING, seconds=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), policy_version=7)
     return _codec("actor activity", rollout_pb2.ActorActivity, decode, activity_to_proto, [activity_to_proto(example)])
+
+
+def inference(folder: Path) -> Target:
+    """A question of an actor to central inference; its network is agreed."""
+    seeds = tuple(
+        inference_messages.CODEC.to_bytes(inference_messages.question(key)) for key in inference_messages.SEEN
+    )
+    return Target(
+        name="inference",
+        decode=inference_messages.CODEC.from_bytes,
+        seeds=seeds,
+        mutate=message_mutator(inference_pb2.InferRequest, seeds),
+    )
 
 
 def history(folder: Path) -> Target:

@@ -26,6 +26,7 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "join_offer": Entry("message_targets", 1.5),
     "join_agreement": Entry("message_targets", 3),
     "actor_activity": Entry("message_targets", 1.5),
+    "inference": Entry("message_targets", 1.5),
     "history": Entry("message_targets", 1.5),
     "evaluation_report": Entry("message_targets", 1.5),
     "learner_status": Entry("message_targets", 3),

@@ -65,8 +65,8 @@ CALLS: dict[str, Callable[[LearnerClient, ReplayClient], object]] = {
 DEADLINES = {
     method.removeprefix("/rollcast.v1."): rpc.deadline_s
     for method, rpc in RPCS.items()
-    # rollcast itself never calls EnvironmentService: environments that dial in do, in any language.
-    if method.startswith("/rollcast.v1.") and not method.startswith("/rollcast.v1.EnvironmentService/")
+    # Actors serve these two. rollcast itself never calls EnvironmentService: environments in any language do.
+    if method.startswith("/rollcast.v1.") and "EnvironmentService" not in method and "InferenceService" not in method
 }
 
 

@@ -234,7 +234,7 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     actor_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
         "cpu",
         description="The device on which the policy is computed, also for actors that have it computed here: cpu, "
-        "cuda, or cuda:0.",
+        "cuda, or cuda:0. Evaluators compute on the CPU.",
     )
     network: str = Field(
         "auto",

@@ -269,7 +269,7 @@ class ListActorsResponse(_message.Message):
     def __init__(self, actors: _Optional[_Iterable[_Union[ActorInfo, _Mapping]]] = ..., next_slot: _Optional[int] = ...) -> None: ...
 
 class ActorInfo(_message.Message):
-    __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error", "acting_state", "applied_policy_version", "env_steps_per_second", "via", "cpu_cores", "memory_bytes")
+    __slots__ = ("actor_id", "slot", "incarnation", "state", "peer", "n_envs", "rollouts", "env_steps", "policy_version", "idle_s", "software_version", "last_error", "acting_state", "applied_policy_version", "env_steps_per_second", "answer_p50_s", "answer_p99_s", "via", "cpu_cores", "memory_bytes")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -285,6 +285,8 @@ class ActorInfo(_message.Message):
     ACTING_STATE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_P50_S_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_P99_S_FIELD_NUMBER: _ClassVar[int]
     VIA_FIELD_NUMBER: _ClassVar[int]
     CPU_CORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -303,10 +305,12 @@ class ActorInfo(_message.Message):
     acting_state: _rollout_pb2.ActingState
     applied_policy_version: int
     env_steps_per_second: float
+    answer_p50_s: float
+    answer_p99_s: float
     via: _containers.RepeatedScalarFieldContainer[str]
     cpu_cores: float
     memory_bytes: int
-    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[ActorState, str]] = ..., peer: _Optional[str] = ..., n_envs: _Optional[int] = ..., rollouts: _Optional[int] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., idle_s: _Optional[float] = ..., software_version: _Optional[str] = ..., last_error: _Optional[str] = ..., acting_state: _Optional[_Union[_rollout_pb2.ActingState, str]] = ..., applied_policy_version: _Optional[int] = ..., env_steps_per_second: _Optional[float] = ..., via: _Optional[_Iterable[str]] = ..., cpu_cores: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, actor_id: _Optional[str] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[ActorState, str]] = ..., peer: _Optional[str] = ..., n_envs: _Optional[int] = ..., rollouts: _Optional[int] = ..., env_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., idle_s: _Optional[float] = ..., software_version: _Optional[str] = ..., last_error: _Optional[str] = ..., acting_state: _Optional[_Union[_rollout_pb2.ActingState, str]] = ..., applied_policy_version: _Optional[int] = ..., env_steps_per_second: _Optional[float] = ..., answer_p50_s: _Optional[float] = ..., answer_p99_s: _Optional[float] = ..., via: _Optional[_Iterable[str]] = ..., cpu_cores: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class PauseRequest(_message.Message):
     __slots__ = ()

@@ -353,7 +353,7 @@ class TensorFrame(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ActorActivity(_message.Message):
-    __slots__ = ("state", "seconds", "policy_version", "policy_age_s", "dropped_episodes", "cpu_s", "memory_bytes")
+    __slots__ = ("state", "seconds", "policy_version", "policy_age_s", "dropped_episodes", "cpu_s", "memory_bytes", "answer_p50_s", "answer_p99_s")
     STATE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +361,8 @@ class ActorActivity(_message.Message):
     DROPPED_EPISODES_FIELD_NUMBER: _ClassVar[int]
     CPU_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_P50_S_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_P99_S_FIELD_NUMBER: _ClassVar[int]
     state: ActingState
     seconds: _containers.RepeatedScalarFieldContainer[float]
     policy_version: int
@@ -368,7 +370,9 @@ class ActorActivity(_message.Message):
     dropped_episodes: int
     cpu_s: float
     memory_bytes: int
-    def __init__(self, state: _Optional[_Union[ActingState, str]] = ..., seconds: _Optional[_Iterable[float]] = ..., policy_version: _Optional[int] = ..., policy_age_s: _Optional[float] = ..., dropped_episodes: _Optional[int] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    answer_p50_s: float
+    answer_p99_s: float
+    def __init__(self, state: _Optional[_Union[ActingState, str]] = ..., seconds: _Optional[_Iterable[float]] = ..., policy_version: _Optional[int] = ..., policy_age_s: _Optional[float] = ..., dropped_episodes: _Optional[int] = ..., cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., answer_p50_s: _Optional[float] = ..., answer_p99_s: _Optional[float] = ...) -> None: ...
 
 class ActorFailure(_message.Message):
     __slots__ = ("exception_type", "message", "traceback", "env_seed")

@@ -48,3 +48,25 @@ class TestServedEnvironments:
     def test_have_an_address(self, option):
         with pytest.raises(ConfigurationError, match=f"{option[0]}: .* is given without --serve-environments"):
             settings_of(*option)
+
+
+class TestCentralInference:
+    @pytest.mark.parametrize(
+        "other", [("--serve-environments", "localhost:50052"), ("--role", "evaluate")], ids=["serves", "evaluates"]
+    )
+    def test_is_for_actors_with_environments_of_their_own(self, other):
+        with pytest.raises(
+            ConfigurationError, match=f"--inference-address: 'localhost:50055' is given with {other[0]}"
+        ):
+            settings_of("--inference-address", "localhost:50055", *other)
+
+    @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:-1", ""])
+    def test_a_device_has_a_known_name(self, device):
+        with pytest.raises(ConfigurationError, match="--actor-device"):
+            settings_of("--actor-device", device)
+
+    def test_a_device_is_there(self):
+        assert settings_of().acting_device() is None
+        pytest.importorskip("torch")
+        with pytest.raises(ConfigurationError, match=r"--actor-device: 'cuda:99', but torch finds \d+ CUDA devices"):
+            settings_of("--actor-device", "cuda:99").acting_device()

@@ -63,6 +63,11 @@ class ActorMetrics:
         """Returns how the actor has spent its time so far, and with which policy it acts."""
         version, since = self._applied
         usage = usage_with_children()
+        answers = (0.0, 0.0)
+        if self._served is not None:
+            answers = self._served[0].latencies.percentiles(50, 99)
+        elif self._central is not None:
+            answers = self._central.latencies.percentiles(50, 99)
         return ActorActivity(
             state=self.clock.state,
             seconds=self.clock.in_order(),
@@ -71,6 +76,8 @@ class ActorMetrics:
             dropped_episodes=self._dropped_episodes,
             cpu_s=usage.cpu_s,
             memory_bytes=usage.memory_bytes,
+            answer_p50_s=answers[0],
+            answer_p99_s=answers[1],
         )
 
     def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:

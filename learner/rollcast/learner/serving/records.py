@@ -18,6 +18,7 @@ _OF_RECORD: Final = same_fields(
     but=(
         *("peer", "n_envs", "idle_s", "software_version"),
         *("acting_state", "applied_policy_version", "env_steps_per_second", "via", "memory_bytes"),
+        *("answer_p50_s", "answer_p99_s"),
     ),
 )
 # The rate of an actor is over so many seconds.
@@ -128,6 +129,8 @@ class ActorRecord:
             applied_policy_version=0 if self.activity is None else self.activity.policy_version,
             env_steps_per_second=self.rate.per_second(),
             memory_bytes=0 if self.activity is None else self.activity.memory_bytes,
+            answer_p50_s=0.0 if self.activity is None else self.activity.answer_p50_s,
+            answer_p99_s=0.0 if self.activity is None else self.activity.answer_p99_s,
             via=tuple(relay.relay_id for relay in self.offer.via),
         )
 

@@ -154,6 +154,7 @@ def _applied(actor: ActorInfo) -> int:
 
 def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
     """Returns all that is known of an actor, as names and texts."""
+    answers = f"p50 {period(actor.answer_p50_s)}, p99 {period(actor.answer_p99_s)}" if actor.answer_p99_s else UNKNOWN
     return (
         ("state", wording.state_text(actor)),
         ("slot", f"{actor.slot}, process #{actor.incarnation}"),
@@ -167,6 +168,7 @@ def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
         ("processor", f"{actor.cpu_cores:.1f} cores" if actor.cpu_cores else UNKNOWN),
         ("memory", f"{actor.memory_bytes / 2**20:,.0f} MiB" if actor.memory_bytes else UNKNOWN),
         ("last rollout", f"{period(actor.idle_s)} ago"),
+        ("answers to requests for actions", answers),
         ("rollcast", printable(actor.software_version) or UNKNOWN),
     )
 

@@ -30,6 +30,8 @@ class ActorActivity:
     dropped_episodes: int = 0
     cpu_s: float = 0.0
     memory_bytes: int = 0
+    answer_p50_s: float = 0.0
+    answer_p99_s: float = 0.0
 
 
 def cores_between(earlier: ActorActivity, later: ActorActivity) -> float:

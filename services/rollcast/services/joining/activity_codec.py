@@ -24,6 +24,8 @@ def activity_to_proto(activity: ActorActivity) -> rollout_pb2.ActorActivity:
         dropped_episodes=activity.dropped_episodes,
         cpu_s=activity.cpu_s,
         memory_bytes=activity.memory_bytes,
+        answer_p50_s=activity.answer_p50_s,
+        answer_p99_s=activity.answer_p99_s,
     )
 
 
@@ -54,6 +56,8 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
         *zip(names, proto.seconds, strict=True),
         ("of its policy", proto.policy_age_s),
         ("of processors", proto.cpu_s),
+        ("of its answers", proto.answer_p50_s),
+        ("of its answers", proto.answer_p99_s),
     )
     for what, seconds in times:
         if not 0.0 <= seconds < math.inf:  # NaN too
@@ -68,4 +72,6 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
         dropped_episodes=proto.dropped_episodes,
         cpu_s=proto.cpu_s,
         memory_bytes=proto.memory_bytes,
+        answer_p50_s=proto.answer_p50_s,
+        answer_p99_s=proto.answer_p99_s,
     )

@@ -127,6 +127,8 @@ class ActorInfo:
     acting_state: ActingState | None = None
     applied_policy_version: int = 0
     env_steps_per_second: float = 0.0
+    answer_p50_s: float = 0.0
+    answer_p99_s: float = 0.0
     via: tuple[str, ...] = ()
     cpu_cores: float = 0.0
     memory_bytes: int = 0

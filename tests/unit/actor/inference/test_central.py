@@ -160,9 +160,11 @@ def test_metrics_have_the_time_of_an_answer_on_both_sides(tmp_path):
             actor.ask_until_answered()
             asking.asks(actor.central)
             answering.serves(supply, engine)
+            told = asking.activity()
             asked, answered = figures(asking, "inference"), figures(answering, "served_inference")
     assert asked["alone_total", None] >= 1
     assert asked["answers_total", None] == answered["answers_total", None] == answered["batches_total", None] == 1
+    assert (told.answer_p50_s, told.answer_p99_s) == tuple(asked["answer_seconds", q] for q in ("0.5", "0.99"))
     for quantile in ("0.5", "0.99"):
         assert asked["answer_seconds", quantile] >= answered["answer_seconds", quantile] > 0.0
 

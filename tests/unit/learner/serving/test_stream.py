@@ -294,8 +294,12 @@ def test_an_actors_report_shows_in_its_info_and_is_no_progress():
     stream = intake.join_and_open()
     before, progress = intake.registry.infos()[0], stream.progress()
     assert (before.acting_state, before.applied_policy_version) == (None, 0)
-    stream.acted(ActorActivity(state=ActingState.SENDING, seconds=(1.0,) * 6, policy_version=5), is_alone=True)
+    report = ActorActivity(
+        state=ActingState.SENDING, seconds=(1.0,) * 6, policy_version=5, answer_p50_s=0.25, answer_p99_s=0.5
+    )
+    stream.acted(report, is_alone=True)
     info = intake.registry.infos()[0]
+    assert (before.answer_p50_s, info.answer_p50_s, info.answer_p99_s) == (0.0, 0.25, 0.5)
     assert (info.acting_state, info.applied_policy_version) == (ActingState.SENDING, 5)
     assert stream.progress() == progress
     assert info.idle_s >= before.idle_s, "it has sent nothing"

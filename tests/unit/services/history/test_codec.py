@@ -68,6 +68,8 @@ ACTORS = st.builds(
     acting_state=st.none() | st.sampled_from(ActingState),
     applied_policy_version=COUNTS,
     env_steps_per_second=st.floats(0, 1e9),
+    answer_p50_s=st.floats(0, 1e9),
+    answer_p99_s=st.floats(0, 1e9),
 )
 
 

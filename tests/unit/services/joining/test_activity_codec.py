@@ -20,6 +20,8 @@ ACTIVITIES = st.builds(
     policy_age_s=SECONDS,
     cpu_s=SECONDS,
     memory_bytes=st.integers(0, 2**64 - 1),
+    answer_p50_s=SECONDS,
+    answer_p99_s=SECONDS,
 )
 ACTIVITY = ActorActivity(
     state=ActingState.SENDING, seconds=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), policy_version=7, policy_age_s=0.5
@@ -44,6 +46,8 @@ def test_reports_come_back_as_they_were(activity):
         ({"cpu_s": float("inf")}, "reports inf s of processors"),
         ({"policy_age_s": -0.5}, r"reports -0\.5 s of its policy"),
         ({"policy_age_s": float("nan")}, "reports nan s of its policy"),
+        ({"answer_p50_s": -1.0}, r"reports -1\.0 s of its answers"),
+        ({"answer_p99_s": float("inf")}, "reports inf s of its answers"),
     ],
 )
 def test_refuses_times_that_cannot_be(changes, match):

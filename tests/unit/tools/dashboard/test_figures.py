@@ -70,6 +70,9 @@ class TestRows:
         about = dict(about_actor(actor("a", peer="192.0.2.1", n_envs=8, idle_s=14.0)))
         assert about["peer"] == "192.0.2.1"
         assert about["last rollout"] == "14 s ago"
+        assert about["answers to requests for actions"] == "-"
+        asks = dict(about_actor(actor("a", answer_p50_s=0.002, answer_p99_s=0.25)))
+        assert asks["answers to requests for actions"] == "p50 2.0 ms, p99 250 ms"
 
 
 class TestRelays:
