@@ -1,6 +1,7 @@
 """The settings of an actor process."""
 
 import os
+import re
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -37,6 +38,12 @@ EnvsPerActor = Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)]
 
 def _expand_name(name: str) -> str:
     return name.replace("{host}", socket.gethostname()).replace("{pid}", str(os.getpid()))
+
+
+def _check_device(name: str) -> str:
+    if re.fullmatch("cpu|cuda(:[0-9]+)?", name) is None:
+        raise ValueError("expected cpu, cuda, or the number of a device after it, as in cuda:0")
+    return name
 
 
 class EnvironmentSettings(ProcessSettings):
@@ -231,8 +238,9 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     inference_timeout_s: TimeoutSeconds = Field(
         1.0, description="Seconds that an answer of --inference-address may take; after that the actor acts itself."
     )
-    actor_device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
+    actor_device: Annotated[str, AfterValidator(_check_device)] = Field(
         "cpu",
+        examples=["cuda:0"],
         description="The device on which the policy is computed, also for actors that have it computed here: cpu, "
         "cuda, or cuda:0. Evaluators compute on the CPU.",
     )

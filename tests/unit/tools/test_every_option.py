@@ -49,6 +49,7 @@ ALONE = {
     "serve_environments": [],
     "serve_websockets": ["--serve-environments=localhost:50052"],
     "serve_batch_size": ["--serve-environments=localhost:50052"],
+    "inference_address": [],
     "replay.n_step": [],
     "replay.error_buffer": ["--replay.samples-per-insert=2"],
     "replay.sequence_length": ["--replay.entry=rollouts"],

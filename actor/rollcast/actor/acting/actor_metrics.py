@@ -63,7 +63,7 @@ class ActorMetrics:
         """Returns how the actor has spent its time so far, and with which policy it acts."""
         version, since = self._applied
         usage = usage_with_children()
-        answers = (0.0, 0.0)
+        answers: tuple[float, ...] = (0.0, 0.0)
         if self._served is not None:
             answers = self._served[0].latencies.percentiles(50, 99)
         elif self._central is not None:

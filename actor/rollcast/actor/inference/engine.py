@@ -187,6 +187,7 @@ class InferenceEngine:
             policy = make_policy(
                 known.spaces, known.spec, seed=0, allowed_network=self._allowed_network, device=self._device
             )
+            network.loaded = None
         if network.loaded is not newest:
             policy.load(newest.version, newest.state)
             network.loaded = newest
