@@ -105,7 +105,9 @@ class TrackSettings(ProcessSettings):
     """
 
     run: CliPositionalArg[Path] = Field(description="The run's folder.")
-    to: Literal["wandb", "trackio", "mlflow"] = Field(description="The tracker; each is an extra of rollcast.")
+    to: Literal["wandb", "trackio", "mlflow"] | None = Field(
+        None, description="The tracker; each is an extra of rollcast. Default: the run's --track."
+    )
     project: str | None = Field(
         None, description="The project, or experiment, that lists the run. Default: the run's --track-project."
     )

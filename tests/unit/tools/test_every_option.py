@@ -36,7 +36,7 @@ REQUIRED = {
     "serve-policy": ["run"],
     "compare": ["one", "two"],
     "plot": ["run"],
-    "track": ["run", "--to", "wandb"],
+    "track": ["run"],
     "certs": ["folder"],
     "completion": ["bash"],
 }

@@ -1,12 +1,12 @@
 """`rollcast track`: sends the records of a run to a tracker of experiments, afterwards."""
 
-from typing import TextIO
+from typing import TextIO, get_args
 
 from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.tracker import identity_path, start_or_continue
-from rollcast.learner.writers.tracker_backends import ENV_STEPS, finite, make_tracker
-from rollcast.services.errors import RollcastError
+from rollcast.learner.writers.tracker_backends import ENV_STEPS, TrackerName, finite, make_tracker
+from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.installation import require_extra
 from rollcast.tools.settings import TrackSettings
 
@@ -24,17 +24,23 @@ def track(settings: TrackSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: The folder is no run, or the tracker is not installed.
+        ConfigurationError: The folder is no run, no tracker is named, or it is not installed.
         RollcastError: The tracker takes no records.
     """
-    require_extra(settings.to, f"--to {settings.to}")
     run = RunDirectory(settings.run.resolve())
     values = run.read_settings()
+    to = settings.to or values.get("track")
+    if to not in get_args(TrackerName):
+        raise ConfigurationError(
+            f"--to is missing, and {str(settings.run)!r} was trained without --track; expected one of "
+            f"{', '.join(get_args(TrackerName))}; name the tracker"
+        )
+    require_extra(to, f"--to {to}")
     project = settings.project or values.get("track_project", "rollcast")
-    tracker = make_tracker(settings.to, project=project, run_dir=run.path, settings=values)
+    tracker = make_tracker(to, project=project, run_dir=run.path, settings=values)
     n_sent = 0
     try:
-        start_or_continue(tracker, identity_path(run.path, settings.to))
+        start_or_continue(tracker, identity_path(run.path, to))
         for record in read_records(run.metrics_path):
             numbers = {tag: value for tag, value in record.items() if tag not in _NO_METRICS and _is_number(value)}
             tracker.log(int(record[ENV_STEPS]), finite(numbers))
@@ -42,10 +48,10 @@ def track(settings: TrackSettings, out: TextIO) -> int:
         tracker.finish()
     except Exception as error:  # a tracker may raise anything
         raise RollcastError(
-            f"{settings.to} takes no records ({n_sent} so far): {type(error).__name__}: {error}; expected an account "
+            f"{to} takes no records ({n_sent} so far): {type(error).__name__}: {error}; expected an account "
             "and a network; log in, or write offline, and try again"
         ) from error
-    out.write(f"{n_sent} records of {settings.run} are in {settings.to}, project {project}\n")
+    out.write(f"{n_sent} records of {settings.run} are in {to}, project {project}\n")
     return 0
 
 

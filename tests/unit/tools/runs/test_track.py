@@ -79,6 +79,14 @@ def test_a_run_that_the_tracker_has_is_continued(run: Path, received):
     assert received[1][1]["project"] == "mine"
 
 
+def test_the_tracker_is_that_of_the_run_unless_another_is_named(run: Path, received):
+    with pytest.raises(ConfigurationError, match="expected one of wandb, trackio, mlflow"):
+        module.track(TrackSettings(run=run), io.StringIO())
+    (run / "settings.yaml").write_text("algorithm: ppo\ntrack: trackio\n")
+    module.track(TrackSettings(run=run), io.StringIO())
+    assert (received[0][1]["name"], received[0][1]["project"]) == ("trackio", "rollcast")
+
+
 def test_what_is_no_run_and_what_the_tracker_raises_is_told(run: Path, received, tmp_path_factory):
     with pytest.raises(ConfigurationError, match="no run"):
         module.track(TrackSettings(run=tmp_path_factory.mktemp("other"), to="wandb"), io.StringIO())
