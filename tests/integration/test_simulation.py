@@ -10,7 +10,7 @@ from tests.simulation.put_in_faults import FAULTS
 
 pytestmark = pytest.mark.slow
 
-SYSTEM = "system,durable,in rounds"
+SYSTEM = "system,durable,in rounds,evaluated,replay"
 PARTS = "queue,credits,rounds,limiter,subscribers,bytes"
 
 
@@ -20,7 +20,7 @@ def failures(*options: object) -> list[str]:
     return [f"{line['world']}, seed {line['seed']}: {line['failure']}" for line in found if "failure" in line]
 
 
-@pytest.mark.parametrize(("worlds", "n"), [(SYSTEM, 25), (PARTS, 300)])
+@pytest.mark.parametrize(("worlds", "n"), [(SYSTEM, 15), (PARTS, 300)])
 def test_schedules_of_fixed_seeds_lose_nothing_and_end(worlds: str, n: int):
     assert failures("--worlds", worlds, "--first-seed", 0, "--schedules", n) == []
 
@@ -39,7 +39,23 @@ def test_what_was_found_once_stays_mended():
 def test_schedules_whose_seed_is_the_commit_lose_nothing_and_end():
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     seed = int(commit[:10] or "0", 16)
-    assert failures("--worlds", f"{SYSTEM},{PARTS}", "--first-seed", seed, "--schedules", 10) == []
+    assert failures("--worlds", f"{SYSTEM},{PARTS}", "--first-seed", seed, "--schedules", 6) == []
+
+
+def test_some_of_every_switch_of_small_cases_lose_nothing_and_end():
+    # Every 97th, so that they are of all cases.
+    assert (
+        failures(
+            "--every-switch", "--worlds", f"system,{PARTS}", *("--first-seed", 0, "--every", 97, "--schedules", 20)
+        )
+        == []
+    )
+
+
+def test_each_small_case_runs_without_a_switch_and_with_each_one():
+    (line,) = lines(start("--every-switch", "--worlds", "queue", "--first-seed", 0))
+    (again,) = lines(start("--every-switch", "--worlds", "queue", "--first-seed", 1, "--every", 2))
+    assert line["schedules"] // 2 == again["schedules"] > 100
 
 
 def test_a_seed_gives_the_same_schedule_each_time():

@@ -3,6 +3,7 @@
 python -m tests.simulation                        a minute of every world
 python -m tests.simulation --seconds 600          ten
 python -m tests.simulation --seed 42              one schedule of a world again
+python -m tests.simulation --every-switch         small scenarios, with each one switch that they may have
 python -m tests.simulation --prove                put faults into the parts, and see that each is found
 """
 
@@ -18,7 +19,19 @@ from typing import Any
 
 from tests.simulation.put_in_faults import FAULTS, PutIn
 
-_WORLDS = ("found", "system", "durable", "in rounds", "queue", "credits", "rounds", "limiter", "subscribers", "bytes")
+_WORLDS = (
+    "found",
+    "system",
+    "durable",
+    "in rounds",
+    "evaluated",
+    "queue",
+    "credits",
+    "rounds",
+    "limiter",
+    "subscribers",
+    "bytes",
+)
 
 
 def start(*options: object) -> "subprocess.Popen[str]":
@@ -46,10 +59,13 @@ def lines(process: "subprocess.Popen[str]") -> Iterator[dict[str, Any]]:
         raise RuntimeError(f"a process that runs schedules ended with status {process.returncode}; see what it printed")
 
 
-def search(worlds: str, first_seed: int, seconds: float, n_processes: int, schedules: int | None) -> int:
+def search(
+    worlds: str, first_seed: int, seconds: float, n_processes: int, schedules: int | None, *, every_switch: bool
+) -> int:
     """Runs schedules and prints a table; returns how many failed."""
     began = time.monotonic()
-    limit = () if schedules is None else ("--schedules", -(-schedules // n_processes))
+    limit: tuple[object, ...] = () if schedules is None else ("--schedules", -(-schedules // n_processes))
+    limit += ("--every-switch",) if every_switch else ()
     processes = [
         start("--worlds", worlds, "--first-seed", first_seed + i, "--every", n_processes, "--seconds", seconds, *limit)
         for i in range(n_processes)
@@ -58,7 +74,7 @@ def search(worlds: str, first_seed: int, seconds: float, n_processes: int, sched
     for process in processes:
         for line in lines(process):
             if "failure" in line:
-                _print_failure(line)
+                _print_failure(line, "--every-switch " if every_switch else "")
                 continue
             total = totals.setdefault(line["world"], [0, 0, 0, 0.0])
             for i, name in enumerate(("schedules", "steps", "failures", "seconds")):
@@ -71,10 +87,10 @@ def search(worlds: str, first_seed: int, seconds: float, n_processes: int, sched
     return int(sum(total[2] for total in totals.values()))
 
 
-def _print_failure(line: dict[str, Any]) -> None:
+def _print_failure(line: dict[str, Any], option: str) -> None:
     _say(f"{line['world']}, seed {line['seed']}, {line['steps']} steps, {line['switches']} of them switches:")
     _say(f"  {line['scenario']}\n{line['failure']}")
-    _say(f'again: make simulate ARGS="--worlds {line["world"]} --seed {line["seed"]}"\n')
+    _say(f'again: make simulate ARGS="{option}--worlds {line["world"]} --seed {line["seed"]}"\n')
 
 
 def prove(seconds: float, names: Sequence[str], n_processes: int) -> int:
@@ -112,14 +128,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="the time to search, or to look for each fault")
     parser.add_argument("--schedules", type=int, help="so many of each world, if the time allows")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--every-switch", action="store_true", help="small scenarios, with each one switch")
     parser.add_argument("--prove", action="store_true", help="put faults in, and see that each is found")
     parser.add_argument("--fault", action="append", default=[], help="with --prove: this one only, by its name")
     given = parser.parse_args()
     if given.prove:
         raise SystemExit(prove(given.seconds, given.fault, given.processes) > 0)
     if given.seed is not None:
-        raise SystemExit(search(given.worlds, given.seed, 600.0, 1, 1) > 0)
-    raise SystemExit(search(given.worlds, given.first_seed, given.seconds, given.processes, given.schedules) > 0)
+        given.first_seed, given.seconds, given.processes, given.schedules = given.seed, 600.0, 1, 1
+    n_failed = search(
+        given.worlds,
+        given.first_seed,
+        given.seconds,
+        given.processes,
+        given.schedules,
+        every_switch=given.every_switch,
+    )
+    raise SystemExit(n_failed > 0)
 
 
 if __name__ == "__main__":

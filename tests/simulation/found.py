@@ -44,7 +44,31 @@ FOUND = {
     "a relay never had a learner when the first message of its stream was lost": dataclasses.replace(
         _with("queue", Fault(14, "lose a message", 1)), n_relays=1, knows_learner=False
     ),
+    "an evaluator on a slow link reported for ever": dataclasses.replace(
+        _with("queue", Fault(112, "slow a connection", 16097)),
+        batch_size=3,
+        factor=2.0,
+        n_updates=1,
+        checkpoint_every=2,
+        n_clients=1,
+    ),
+    "an actor that had lost a version played what was stale from its start": dataclasses.replace(
+        _with(
+            "lag",
+            Fault(35, "lose a message", 7281),
+            Fault(134, "lose a message", 14567),
+            Fault(217, "lose a message", 41591),
+            Fault(341, "lose a message", 63358),
+        ),
+        batch_size=3,
+        factor=2.0,
+        n_updates=2,
+        checkpoint_every=1,
+    ),
 }
+
+# The seed of one whose updates take as long as that draws; that of the others is their place among them.
+SEEDS = {"an actor that had lost a version played what was stale from its start": 176}
 
 # Schedules that need their switches: the world and the seed that draw each. A periodic thread waited for less than the
 # clock can tell, and so for ever in no time.

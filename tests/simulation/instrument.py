@@ -24,10 +24,12 @@ _STEPPED = (
     "learner/rollcast/learner/replay/rate_limiter.py",
     "services/rollcast/services/limits/bytes_in_flight.py",
     "services/rollcast/services/policies/subscribers.py",
+    "services/rollcast/services/process/waiting.py",
     "services/rollcast/services/streams/bundle_link.py",
     "services/rollcast/services/streams/bundle_service.py",
     "services/rollcast/services/streams/bundled_stream.py",
     "services/rollcast/services/streams/service.py",
+    "services/rollcast/services/streams/stream_order.py",
     "services/rollcast/services/streams/uplink.py",
 )
 _PAUSE = "__rollcast_pause__"

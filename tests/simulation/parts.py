@@ -77,7 +77,7 @@ def run_scripts(build: Build, scenario: Scripts, seed: int, switches: dict[int, 
             sim.run(lambda: not sim.n_ready)
         except ScheduleError as error:
             failure = str(error)
-    return Outcome(failure, sim.n_steps, choices.made)
+    return Outcome(failure, sim.n_steps, choices.made, choices.sizes)
 
 
 def _need(is_true: bool, text: str) -> None:

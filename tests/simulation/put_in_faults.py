@@ -182,6 +182,27 @@ FAULTS = (
         "",
     ),
     PutIn(
+        "an evaluator repeats a report that the learner has",
+        f"{_CONNECTION}/evaluator.py",
+        "                if self._held is not policy:\n",
+        "                if policy is None:\n",
+        "found",
+    ),
+    PutIn(
+        "an actor plays what is stale from its start",
+        "learner/rollcast/learner/actors/served.py",
+        "else self._serving.max_policy_lag,\n            in_step",
+        "else None,\n            in_step",
+        "found",
+    ),
+    PutIn(
+        "a turn at the replay buffer is not given back",
+        "learner/rollcast/learner/replay/inserter.py",
+        "            turn.release()",
+        "            del turn",
+        "replay",
+    ),
+    PutIn(
         "a version wakes no subscriber",
         "services/rollcast/services/policies/subscribers.py",
         "            self._wake([one for one in self._waiting if self._due_s(one, now) <= 0.0])",

@@ -53,6 +53,7 @@ class Scenario:
         is_durable: Whether the learner keeps a write-ahead log.
         rate: The share of switch points at which another task goes on.
         knows_learner: Whether actors behind relays know the learner's address, too.
+        n_clients: The evaluators, or those that draw from a replay buffer.
         faults: The faults, in their order.
     """
 
@@ -67,7 +68,8 @@ class Scenario:
     is_durable: bool
     rate: float
     knows_learner: bool
-    faults: tuple[Fault, ...]
+    n_clients: int = 0
+    faults: tuple[Fault, ...] = ()
 
     def smaller(self) -> Iterator["Scenario"]:
         """Yields scenarios with less in them."""
@@ -75,6 +77,8 @@ class Scenario:
             yield dataclasses.replace(self, faults=tuple(each for each in self.faults if each is not fault))
         if self.n_actors > 1 and self.setting != "in_step":
             yield dataclasses.replace(self, n_actors=self.n_actors - 1)
+        if self.n_clients > 1:
+            yield dataclasses.replace(self, n_clients=self.n_clients - 1)
         if self.n_relays:
             yield dataclasses.replace(self, n_relays=self.n_relays - 1)
         if self.n_updates > 1:
@@ -83,6 +87,28 @@ class Scenario:
     def __str__(self) -> str:
         parts = [f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self)[:-1]]
         return ", ".join(parts) + "".join(f"\n  after step {f.step}: {f.kind} ({f.number})" for f in self.faults)
+
+
+# Two actors and one fault: few enough steps that every switch of them can be tried.
+SMALL = tuple(
+    Scenario(
+        setting=setting,
+        n_actors=2,
+        envs_per_actor=1,
+        batch_size=1,
+        factor=1.0,
+        n_updates=1,
+        checkpoint_every=1,
+        n_relays=0,
+        is_durable=False,
+        rate=0.0,
+        knows_learner=True,
+        faults=(Fault(60, kind, 1),),
+    )
+    for setting in ("queue", "on_policy")
+    for kind in FAULTS
+    if kind not in {"kill a relay", "slow the disk", "fill the disk"}
+)
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -108,6 +134,22 @@ def draw_rounds_of_actors(seed: int) -> Scenario:
     """Draws a scenario in which actors play in rounds."""
     rng = random.Random(seed)
     return _draw(rng, "on_policy", is_durable=False, n_relays=rng.choice((0, 0, 1)))
+
+
+def draw_evaluated(seed: int) -> Scenario:
+    """Draws a scenario with evaluators."""
+    rng = random.Random(seed)
+    setting = rng.choice(("queue", "bounded", "on_policy"))
+    scenario = _draw(rng, setting, is_durable=False, n_relays=rng.choice((0, 0, 1)))
+    # One actor is enough to train: faults shall fall on evaluators.
+    return dataclasses.replace(scenario, n_actors=1, n_clients=rng.choice((1, 1, 2)))
+
+
+def draw_replay(seed: int) -> Scenario:
+    """Draws a scenario in which actors fill a replay buffer, from which others draw."""
+    rng = random.Random(seed)
+    scenario = _draw(rng, "queue", is_durable=False, n_relays=rng.choice((0, 0, 1)))
+    return dataclasses.replace(scenario, n_clients=rng.choice((1, 2)))
 
 
 def _draw(rng: random.Random, setting: str, *, is_durable: bool, n_relays: int) -> Scenario:

@@ -30,6 +30,10 @@ class Choices:
         seed: The seed of the decisions.
         rate: The share of switch points at which another task goes on.
         given: The decisions of an earlier run, by number; None: they are drawn.
+
+    Attributes:
+        made: The decisions that were not the plain one, by number.
+        sizes: Of decisions that are given: among how many each was.
     """
 
     def __init__(self, seed: int, rate: float, given: Mapping[int, int] | None = None) -> None:
@@ -38,12 +42,14 @@ class Choices:
         self._given = given
         self._n = 0
         self.made: dict[int, int] = {}
+        self.sizes: list[int] = []
 
     def pick(self, n: int) -> int:
         """Returns a number below `n`, nearly always 0."""
         i = self._n
         self._n += 1
         if self._given is not None:
+            self.sizes.append(n)
             choice = self._given.get(i, 0) % n
         elif self.random.random() >= self._rate:
             return 0

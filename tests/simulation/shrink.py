@@ -1,6 +1,6 @@
 """Makes a schedule that fails small: the fewest faults, actors and switches that still fail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ class Outcome:
         failure: What was wrong; empty if nothing was.
         n_steps: Its steps.
         switches: The decisions that were not the plain ones, by number.
+        sizes: Of a schedule whose switches were given: among how many each decision was.
     """
 
     failure: str
     n_steps: int
     switches: dict[int, int]
+    sizes: Sequence[int] = ()
 
 
 def shrink(

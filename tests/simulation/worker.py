@@ -2,11 +2,13 @@
 
 import argparse
 import gc
+import itertools
 import json
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tests.simulation.instrument import instrument
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--shrink-seconds", type=float, default=30.0)
     parser.add_argument("--failures", type=int, default=sys.maxsize, help="end after so many of a world")
+    parser.add_argument("--every-switch", action="store_true", help="of small scenarios, in the place of seeds")
     parser.add_argument("--fault", default="", help="put this one in")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -51,24 +54,45 @@ def main() -> None:
 
 def _run_world(name: str, world: World, given: Any, until: float) -> None:
     began, n, n_steps, n_failures = _clock(), 0, 0, 0
-    while n < given.schedules and n_failures < given.failures and _clock() < until:
-        seed = given.first_seed + n * given.every
+    for number, seed, scenario, switches in _schedules(world, given):
+        if n >= given.schedules or n_failures >= given.failures or _clock() >= until:
+            break
         n += 1
-        scenario = world.draw(seed)
-        outcome = world.run(scenario, seed, None)
+        outcome = world.run(scenario, seed, switches)
         n_steps += outcome.n_steps
         if n % _COLLECT_EVERY == 0:
             gc.collect()
         if outcome.failure:
             n_failures += 1
             after_s = _clock() - began
-            _tell_failure(name, world, seed, scenario, outcome, shrink_s=given.shrink_seconds, after_s=after_s)
+            _tell_failure(name, world, number, seed, scenario, outcome, shrink_s=given.shrink_seconds, after_s=after_s)
     _say(world=name, schedules=n, steps=n_steps, failures=n_failures, seconds=_clock() - began)
+
+
+def _schedules(world: World, given: Any) -> Iterator[tuple[int, int, Any, dict[int, int] | None]]:
+    """Yields what is run: its number, by which it is run again, its seed, scenario, and switches if they are given."""
+    if not given.every_switch:
+        for seed in itertools.count(given.first_seed, given.every):
+            yield seed, seed, world.draw(seed), None
+    for number, (scenario, switches) in itertools.islice(
+        enumerate(_every_switch(world)), given.first_seed, None, given.every
+    ):
+        yield number, 0, scenario, switches
+
+
+def _every_switch(world: World) -> Iterator[tuple[Any, dict[int, int]]]:
+    """Yields each small scenario without switches, and then with each one switch that it may have."""
+    for scenario in world.small:
+        yield scenario, {}
+        for i, n in enumerate(world.run(scenario, 0, {}).sizes):
+            for choice in range(1, n):
+                yield scenario, {i: choice}
 
 
 def _tell_failure(
     name: str,
     world: World,
+    number: int,
     seed: int,
     scenario: Any,
     outcome: Outcome,
@@ -85,7 +109,7 @@ def _tell_failure(
     )
     _say(
         world=name,
-        seed=seed,
+        seed=number,
         after_s=after_s,
         failure=shrunk.failure,
         scenario=str(small),

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from tests.simulation import threads
 threads.install()
 
 # ruff: noqa: E402 - what follows has its locks and clocks from its import on
+from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
@@ -33,8 +34,10 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable import segments
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.services.errors import ActorReplacedError, LearnerUnreachableError, RefusedError, TrainingEndedError
-from rollcast.services.joining.join import JoinAgreement, JoinOffer
+from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes
+from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.server import listening
@@ -53,18 +56,20 @@ SPACES: EnvironmentSpaces = {
         observation=gymnasium.spaces.Box(-1, 1, (1,), np.float32), action=gymnasium.spaces.Discrete(2)
     )
 }
-_POLICY = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(1,)))
-_STATE = _POLICY.state_arrays()
-_LEARNER = "127.0.0.1:5000"
+POLICY = TorchPolicy(SPACES, PolicySpec(hidden_sizes=(1,)))
+_STATE = POLICY.state_arrays()
+LEARNER = "127.0.0.1:5000"
 _MAX_LAG = 1
 # The seconds that a rollout, and an update, take.
-_PLAYS_S = (0.0, 0.01, 0.5, 3.0)
+PLAYS_S = (0.0, 0.01, 0.5, 3.0)
 _LEARNS_S = (0.0, 0.01, 1.0)
 # A killed process is started again after so many seconds.
 _BACK_S = (0.0, 0.5, 8.0)
 
 # So long an actor, or a relay, looks for its learner, in seconds.
 _PATIENCE_S = 120.0
+# Whoever lives is served so soon after the last fault, in seconds.
+_SERVED_WITHIN_S = 600.0
 
 # Trajectories of a rollout, by the number that is written in it: the number, the first, and the one after the last.
 Piece = tuple[int, int, int]
@@ -112,6 +117,9 @@ class World:
         choices: Decides who goes on.
     """
 
+    # The name of those besides actors.
+    client = "evaluator"
+
     def __init__(self, scenario: Scenario, choices: Choices, folder: Path | None) -> None:
         self.scenario = scenario
         self.sim = Scheduler(choices)
@@ -129,13 +137,18 @@ class World:
         self._n_lives = 0
         # What the actors know.
         self.lives: list[Life] = []
-        self._played: list[tuple[Life, int]] = []
+        # Of each rollout: who has played it, its sequence, and the step at which it was begun.
+        self._played: list[tuple[Life, int, int]] = []
+        self._joined: set[Process] = set()
         self._ended: set[str] = set()
         # What the last learner knows.
         self.learnt = _Learnt()
         self.left_over: list[Piece] = []
         self.n_stale = 0
         self.n_kills = 0
+        # The step and the time of the last fault, and the names of those that were served since.
+        self._last_fault = (0, self.sim.now)
+        self._served: set[str] = set()
         self._has_trained = False
         self.is_over = False
 
@@ -148,6 +161,8 @@ class World:
             self._start_relay(f"relay-{i}", 0.0)
         for i in range(self.scenario.n_actors):
             self._start_actor(f"actor-{i}", 0.0)
+        for i in range(self.scenario.n_clients):
+            self._start_actor(f"{self.client}-{i}", 0.0)
         for fault in self.scenario.faults:
             self.sim.at_step(fault.step, partial(self._strike, fault))
 
@@ -163,7 +178,8 @@ class World:
         self._n_lives += 1
         nonce, process = self._n_lives, Process(name)
         self._actors.setdefault(name, []).append(process)
-        self.sim.spawn(process, "main", lambda: self._act(name, nonce, process), delay_s=delay_s)
+        run = self._act if name.startswith("actor") else self._run_client
+        self.sim.spawn(process, "main", lambda: run(name, nonce, process), delay_s=delay_s)
 
     # -- the learner --
 
@@ -180,11 +196,15 @@ class World:
         rng = random.Random(self.sim.choices.random.random())
         actors.start()
         writer: threading.Thread | None = None
-        while learnt.n_updates < scenario.n_updates:
+        # Those whose results have come, by the version.
+        evaluated: set[int] = set()
+        while learnt.n_updates < scenario.n_updates or self._somebody_starves():
             self._take_batch(actors, learnt)
             time.sleep(rng.choice(_LEARNS_S))
             learnt.n_updates += 1
             actors.broadcast_updated_policy(_STATE)
+            if scenario.n_clients:
+                self._evaluate(actors, evaluated, learnt.n_updates)
             if learnt.n_updates % scenario.checkpoint_every == 0 and (writer is None or not writer.is_alive()):
                 writer = self._save(actors, learnt.copy(), process)
         if writer is not None:
@@ -199,6 +219,32 @@ class World:
         self.n_stale += actors.stale_trajectories
         self.is_over = True
 
+    def _evaluate(self, actors: RemoteDistributedActors, evaluated: set[int], n_updates: int) -> None:
+        """Has the newest policy evaluated, and takes the results that have come."""
+        actors.evaluate_newest(n_updates)
+        for result in actors.take_evaluations():
+            version = result.policy.version
+            if version in evaluated:
+                raise ScheduleError(f"version {version} was evaluated twice")
+            if result.evaluation.mean != version:
+                raise ScheduleError(f"version {version} has the return of version {result.evaluation.mean}")
+            evaluated.add(version)
+
+    def _somebody_starves(self) -> bool:
+        """Returns whether training goes on for somebody who was not served since the last fault.
+
+        Raises:
+            ScheduleError: That has taken too long.
+        """
+        is_slow = any(fault.kind == "slow a connection" for fault in self.scenario.faults)
+        # Where others are faster, rollouts of a slow actor come too late, as documented. After the end some have left.
+        if self._has_trained or (is_slow and self.scenario.setting in {"lag", "on_policy"}):
+            return False
+        starving = sorted(set(self._actors) - self._ended - self._served)
+        if starving and self.sim.now - self._last_fault[1] > _SERVED_WITHIN_S:
+            raise ScheduleError(f"{starving} starve: nothing of theirs was taken since the last fault")
+        return bool(starving)
+
     def _make_actors(self) -> RemoteDistributedActors:
         scenario = self.scenario
         durable = None
@@ -207,18 +253,19 @@ class World:
             durable = DurableRollouts(self._folder / "log", max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
             setattr(segments, "os", self.disk.as_os())  # noqa: B010 - it is a module
         return RemoteDistributedActors(
-            _POLICY,
+            POLICY,
             1,
             scenario.batch_size,
             scenario.factor,
             envs_per_actor=scenario.envs_per_actor,
             serving=ServingOptions(
-                addresses=(_LEARNER,),
+                addresses=(LEARNER,),
                 on_policy=scenario.setting == "on_policy",
                 bounded_staleness=scenario.setting == "bounded",
                 max_policy_lag=_MAX_LAG if scenario.setting == "lag" else None,
                 deterministic=scenario.setting == "in_step",
                 durable=durable,
+                evaluations=Evaluations(EvaluationPlan(n_episodes=1, seed=0)) if scenario.n_clients else None,
             ),
         )
 
@@ -244,10 +291,16 @@ class World:
         number = int(rollout.reward[0, piece.start])
         if not (rollout.reward == number).all() or number >= len(self._played):
             raise ScheduleError(f"{piece.name} has other numbers than were played: {rollout.reward}")
-        life, sequence = self._played[number]
+        life, sequence, _ = self._played[number]
         if rollout.sequence != sequence:
             raise ScheduleError(f"{piece.name} is rollout {sequence} of {life.process}")
+        self._note_served(number)
         return number, piece.start, piece.stop
+
+    def _note_served(self, number: int) -> None:
+        life, _, begun = self._played[number]
+        if begun > self._last_fault[0]:
+            self._served.add(life.process.name)
 
     def _save(self, actors: RemoteDistributedActors, learnt: _Learnt, process: Process) -> threading.Thread:
         """Writes a checkpoint in a thread, as `TrainingCheckpoints` does."""
@@ -270,7 +323,7 @@ class World:
         number = int(name.rpartition("-")[2])
         relay = RollcastRelay(
             f"127.0.0.1:{5001 + number}",
-            [_LEARNER],
+            [LEARNER],
             name,
             connect_timeout_s=_PATIENCE_S,
             reconnect_timeout_s=_PATIENCE_S,
@@ -288,7 +341,7 @@ class World:
         number = int(name.rpartition("-")[2])
         relays = [f"127.0.0.1:{5001 + i}" for i in range(self.scenario.n_relays)]
         ways = [relays[(i + number) % len(relays)] for i in range(len(relays))]
-        return ",".join([*ways, _LEARNER] if self.scenario.knows_learner or not ways else ways)
+        return ",".join([*ways, LEARNER] if self.scenario.knows_learner or not ways else ways)
 
     def _act(self, name: str, nonce: int, process: Process) -> None:
         """An actor's main thread: what `act_until_stopped` does, with rollouts out of thin air."""
@@ -298,8 +351,46 @@ class World:
         connection = LearnerConnection(
             self._addresses(name), offer, connect_timeout_s=_PATIENCE_S, reconnect_timeout_s=_PATIENCE_S
         )
+        self._run_connected(name, process, connection, lambda: self._play(connection, process, random.Random(nonce)))
+
+    def _run_client(self, name: str, nonce: int, process: Process) -> None:
+        """An evaluator's main thread, with episodes out of thin air."""
+        offer = JoinOffer(
+            actor_id=name,
+            process_nonce=nonce,
+            spaces=SPACES,
+            n_envs=0,
+            network="auto",
+            software_version="1",
+            role=ActorRole.EVALUATE,
+        )
+        connection = EvaluatorConnection(
+            self._addresses(name), offer, connect_timeout_s=_PATIENCE_S, reconnect_timeout_s=_PATIENCE_S
+        )
+
+        def evaluate() -> None:
+            rng = random.Random(nonce)
+            connection.join()
+            self._joined.add(process)
+            while not connection.ended:
+                begun = self.sim.n_steps
+                if (given := connection.wait_for_policy(1.0)) is None:
+                    continue
+                time.sleep(rng.choice(PLAYS_S))
+                played = PlayedEpisodes(
+                    policy_version=given.version, returns=(float(given.version),), lengths=(1,), seconds=0.1
+                )
+                if connection.report(given, played) and begun > self._last_fault[0]:
+                    self._served.add(name)
+
+        self._run_connected(name, process, connection, evaluate)
+
+    def _run_connected(
+        self, name: str, process: Process, connection: LearnerConnection | EvaluatorConnection, run: Callable[[], None]
+    ) -> None:
+        """Runs what a process does with its connection, to the end of training or its own."""
         try:
-            self._play(connection, process, random.Random(nonce))
+            run()
         except TrainingEndedError:
             pass
         except ActorReplacedError:
@@ -329,16 +420,17 @@ class World:
 
     def _play(self, connection: LearnerConnection, process: Process, rng: random.Random) -> None:
         agreement = connection.join()
+        self._joined.add(process)
         sequence = agreement.acknowledged_sequence + 1
         life = Life(process, first_sequence=sequence)
         self.lives.append(life)
         while not connection.ended:
             if connection.wait_for_credit(sequence, 1.0):
-                newest = connection.take_policy()
+                begun, newest = self.sim.n_steps, connection.take_policy()
                 assert newest is not None
-                time.sleep(rng.choice(_PLAYS_S))
+                time.sleep(rng.choice(PLAYS_S))
                 number = len(self._played)
-                self._played.append((life, sequence))
+                self._played.append((life, sequence, begun))
                 life.numbers.append(number)
                 connection.send(_rollout(agreement, sequence, newest[0], number))
                 sequence += 1
@@ -354,6 +446,7 @@ class World:
         """Has a fault happen."""
         if self.is_over:
             return
+        self._last_fault, self._served = (self.sim.n_steps, self.sim.now), set()
         number = fault.number
         back_s = _BACK_S[number % len(_BACK_S)]
         actors = sorted(self._actors)
@@ -361,7 +454,7 @@ class World:
             name = actors[number % len(actors)]
             if name not in self._ended:
                 killed = self._actors[name].pop()
-                if all(life.process is not killed for life in self.lives):
+                if killed not in self._joined:
                     self._killed_unheard.add(name)
                 self._kill(killed, number)
                 self._start_actor(name, back_s)
@@ -421,7 +514,7 @@ class World:
 
     def is_finished(self) -> bool:
         """Returns whether training has ended, and every actor has heard of it."""
-        return self.is_over and len(self._ended) == self.scenario.n_actors
+        return self.is_over and len(self._ended) == self.scenario.n_actors + self.scenario.n_clients
 
     def check(self) -> None:
         """Checks what was learnt against what was acknowledged, at the end.
@@ -457,7 +550,7 @@ class World:
             raise ScheduleError(f"acknowledged and lost: {lost}; {self.n_stale} were stale")
 
     def _name(self, number: int, trajectory: int) -> str:
-        life, sequence = self._played[number]
+        life, sequence, _ = self._played[number]
         return f"trajectory {trajectory} of rollout {sequence} of {life.process} ({self.lives.index(life)})"
 
 
@@ -475,18 +568,21 @@ def _rollout(agreement: JoinAgreement, sequence: int, version: int, number: int)
     )
 
 
-def run_schedule(scenario: Scenario, seed: int, switches: dict[int, int] | None = None) -> Outcome:
+def run_schedule(
+    scenario: Scenario, seed: int, switches: dict[int, int] | None = None, *, of: type[World] = World
+) -> Outcome:
     """Runs a schedule.
 
     Args:
         scenario: What is played.
         seed: Decides who goes on.
         switches: Decides it instead, from an earlier run.
+        of: The kind of world.
     """
     choices = Choices(seed, scenario.rate, switches)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(_folder())) if scenario.is_durable else None
-        world = World(scenario, choices, folder)
+        world = of(scenario, choices, folder)
         stack.enter_context(
             mock.patch.multiple(grpc, server=Server, insecure_channel=lambda target, options=(): Channel(target))
         )
@@ -501,7 +597,7 @@ def run_schedule(scenario: Scenario, seed: int, switches: dict[int, int] | None 
             failure = str(error)
             if error.__cause__ is not None:
                 failure += "\n" + "".join(traceback.format_exception(error.__cause__))
-    return Outcome(failure, world.sim.n_steps, choices.made)
+    return Outcome(failure, world.sim.n_steps, choices.made, choices.sizes)
 
 
 @contextlib.contextmanager
