@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import os
+import socket
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, quote, urlsplit
 
 from google.rpc import status_pb2
@@ -33,11 +36,15 @@ _PING_TIMEOUT_S: Final = 60.0
 # Messages of a client that wait; then its connection is not read.
 _MAX_QUEUE: Final = 2
 
+# Host, port, and more with IPv6, as the system names where a connection comes from.
+_Where: TypeAlias = Any
+
 
 class EnvironmentSockets:
     """The WebSockets of a server of environments: each binary frame is a message. Its event loop alone uses it.
 
-    A client takes the same steps as a call over gRPC. It may send its token as `?token=`, since a page cannot set
+    A client takes the same steps as a call over gRPC; it is half open from the moment that its connection is accepted,
+    before TLS, until its first message. It may send its token as `?token=`, since a page cannot set
     headers. Any page that a browser shows can dial an address of its machine, so without tokens only pages of this
     machine may.
 
@@ -67,7 +74,9 @@ class EnvironmentSockets:
         self._max_connections = max_connections
         self._listening = Listening(address, security, opens)
         self._streams: set[asyncio.Task[None]] = set()
-        self._server: Server | None = None
+        # The connections without a first message, by descriptor: each counts as half open until this is closed.
+        self._half_open: dict[int, contextlib.ExitStack] = {}
+        self._servers: list[Server] = []
 
     @property
     def address(self) -> str:
@@ -91,10 +100,11 @@ class EnvironmentSockets:
         silent = logging.getLogger(f"{__name__}.library")
         silent.setLevel(logging.CRITICAL)
         with self._listening.binding():
-            self._server = await serve(
+            listeners = _listeners(self._address, self._accepted)
+        for listener in listeners:
+            server = await serve(
                 self._serve,
-                self._address.host,
-                self._address.port,
+                sock=listener,
                 process_request=self._answer_at_once,
                 ssl=context,
                 compression=None,  # observations are small, or are images
@@ -107,7 +117,8 @@ class EnvironmentSockets:
                 ping_timeout=_PING_TIMEOUT_S,
                 logger=silent,
             )
-        self._listening.bound(next(iter(self._server.sockets)).getsockname()[1])
+            self._servers.append(server)
+        self._listening.bound(listeners[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
         """Ends every stream and frees the address.
@@ -115,12 +126,24 @@ class EnvironmentSockets:
         Args:
             grace_s: Seconds that streams may take to end by themselves.
         """
-        if self._server is None:
-            return
         if self._streams:
             await asyncio.wait(self._streams, timeout=grace_s)
-        self._server.close()
-        await self._server.wait_closed()
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _accepted(self, connection: "_Connection", where: _Where) -> None:
+        """Counts a connection as half open, until its first message or its end."""
+        loop, descriptor = asyncio.get_running_loop(), connection.fileno()
+        self._half_open[descriptor] = stack = contextlib.ExitStack()
+        stack.callback(self._half_open.pop, descriptor)
+        connection.when_closed = stack.close
+
+        def cut() -> None:
+            loop.call_soon_threadsafe(connection.cut)
+
+        stack.enter_context(self._admission.request(_peer(where), cut, is_large=True))
 
     def _answer_at_once(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuses a connection that is one too many, or that a page of another machine has opened; else None."""
@@ -139,7 +162,7 @@ class EnvironmentSockets:
         task = asyncio.current_task()
         assert task is not None  # the library makes one for each connection
         self._streams.add(task)
-        peer = _peer(connection)
+        peer = _peer(connection.remote_address)
         try:
             await self._play_stream(connection, peer)
         except ConnectionClosed:
@@ -163,7 +186,9 @@ class EnvironmentSockets:
             except ConnectionClosedOK:
                 return None
 
-        with self._admission.request(peer, cut, is_large=True):
+        # -1, and not among them, if it is closed by now
+        descriptor = connection.transport.get_extra_info("socket").fileno()
+        with self._half_open.get(descriptor, contextlib.ExitStack()):
             first = await receive()
         with self._admission.stream(_METHOD, peer, cut) as place:
 
@@ -173,6 +198,70 @@ class EnvironmentSockets:
                 place.settle()
 
             await self._play(receive, send, peer, first=first)
+
+
+class _Connection(socket.socket):
+    """An accepted connection that says when it is closed. Its event loop alone uses it.
+
+    Attributes:
+        when_closed: Called before it is closed, each time.
+    """
+
+    when_closed: Callable[[], None] = staticmethod(lambda: None)
+
+    def cut(self) -> None:
+        """Ends it: its transport reads the end."""
+        with contextlib.suppress(OSError):  # it is closed
+            self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes it."""
+        self.when_closed()
+        super().close()
+
+
+class _Listener(socket.socket):
+    """A listening socket that tells of each connection at once: asyncio tells of it when TLS is there.
+
+    Attributes:
+        accepted: Called with each connection, and where it comes from.
+    """
+
+    accepted: Callable[[_Connection, _Where], None]
+
+    def accept(self) -> tuple[_Connection, _Where]:
+        """Accepts a connection."""
+        plain, where = super().accept()
+        connection = _Connection(fileno=plain.detach())
+        self.accepted(connection, where)
+        return connection, where
+
+
+def _listeners(address: Address, accepted: Callable[[_Connection, _Where], None]) -> list[_Listener]:
+    """Returns a listening socket for each address of a host: "localhost" may have two.
+
+    Raises:
+        OSError: An address cannot be taken.
+    """
+    listeners, port = [], address.port
+    with contextlib.ExitStack() as stack:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            try:
+                listener = stack.enter_context(_Listener(family, kind, protocol))
+            except OSError:  # a family that this machine lacks
+                continue
+            listener.accepted = accepted
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((where[0], port, *where[2:]))
+            port = listener.getsockname()[1]  # if it was 0, the others have the same
+            listeners.append(listener)
+        stack.pop_all()
+    return listeners
 
 
 async def _refuse(connection: ServerConnection, status: status_pb2.Status) -> None:
@@ -193,9 +282,9 @@ def _metadata(connection: ServerConnection) -> Metadata:
     return [*sent, *(pair for token in tokens for pair in with_token(token))]
 
 
-def _peer(connection: ServerConnection) -> str:
+def _peer(where: _Where) -> str:
     """Returns a client's address as gRPC names it."""
-    host, port, *_ = connection.remote_address
+    host, port, *_ = where
     return f"ipv6:{quote(f'[{host}]', safe=':')}:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 

@@ -1,7 +1,9 @@
 """WebSockets of a server of environments: what crosses them, and who may dial."""
 
 import asyncio
+import contextlib
 import shutil
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,9 +17,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from rollcast.services.environments.dialled import DialledClient, DialledTurn, EnvironmentActions, Farewell, Hello
 from rollcast.services.errors import AddressInUseError, ConfigurationError, NameTakenError
-from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.limits.limits import MAX_MESSAGE_BYTES, Limits
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
+from rollcast.services.server import environment_sockets
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.codec import environment_spaces_to_proto
 from rollcast.tools.certificates import make_certificates
@@ -309,7 +312,90 @@ class TestTls:
             self.welcomed(server, self.trusting(keys / "first"), "b")
 
 
+class TestHalfOpenConnections:
+    """Connections count as half-open calls from before TLS until the first message."""
+
+    @pytest.fixture(autouse=True)
+    def _long_handshakes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Leaves the ends to the limits: on a busy machine, a test lasts longer than a handshake may."""
+        monkeypatch.setattr(environment_sockets, "_HANDSHAKE_TIMEOUT_S", DEADLINE_S)
+
+    @staticmethod
+    def silent(stack: contextlib.ExitStack, server: EnvironmentServer) -> socket.socket:
+        port = int(str(server.websocket_url).rpartition(":")[2])
+        return stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
+
+    @pytest.fixture
+    def half_way(self, serve: Serve, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., object]:
+        """Returns what serves with limits, and how honest clients dial there."""
+        if request.param == "plain":
+            return lambda limits: (serve(limits=limits), {})
+        make_certificates(tmp_path)
+        security = ServerSecurity.from_files(tls_cert=tmp_path / "server.pem", tls_key=tmp_path / "server.key")
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        return lambda limits: (serve(security, limits=limits), {"ssl": context, "server_hostname": "localhost"})
+
+    @pytest.mark.parametrize("half_way", ["plain", "TLS"], indirect=True)
+    def test_one_too_many_ends_the_oldest_of_its_address(self, half_way: Callable[..., object]):
+        server, options = half_way(Limits(max_half_open_calls_per_host=3, stalled_stream_s=DEADLINE_S))
+        with contextlib.ExitStack() as stack:
+            silent = [self.silent(stack, server) for _ in range(3)]
+            # The fourth is honest: it is let in, and counts no more once it has said hello.
+            for name in ("a", "b", "c"):
+                playing = stack.enter_context(dial(server, **options))
+                playing.send(hello(name))
+                assert answer(playing).welcome.client == name
+            assert silent[0].recv(1) == b""
+            silent += [self.silent(stack, server) for _ in range(3)]
+            assert [one.recv(1) for one in silent[1:3]] == [b"", b""]
+
+    @pytest.mark.parametrize("half_way", ["plain", "TLS"], indirect=True)
+    def test_one_that_leaves_or_sends_rubbish_counts_no_more(self, half_way: Callable[..., object]):
+        server, _ = half_way(Limits(max_half_open_calls_per_host=2, stalled_stream_s=DEADLINE_S))
+        with contextlib.ExitStack() as stack:
+            silent = self.silent(stack, server)
+            for rubbish in (b"", b"rubbish\r\n\r\n", b"", b"rubbish\r\n\r\n"):
+                with contextlib.ExitStack() as leaves:
+                    left = self.silent(leaves, server)
+                    left.sendall(rubbish)
+                    left.shutdown(socket.SHUT_WR)
+                    while left.recv(100):
+                        pass
+                wait_until(lambda: len(server._sockets._half_open) == 1, "the end of the connection")
+            silent.settimeout(0)
+            with pytest.raises(BlockingIOError):  # it is still open
+                silent.recv(1)
+
+    @pytest.mark.parametrize("half_way", ["plain", "TLS"], indirect=True)
+    def test_a_silent_one_is_ended_in_time(self, half_way: Callable[..., object]):
+        server, _ = half_way(Limits(stalled_stream_s=0.2))
+        with contextlib.ExitStack() as stack:
+            assert self.silent(stack, server).recv(1) == b""
+
+    def test_one_without_a_first_message_is_ended_in_time(self, serve: Serve):
+        server = serve(limits=Limits(stalled_stream_s=0.2))
+        # the handshake itself may take as long on a busy machine
+        with pytest.raises((ConnectionClosed, InvalidMessage, OSError)), dial(server) as playing:
+            playing.recv(DEADLINE_S)
+
+
 class TestAddress:
+    def test_each_address_of_a_name_is_served_at_one_port(self, sink: ActsAtOnce, monkeypatch: pytest.MonkeyPatch):
+        both = [
+            (family, *rest)
+            for host in ("127.0.0.1", "127.0.0.2")
+            for family, *rest in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        ]
+        server = EnvironmentServer("127.0.0.1:0", sink, websocket_address="localhost:0")
+        with contextlib.ExitStack() as stack:
+            with monkeypatch.context() as patched:
+                patched.setattr(environment_sockets.socket, "getaddrinfo", lambda *_args, **_options: both)
+                stack.enter_context(server)
+            for host in ("127.0.0.1", "127.0.0.2"):
+                with connect(str(server.websocket_url).replace("localhost", host), open_timeout=DEADLINE_S) as playing:
+                    playing.send(hello())
+                    assert answer(playing).welcome.client == "shed"
+
     def test_an_address_in_use_is_refused(self, serve: Serve, sink: ActsAtOnce):
         taken = str(serve().websocket_url).removeprefix("ws://")
         server = EnvironmentServer("127.0.0.1:0", sink, websocket_address=taken)
@@ -320,6 +406,6 @@ class TestAddress:
         with pytest.raises(ConfigurationError, match="has no TLS"):
             EnvironmentServer("127.0.0.1:0", sink, websocket_address="0.0.0.0:0")
 
-    def test_a_unix_socket_is_none(self, sink: ActsAtOnce, tmp_path):
+    def test_a_unix_playingis_none(self, sink: ActsAtOnce, tmp_path):
         with pytest.raises(ConfigurationError, match="host:port"):
             EnvironmentServer("127.0.0.1:0", sink, websocket_address=f"unix:{tmp_path}/a")
