@@ -25,8 +25,10 @@ from rollcast.services.wire.seal import parse_sealed, seal, seal_joined
 from rollcast.v1 import rollout_pb2
 
 # gRPC reports the end of the requests a moment before it reports a cancelled call or a lost connection. After the
-# actor's half-close the call lives on; waiting for that moment tells the two apart.
-_CANCELLATION_S: Final = 0.1
+# actor's half-close the call lives on; waiting for that moment tells the two apart. Both reports come from one thread of
+# gRPC's: while others are busy it has had as many turns as this one, which therefore waits several times.
+_CANCELLATION_S: Final = 0.01
+_CANCELLATION_TURNS: Final = 10
 
 _SERVICE: Final = "rollcast.v1.RolloutService"
 _POLICY: Final = rollout_pb2.StreamRolloutsResponse.POLICY_FIELD_NUMBER
@@ -186,7 +188,7 @@ class RolloutServicer:
             if progress.end_of_training:
                 return True
             receiver.await_message()
-        return not ended.wait(_CANCELLATION_S)
+        return not any(ended.wait(_CANCELLATION_S) for _ in range(_CANCELLATION_TURNS))
 
 
 def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
