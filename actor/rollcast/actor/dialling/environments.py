@@ -213,7 +213,7 @@ class DialledEnvironments:
             if any(other.name == client.name for other in self._places_of):
                 raise NameTakenError(
                     f"a client {client.name!r} plays here already; expected another name; choose one, or none, and "
-                    "the server does; if it is your own that broke off, try again in 10 s"
+                    "the server does; if it is your own that broke off, try again later"
                 )
             if not self._masks:
                 self._masks = {key: action_mask_of(substep) for key, substep in (self._spaces or hello.spaces).items()}

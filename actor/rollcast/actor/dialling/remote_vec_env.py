@@ -111,7 +111,12 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
         # each environment may have a client of its own
         limits = Limits(max_actors=max(n_envs, DEFAULT_LIMITS.max_actors))
         self._server = EnvironmentServer(
-            address, self._dialled, websocket_address=websocket_address, security=security, limits=limits
+            address,
+            self._dialled,
+            websocket_address=websocket_address,
+            security=security,
+            limits=limits,
+            silence_s=step_timeout_s,
         )
         self._server.start()
         self.address = self._server.address

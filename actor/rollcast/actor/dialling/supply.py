@@ -64,6 +64,7 @@ class DialledSupply:
             websocket_address=dial_in.websocket_address,
             inference=inference,
             limits=limits,
+            silence_s=stall_s,
             security=dial_in.security,
         )
         self._server.start()

@@ -30,9 +30,7 @@ _METHOD: Final = "/rollcast.v1.EnvironmentService/Play"
 _FIRST_CODE: Final = 4000
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 2.0
-# A client that steps in its only thread answers no ping meanwhile.
 _PING_INTERVAL_S: Final = 10.0
-_PING_TIMEOUT_S: Final = 60.0
 # Messages of a client that wait; then its connection is not read.
 _MAX_QUEUE: Final = 2
 
@@ -55,6 +53,7 @@ class EnvironmentSockets:
         play: Plays the environments of a client.
         opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
         max_connections: Streams at once, at most.
+        silence_s: Seconds that a connection may leave a ping unanswered.
     """
 
     def __init__(
@@ -66,12 +65,14 @@ class EnvironmentSockets:
         *,
         opens: str,
         max_connections: int,
+        silence_s: float,
     ) -> None:
         self._address = address
         self._security = security
         self._admission = admission
         self._play = play
         self._max_connections = max_connections
+        self._silence_s = silence_s
         self._listening = Listening(address, security, opens)
         self._streams: set[asyncio.Task[None]] = set()
         # The connections without a first message, by descriptor: each counts as half open until this is closed.
@@ -114,7 +115,7 @@ class EnvironmentSockets:
                 open_timeout=_HANDSHAKE_TIMEOUT_S,
                 close_timeout=_CLOSE_TIMEOUT_S,
                 ping_interval=_PING_INTERVAL_S,
-                ping_timeout=_PING_TIMEOUT_S,
+                ping_timeout=self._silence_s,
                 logger=silent,
             )
             self._servers.append(server)
