@@ -37,6 +37,7 @@ TARGETS: Final[Mapping[str, Entry]] = {
     "rollout_stream": Entry("rollout_targets", 2),
     "bundles": Entry("relay_targets", 2),
     "bundle_answers": Entry("relay_targets", 1),
+    "play": Entry("play_targets", 2),
     "statistics": Entry("rollout_targets", 1.5),
     "recording": Entry("rollout_targets", 0.4),
     "policy_chunks": Entry("policy_targets", 4),
