@@ -71,5 +71,5 @@ FOUND = {
 SEEDS = {"an actor that had lost a version played what was stale from its start": 176}
 
 # Schedules that need their switches: the world and the seed that draw each. A periodic thread waited for less than the
-# clock can tell, and so for ever in no time.
+# clock can tell, and so for ever in no time. Since waits have switch points of their own, the seeds draw others.
 FOUND_SEEDS = (("system", 110), ("system", 444), ("in rounds", 171), ("durable", 269398038875))
