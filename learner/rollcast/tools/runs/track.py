@@ -1,6 +1,6 @@
 """`rollcast track`: sends the records of a run to a tracker of experiments, afterwards."""
 
-from typing import TextIO, get_args
+from typing import Final, TextIO, get_args
 
 from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
@@ -10,7 +10,8 @@ from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.installation import require_extra
 from rollcast.tools.settings import TrackSettings
 
-_NO_METRICS = ("time", ENV_STEPS)
+_TRACKERS: Final[tuple[TrackerName, ...]] = get_args(TrackerName)
+_NO_METRICS: Final = ("time", ENV_STEPS)
 
 
 def track(settings: TrackSettings, out: TextIO) -> int:
@@ -29,11 +30,12 @@ def track(settings: TrackSettings, out: TextIO) -> int:
     """
     run = RunDirectory(settings.run.resolve())
     values = run.read_settings()
-    to = settings.to or values.get("track")
-    if to not in get_args(TrackerName):
+    named = settings.to or values.get("track")
+    to = next((name for name in _TRACKERS if name == named), None)
+    if to is None:
         raise ConfigurationError(
             f"--to is missing, and {str(settings.run)!r} was trained without --track; expected one of "
-            f"{', '.join(get_args(TrackerName))}; name the tracker"
+            f"{', '.join(_TRACKERS)}; name the tracker"
         )
     require_extra(to, f"--to {to}")
     project = settings.project or values.get("track_project", "rollcast")
