@@ -76,6 +76,7 @@ def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
 
 def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
     check_places(settings, is_first=ranks.is_first)
+    announce = partial(print_line, console.file)
     if settings.spaces_from == "environment":
         spaces = probe_spaces(settings.env_factory(), travel=True)
     else:
@@ -85,6 +86,7 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
             timeout_s=settings.collect_timeout_s,
             security=settings.server_security(),
             announcement=settings.announcement(),
+            announce=announce,
         )
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
@@ -98,7 +100,6 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
             serving=serving,
         )
 
-    announce = partial(print_line, console.file)
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce, ranks=ranks) as run:
         return run_and_report(
             run,

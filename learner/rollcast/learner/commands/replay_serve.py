@@ -166,4 +166,5 @@ def _spaces(settings: ReplayServeSettings, security: ServerSecurity) -> Environm
         timeout_s=settings.first_actor_timeout_s,
         security=security,
         announcement=settings.announcement(),
+        announce=logger.info,
     )

@@ -32,6 +32,7 @@ def spaces_of_first_actor(
     timeout_s: float,
     security: ServerSecurity = PLAIN_SERVER,
     announcement: Announcement | None = None,
+    announce: Callable[[str], None] = lambda _line: None,
     look_after: Callable[[], None] = lambda: None,
 ) -> EnvironmentSpaces:
     """Serves at an address until an actor joins, and returns the spaces that it offers.
@@ -44,6 +45,7 @@ def spaces_of_first_actor(
         timeout_s: The seconds to wait for an actor.
         security: The learner's security.
         announcement: The file that says other machines where it serves; None: none.
+        announce: Gets the line that says what is waited for.
         look_after: Called at least every second; an exception ends the wait.
 
     Raises:
@@ -55,6 +57,7 @@ def spaces_of_first_actor(
     server.start()
     try:
         with announced(server.address, announcement):
+            announce(f"waiting for the first actor at {server.address}, to learn what its environments look like")
             offer = first.wait_for_offer(timeout_s, look_after)
     finally:
         server.stop(_GRACE_S)

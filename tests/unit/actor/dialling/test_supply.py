@@ -14,7 +14,6 @@ from rollcast.actor.dialling.supply import DialIn, DialledSupply
 from rollcast.actor.inference.engine import InferenceEngine
 from rollcast.actor.inference.followed_policies import FollowedPolicies
 from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.workers.make import make_worker
 from rollcast.services.environments.dialled import Farewell
 from rollcast.services.errors import SpacesMismatchError
@@ -115,11 +114,12 @@ class TestOneOfTwoClients:
 
     @pytest.fixture
     def rollouts(self, supply):
+        trainable = pytest.importorskip("rollcast.actor.policies.trainable", reason="needs torch")
         with dialled(supply.address) as (say, call):
             say(hello("steady"))
             assert supply.wait(lambda: True)
             policy = make_policy(FLAT, PolicySpec(), seed=0)
-            policy.load(1, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+            policy.load(1, trainable.TorchPolicy(FLAT, PolicySpec()).state_arrays())
             environments = supply.take(2)
             worker = make_worker(environments, policy, 4, actor_id="a", incarnation=1, env_seed=0)
 
