@@ -238,7 +238,7 @@ class TestActionsOfOthers:
                 TEAM,
                 {"executed_action": np.array([0, -2e9, 0], np.float32).tobytes()},
                 InvalidTensorError,
-                r"its executed_action holds 2e\+09; expected numbers from -1e\+09 to",
+                r"its executed_action holds -2e\+09; expected numbers from -1e\+09 to",
             ),
         ],
     )
