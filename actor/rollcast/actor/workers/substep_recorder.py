@@ -47,6 +47,32 @@ class Recorded(NamedTuple):
         return self.valid is not None and not self.valid.any()
 
 
+class _Before:
+    """What a policy had before rows of each trajectory: its state, or the frames under a stack.
+
+    Attributes:
+        first: Before the first row, `[B, ...]`.
+    """
+
+    def __init__(self, blank: NDArray[Any]) -> None:
+        self.first = blank.copy()
+        # Before row T, and before the last row.
+        self._beyond = blank.copy()
+        self._last = blank.copy()
+
+    def note(self, trajectories: Rows, rows: Rows, n_steps: int, before: NDArray[Any]) -> None:
+        """Notes what came before rows that begin, `[N, ...]`."""
+        self._last[trajectories] = before
+        for kept, row in ((self.first, 0), (self._beyond, n_steps)):
+            kept[trajectories[rows == row]] = before[rows == row]
+
+    def carry_on(self, trajectories: Rows, is_full: NDArray[np.bool_]) -> None:
+        """Takes the first row that was not taken for the first: row T if T were taken, else the last, which is open."""
+        full, others = trajectories[is_full], trajectories[~is_full]
+        self.first[full] = self._beyond[full]
+        self.first[others] = self._last[others]
+
+
 class SubstepRecorder:
     """A recorder of one substep's agents, with a row for each action of each agent.
 
@@ -89,14 +115,12 @@ class SubstepRecorder:
         self._length = np.zeros(n_trajectories, np.int64)
         self._finals: list[_Final] = []
         self._episodes: list[EpisodeStatistics] = []
-        # The states for the next observations; those before the last row, or row T, and before the first.
+        # The states for the next observations, and those before rows.
         self._state = initial_state
-        self._state_before_last = None if initial_state is None else initial_state.copy()
-        self._first_state = None if initial_state is None else initial_state.copy()
+        self._state_before = None if initial_state is None else _Before(initial_state)
         self._stacks = stacks
-        # Likewise the frames, [B, K - 1, ...] for every leaf; none before any row.
-        self._frames_before_last: dict[str, NDArray[Any]] = {}
-        self._first_frames: dict[str, NDArray[Any]] = {}
+        # The frames before rows, [B, K - 1, ...] for every leaf; none before any row.
+        self._frames_before: dict[str, _Before] = {}
         self._allocate()
 
     def _allocate(self) -> None:
@@ -175,11 +199,8 @@ class SubstepRecorder:
             policy_version: The version of the policy that acted.
         """
         rows = self._used[trajectories]
-        if self._state is not None and self._state_before_last is not None and self._first_state is not None:
-            before = self._state[trajectories]
-            may_be_next = rows <= self._n_steps
-            self._state_before_last[trajectories[may_be_next]] = before[may_be_next]
-            self._first_state[trajectories[rows == 0]] = before[rows == 0]
+        if self._state is not None and self._state_before is not None:
+            self._state_before.note(trajectories, rows, self._n_steps, self._state[trajectories])
             self._state[trajectories] = state
         self._steps["action"][rows, trajectories] = action
         self._steps["log_prob"][rows, trajectories] = log_prob
@@ -279,7 +300,7 @@ class SubstepRecorder:
                     path: np.array([final.leaves[path] for final in taken], leaf.dtype).reshape(-1, *(leaf.shape or ()))
                     for path, leaf in self._leaves.items()
                 },
-                initial_state=None if self._first_state is None else self._first_state.copy(),
+                initial_state=None if self._state_before is None else self._state_before.first.copy(),
                 previous_observation=self._previous_observation(),
             ),
             reward=aligned(self._reward),
@@ -314,13 +335,12 @@ class SubstepRecorder:
                 self._observation[path][row, seen] = column[n_taken[seen] + row, seen]
             for old, new in zip(before, now, strict=True):
                 new[row, has_row] = old[n_taken[has_row] + row, has_row]
-        has_row = np.flatnonzero(left)
-        if self._first_state is not None and self._state_before_last is not None:
-            self._first_state[has_row] = self._state_before_last[has_row]
-        for path, frames in self._frames_before_last.items():
-            self._first_frames[path][has_row] = frames[has_row]
+        n_steps, has_row = self._n_steps, np.flatnonzero(left)
+        is_full = n_taken[has_row] == n_steps
+        for kept in (self._state_before, *self._frames_before.values()):
+            if kept is not None:
+                kept.carry_on(has_row, is_full)
         # Whoever has ended a row beyond T had T rows taken.
-        n_steps = self._n_steps
         self._finals = [final._replace(row=final.row - n_steps) for final in self._finals if final.row >= n_steps]
         self._episodes = []
         self._used = left
@@ -335,20 +355,16 @@ class SubstepRecorder:
         """Returns the stacks with these frames on top; notes the frames before, for the rows that `act` begins."""
         stacked = stacks.push_some(trajectories, observation)
         rows = self._used[trajectories]
-        is_first, may_be_next = rows == 0, rows <= self._n_steps
         for path, previous in stacks.previous_of(trajectories).items():
-            if path not in self._first_frames:
-                shape = (self._n, *previous.shape[1:])
-                self._first_frames[path] = np.zeros(shape, previous.dtype)
-                self._frames_before_last[path] = np.zeros(shape, previous.dtype)
-            self._frames_before_last[path][trajectories[may_be_next]] = previous[may_be_next]
-            self._first_frames[path][trajectories[is_first]] = previous[is_first]
+            if path not in self._frames_before:
+                self._frames_before[path] = _Before(np.zeros((self._n, *previous.shape[1:]), previous.dtype))
+            self._frames_before[path].note(trajectories, rows, self._n_steps, previous)
         return stacked
 
     def _previous_observation(self) -> Observation | None:
         if self._stacks is None:
             return None
-        return {path: frames.copy() for path, frames in self._first_frames.items()}
+        return {path: before.first.copy() for path, before in self._frames_before.items()}
 
     def _has_ended(self, row: int, trajectory: int) -> bool:
         return bool(self._terminated[row, trajectory] or self._truncated[row, trajectory])

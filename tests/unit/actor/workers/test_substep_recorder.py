@@ -18,15 +18,23 @@ def test_states_and_frames_before_a_rollout_are_those_of_its_first_row_whoever_i
     recorder = SubstepRecorder(SPACES, 8, n, n_ahead=3, initial_state=np.zeros((n, 1), np.float32), stacks=stacks)
     next_step = [0] * n
 
+    is_open = [False] * n
+
     def see(agent):
         recorder.see(agent, {"": np.array([next_step[agent]], np.float32)})
+        is_open[agent] = False
 
     for agent in range(n):
         see(agent)
     recorded_until = [0] * n
-    for _ in range(10):
-        while recorder.n_complete(0, n) < 8 and not (recorder.n_complete(0, n) and rng.random() < 0.05):
-            able = [agent for agent in range(n) if recorder.has_room(agent)]
+    for _ in range(20):
+        while recorder.n_complete(0, n) < 8 and not (recorder.has_rows and rng.random() < 0.1):
+            for agent in range(n):
+                if is_open[agent] and rng.random() < 0.3:
+                    see(agent)
+            able = [agent for agent in range(n) if recorder.has_room(agent) and not is_open[agent]]
+            if not able:
+                continue
             agents = np.sort(rng.permutation(able)[: rng.integers(1, len(able) + 1)])
             stacked = recorder.seen(agents)[""][:, :, 0]
             assert [*stacked[:, 1]] == [next_step[agent] for agent in agents]
@@ -36,7 +44,9 @@ def test_states_and_frames_before_a_rollout_are_those_of_its_first_row_whoever_i
             for agent in agents:
                 next_step[agent] += 1
                 recorder.earn(agent, float(next_step[agent]))
-                see(agent)
+                is_open[agent] = True
+                if rng.random() < 0.7:
+                    see(agent)
         recorded = recorder.take()
         for agent in range(n):
             valid = slice(None) if recorded.valid is None else recorded.valid[:, agent]
