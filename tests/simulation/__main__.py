@@ -25,6 +25,7 @@ _WORLDS = (
     "durable",
     "in rounds",
     "evaluated",
+    "replay",
     "queue",
     "credits",
     "rounds",

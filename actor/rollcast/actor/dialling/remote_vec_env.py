@@ -116,7 +116,6 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
             websocket_address=websocket_address,
             security=security,
             limits=limits,
-            silence_s=step_timeout_s,
         )
         self._server.start()
         self.address = self._server.address

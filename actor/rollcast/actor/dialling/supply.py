@@ -56,7 +56,7 @@ class DialledSupply:
     ) -> None:
         self._n_envs = n_envs
         self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s, batch_size=dial_in.batch_size)
-        # A stream for each environment at most, and a few for those that watch its health.
+        # A stream for each environment at most, and as many for actors that ask; a few for those that watch its health.
         limits = Limits(max_actors=max(n_envs or 0, Limits().max_actors))
         self._server = EnvironmentServer(
             dial_in.address,
@@ -64,7 +64,6 @@ class DialledSupply:
             websocket_address=dial_in.websocket_address,
             inference=inference,
             limits=limits,
-            silence_s=stall_s,
             security=dial_in.security,
         )
         self._server.start()

@@ -110,6 +110,7 @@ class FollowedPolicies:
         """Returns the digests of the run so far; never changed in place, as other threads read them."""
         if version <= max(self._digests, default=0) and self._digests.get(version) != digest:
             self._digests = {}
-        kept = list(self._digests.items())[1 - _N_DIGESTS :]
+        # A learner that resumes from a checkpoint gives the later versions other weights.
+        kept = [item for item in self._digests.items() if item[0] < version][1 - _N_DIGESTS :]
         self._digests = {**dict(kept), version: digest}
         return self._digests

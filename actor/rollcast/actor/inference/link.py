@@ -129,7 +129,8 @@ class InferenceLink:
 
     def _end(self, stream: _Stream, reason: str) -> None:
         with self._lock:
-            self._stream = None
+            if self._stream is stream:  # else another has been opened since
+                self._stream = None
         stream.end(reason)
 
     def _keep(self) -> None:

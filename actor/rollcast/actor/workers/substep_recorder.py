@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
 
 
 class _Before:
-    """What a policy had before rows of each trajectory: its state, or the frames under a stack.
+    """States, or frames under a stack, that a policy had before rows of each trajectory.
 
     Attributes:
         first: Before the first row, `[B, ...]`.

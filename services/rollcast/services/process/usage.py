@@ -39,9 +39,13 @@ def usage_with_children() -> Usage:
 def _processes(pid: int) -> Iterator[int]:
     """Yields a process and all below it."""
     yield pid
-    for children in (_PROC / str(pid) / "task").glob("*/children"):
+    try:
+        threads = list((_PROC / str(pid) / "task").iterdir())
+    except OSError:
+        return  # it has ended since
+    for thread in threads:
         try:
-            pids = children.read_text().split()
+            pids = (thread / "children").read_text().split()
         except OSError:
             continue
         for child in pids:

@@ -66,7 +66,7 @@ class Rollout:
         actor_id: The actor's name from Join.
         incarnation: The process of that actor, from 1.
         sequence: 1, 2, 3, ... within an incarnation.
-        policy_version: The version that acted. If several did, the oldest from which the age of the rollout counts.
+        policy_version: The version that acted. If several did, the one from which the age of the rollout counts.
         substeps: Columns by substep key; exactly one on the wire, `FLAT_SUBSTEP` for a flat environment.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`, the episode ended in this step and nothing follows from it.

@@ -40,9 +40,9 @@ ENVIRONMENT_SERVICE: Final = environment_pb2.DESCRIPTOR.services_by_name["Enviro
 
 _OPENS: Final = "can play with the policy, and have it learn from what they send"
 
-# The shortest and the longest silence of a client that a server bears, in seconds.
-_MIN_SILENCE_S: Final = 60.0
-_MAX_SILENCE_S: Final = 86_400.0
+# Seconds that a connection may leave a keepalive ping unanswered. A client that steps in its only thread answers none
+# meanwhile; the places of one whose machine has vanished are held for as long.
+_SILENCE_S: Final = 60.0
 # Seconds that the thread may take to end, beyond the time that streams have.
 _JOIN_TIMEOUT_S: Final = 5.0
 
@@ -60,8 +60,6 @@ class EnvironmentServer:
         websocket_address: "host:port" for clients that come over WebSockets; None: there are none.
         inference: Answers actors that have their policy computed here; None: nobody does.
         limits: Limits on clients.
-        silence_s: Seconds that a connection may leave a keepalive ping unanswered. A client that steps in its only
-            thread answers none meanwhile; at least 60 s, at most a day.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 
     Attributes:
@@ -81,7 +79,6 @@ class EnvironmentServer:
         websocket_address: str | None = None,
         inference: InferenceSource | None = None,
         limits: Limits = DEFAULT_LIMITS,
-        silence_s: float = _MIN_SILENCE_S,
         security: ServerSecurity = PLAIN_SERVER,
     ) -> None:
         parsed = parse_listening_address(address)
@@ -100,7 +97,6 @@ class EnvironmentServer:
         self._sink = sink
         self._inference = inference
         self._limits = limits
-        self._silence_s = min(max(silence_s, _MIN_SILENCE_S), _MAX_SILENCE_S)
         self._tokens = security.tokens if parsed.path is None else None
         self._security = security
         self._listening = Listening(parsed, security, _OPENS)
@@ -180,7 +176,7 @@ class EnvironmentServer:
         gate = StreamGate(self._limits, refusals, look_after=(half_open.end_late,), is_fixed=True, has_threads=False)
         rate = CallRate(self._limits, is_fixed=True)
         admission = Admission(self._tokens, rate, half_open, gate, refusals)
-        silence_ms, max_connections = int(self._silence_s * 1000), room_for_connections(self._limits.max_connections)
+        silence_ms, max_connections = int(_SILENCE_S * 1000), room_for_connections(self._limits.max_connections)
         options = dict(SERVER_OPTIONS) | {
             "grpc.keepalive_timeout_ms": silence_ms,
             "grpc.http2.ping_timeout_ms": silence_ms,
@@ -235,7 +231,7 @@ class EnvironmentServer:
             play,
             opens=_OPENS,
             max_connections=self._limits.max_connections,
-            silence_s=self._silence_s,
+            silence_s=_SILENCE_S,
         )
 
 

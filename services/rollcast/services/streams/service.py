@@ -25,8 +25,8 @@ from rollcast.services.wire.seal import parse_sealed, seal, seal_joined
 from rollcast.v1 import rollout_pb2
 
 # gRPC reports the end of the requests a moment before it reports a cancelled call or a lost connection. After the
-# actor's half-close the call lives on; waiting for that moment tells the two apart. Both reports come from one thread of
-# gRPC's: while others are busy it has had as many turns as this one, which therefore waits several times.
+# actor's half-close the call lives on; waiting for that moment tells the two apart. Both reports come from one thread
+# of gRPC's: while others are busy it has had as many turns as this one, which therefore waits several times.
 _CANCELLATION_S: Final = 0.01
 _CANCELLATION_TURNS: Final = 10
 

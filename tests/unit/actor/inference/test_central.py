@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
-from rollcast.actor.dialling.supply import DialledSupply
+from rollcast.actor.dialling.supply import DialIn, DialledSupply
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
@@ -156,7 +156,7 @@ def test_metrics_have_the_time_of_an_answer_on_both_sides(tmp_path):
     address, state, asking, answering = address_in(tmp_path), weights(), ActorMetrics(), ActorMetrics()
     with engine_of(Policies(1, state)) as engine, Actor(address, SPEC) as actor:
         actor.load(1, state).ask()
-        with DialledSupply(address, PLAIN_SERVER, 1, stall_s=60.0, inference=engine) as supply:
+        with DialledSupply(DialIn(address, PLAIN_SERVER), 1, stall_s=60.0, inference=engine) as supply:
             actor.ask_until_answered()
             asking.asks(actor.central)
             answering.serves(supply, engine)

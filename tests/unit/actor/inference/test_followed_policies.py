@@ -35,6 +35,10 @@ def test_follows_a_learner_and_the_next_one_at_its_address(tmp_path):
             assert digests == {1: weights_digest(state(1)), 3: weights_digest(state(3))}
         with serve(address) as learner:
             assert digests_after(learner, 2, 9) == {2: weights_digest(state(9))}
+            digests_after(learner, 4, 4)
+        # The same run, from its checkpoint: what came after that is forgotten.
+        with serve(address) as learner:
+            assert digests_after(learner, 2, 9) == {2: weights_digest(state(9))}
 
 
 def test_can_be_closed_at_once():

@@ -143,6 +143,10 @@ NOT_PASSED_ON = {
             ("serve_environments", "serve_websockets", "serve_batch_size", "serve_tokens_file"),
             "nobody knows the node to dial before",
         ),
+        **dict.fromkeys(
+            ("inference_address", "inference_timeout_s", "actor_device"),
+            "a submission has no server of central inference",
+        ),
         **dict.fromkeys(("serve_tls_cert", "serve_tls_key", "serve_tls_client_ca"), "of --serve-environments"),
         "actor_id": "after the task of the array",
         "role": "after the array",
