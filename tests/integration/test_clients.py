@@ -497,8 +497,8 @@ def cpp_client(folder: Path) -> Client:
     for program in ("make", "g++", "pkg-config", "protoc", "grpc_cpp_plugin"):
         if shutil.which(program) is None:
             lacks("grpc++", f"{program} is not installed")
-    if subprocess.run(["pkg-config", "--exists", "grpc++"], check=False).returncode:
-        lacks("grpc++", "the headers of gRPC for C++ are not installed")
+    if subprocess.run(["pkg-config", "--exists", "grpc++", "protobuf"], check=False).returncode:
+        lacks("grpc++", "the headers of gRPC or of protobuf for C++ are not installed")
     shared = folder.parent.parent
     with (shared / "cpp.lock").open("w") as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)

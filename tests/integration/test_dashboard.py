@@ -77,7 +77,9 @@ def first():
 def serve_run(first, address="127.0.0.1:0", **options):
     """Serves a run of which there is nothing new."""
     with serve_history(first, address, **options) as served:
-        served.history.set_next(dataclasses.replace(first, run=None, points=(), evaluations=(), lanes=(), events=()))
+        served.history.set_next(
+            dataclasses.replace(first, run=None, points=(), evaluations=(), lanes=(), curves=(), events=())
+        )
         yield served
 
 

@@ -1,6 +1,7 @@
 """Measures the processor time and memory of this process together with all processes below it."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,8 +24,10 @@ class Usage(NamedTuple):
 
 
 def usage_with_children() -> Usage:
-    """Returns the use of this process and of all below it; zeros where there is no /proc, as on macOS."""
+    """Returns the use of this process and of all below it; zeros where there is no /proc, as on macOS and Windows."""
     cpu_s, memory_bytes = 0.0, 0
+    if sys.platform != "linux":
+        return Usage(cpu_s, memory_bytes)
     for pid in _processes(os.getpid()):
         try:
             times = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[_TIMES]
