@@ -21,7 +21,7 @@ from rollcast.v1.tensor_pb2 import DATA_TYPE_FLOAT32, Tensor
 RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
 INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-# How often a client that has not played yet asks for a name that is taken.
+# Times that a client asks for a name that is taken, before it has played.
 NAME_TRIES = 6
 # A server that vanishes without a word is noticed after 20 s.
 OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]

@@ -15,7 +15,7 @@ from tests.unit.services.server.test_environments import Game, Sink, served
 pytestmark = pytest.mark.slow
 
 NAN = np.array([np.nan, 0.0], np.float32).tobytes()
-# What a client sends after it was welcome, and what it is told.
+# Messages of a client that was welcome, and the refusal of each.
 IN_MIDSTREAM = {
     "other spaces": (hello(n_envs=2), "expected turns"),
     "no kind": (environment_pb2.PlayRequest(), "expected turns"),

@@ -76,7 +76,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self._arrays: EnvironmentArrays | None = None
         self._seed_pool: list[list[int]] | None = None
         self._failure: str | None = None
-        # Whether each environment has an episode.
+        # True once each environment has an episode.
         self._has_begun = False
 
     @property  # type: ignore[misc]  # gymnasium has a settable property, typed as one generator, and returns a tuple

@@ -10,7 +10,7 @@ from rollcast.tools.dashboard import charts
 from rollcast.tools.dashboard.text import Text
 from rollcast.tools.watching.run_view import RunView
 
-# What one looks for first in the metrics of an algorithm: those whose names end so.
+# Ends of the names of an algorithm's metrics that people look at first.
 _FIRST: Final = (
     "policy_loss",
     "loss",
