@@ -1,8 +1,9 @@
 """The builders of rollouts for every test: of given columns, of numbers that tell their place, and of random values."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -188,6 +189,39 @@ def random_leaf(space: gymnasium.Space, leading: tuple[int, ...], rng: np.random
     if schema.dtype.kind == "f":
         return np.asarray(rng.standard_normal(shape)).astype(schema.dtype)
     return np.asarray(rng.integers(0, 100, shape)).astype(schema.dtype)
+
+
+def only_leaf(leaves: Observation, index: Any) -> tuple[float, ...]:
+    """Reads an observation of one leaf: its numbers."""
+    (leaf,) = leaves.values()
+    return tuple(leaf[index].tolist())
+
+
+def transitions_of(
+    rollout: Rollout, trajectory: int, read: Callable[[Observation, Any], Any] = only_leaf
+) -> Iterator[tuple[Any, Any, float, bool, bool]]:
+    """Yields (observation, next observation, reward, terminated, truncated) of every valid row, as a learner reads it.
+
+    Args:
+        rollout: Of one substep.
+        trajectory: The column.
+        read: Returns the observation at an index of leaves by path.
+    """
+    (columns,) = rollout.substeps.values()
+    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
+    for t in range(rollout.n_steps):
+        ends = bool(rollout.terminated[t, trajectory]), bool(rollout.truncated[t, trajectory])
+        if rollout.valid is not None and not rollout.valid[t, trajectory]:
+            assert (t, trajectory) not in finals
+            assert ends == (False, False)
+            continue
+        if (t, trajectory) in finals:
+            following = read(columns.final_observation, finals[t, trajectory])
+        elif t + 1 < rollout.n_steps:
+            following = read(columns.observation, (t + 1, trajectory))
+        else:
+            following = read(columns.last_observation, trajectory)
+        yield read(columns.observation, (t, trajectory)), following, float(rollout.reward[t, trajectory]), *ends
 
 
 def assert_same_rollout(actual: Rollout, expected: Rollout) -> None:

@@ -1,5 +1,4 @@
-"""Structured environments for tests: one that follows a script, in whose observations everything is numbered; and
-what a worker has recorded of it, as a learner reads it."""
+"""Structured environments for tests: one that follows a script, in whose observations everything is numbered."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ class ScriptedEnv(StructuredEnv):
 
 
 def expected_transitions(episodes, n_episodes):
-    """By actor, in order: (observation, next observation, reward, terminated, truncated) as (episode, turn) pairs."""
+    """By actor, in order: (observation, next observation, reward, terminated, truncated), as rollouts have them."""
     transitions = {actor: [] for actor in ACTORS}
     for number in range(n_episodes):
         begun: dict[ActorId, list] = {}
@@ -88,15 +87,13 @@ def expected_transitions(episodes, n_episodes):
             for actor, reward in scripted.rewards.items():
                 if actor in begun:
                     begun[actor][1] += reward
-            for actor, truncated in scripted.ended.items():
+            for actor in (*scripted.ended, *scripted.acting):
+                seen, truncated = (number, turn, ACTORS.index(actor)), scripted.ended.get(actor)
                 if actor in begun:
                     start, reward = begun.pop(actor)
-                    transitions[actor].append((start, (number, turn), reward, not truncated, truncated))
-            for actor in scripted.acting:
-                if actor in begun:
-                    start, reward = begun.pop(actor)
-                    transitions[actor].append((start, (number, turn), reward, False, False))
-                begun[actor] = [(number, turn), 0.0]
+                    transitions[actor].append((start, seen, reward, truncated is False, truncated is True))
+                if actor in scripted.acting:
+                    begun[actor] = [seen, 0.0]
     return transitions
 
 
@@ -119,29 +116,3 @@ def worker_of(*envs, n_steps=4, policy=None, **arguments):
     return StructuredRolloutWorker(
         vector_env, policy, n_steps, **{"actor_id": "a", "incarnation": 2, "env_seed": 0} | arguments
     )
-
-
-def transitions_of(rollout, trajectory):
-    """(observation, next observation, reward, terminated, truncated) of every valid row, as a learner reads them."""
-    (columns,) = rollout.substeps.values()
-    (path,) = columns.observation
-    valid = np.ones(rollout.reward.shape, np.bool_) if rollout.valid is None else rollout.valid
-    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
-    for t in range(rollout.n_steps):
-        if not valid[t, trajectory]:
-            continue
-        seen = columns.observation[path][t, trajectory]
-        if (t, trajectory) in finals:
-            following = columns.final_observation[path][finals[t, trajectory]]
-        elif t + 1 < rollout.n_steps:
-            assert valid[t + 1, trajectory], "rows that are none come first"
-            following = columns.observation[path][t + 1, trajectory]
-        else:
-            following = columns.last_observation[path][trajectory]
-        yield (
-            tuple(seen[:2].astype(int)),
-            tuple(following[:2].astype(int)),
-            float(rollout.reward[t, trajectory]),
-            bool(rollout.terminated[t, trajectory]),
-            bool(rollout.truncated[t, trajectory]),
-        )

@@ -10,7 +10,7 @@ from rollcast.actor.environments.failures import EnvironmentFailedError, Failure
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog, RecoveringEnv
 from rollcast.actor.vector.make import make_vector_env
-from rollcast.services.rollouts.rollouts import Rollout
+from tests.rollouts import transitions_of
 from tests.unit.actor.workers.flat_workers import worker_of
 
 
@@ -59,29 +59,6 @@ class Flaky(gymnasium.Env):
 def vector_of(*envs):
     recovering = [lambda env=env: RecoveringEnv(env) for env in envs]
     return SyncVectorEnv(recovering, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-
-
-def transitions_of(rollout: Rollout, b: int):
-    columns = rollout.substeps["0"]
-    finals = {tuple(index): row for row, index in enumerate(rollout.final_index.tolist())}
-    for t in range(rollout.n_steps):
-        if rollout.valid is not None and not rollout.valid[t, b]:
-            assert (t, b) not in finals
-            assert not rollout.terminated[t, b]
-            assert not rollout.truncated[t, b]
-            continue
-        following = columns.last_observation[""][b]
-        if t + 1 < rollout.n_steps:
-            following = columns.observation[""][t + 1, b]
-        if (t, b) in finals:
-            following = columns.final_observation[""][finals[t, b]]
-        yield (
-            tuple(columns.observation[""][t, b].astype(int)),
-            tuple(following.astype(int)),
-            float(rollout.reward[t, b]),
-            bool(rollout.terminated[t, b]),
-            bool(rollout.truncated[t, b]),
-        )
 
 
 @pytest.mark.slow

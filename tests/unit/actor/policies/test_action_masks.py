@@ -14,11 +14,13 @@ from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.torch_action_masks import allowed_actions, forbid
-from rollcast.actor.policies.torch_distributions import entropy, log_prob
+from rollcast.actor.policies.torch_distributions import entropy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import ActorFailedError, InvalidSpaceError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.unit.actor.acting_policies import loaded, noisy, state_of
+from tests.unit.actor.acting_policies import spaces_of as flat_spaces
 
 N = 10_000
 SPEC = PolicySpec(hidden_sizes=(8,))
@@ -36,6 +38,10 @@ KINDS = [
 ]
 
 
+def spaces_beside(**members: spaces.Space) -> dict[str, SubstepSpaces]:
+    return flat_spaces(spaces.Dict(members), ACTIONS["discrete"])
+
+
 def sizes_of(action: spaces.Space) -> list[int]:
     return [int(action.n)] if isinstance(action, spaces.Discrete) else action.nvec.ravel().tolist()
 
@@ -45,23 +51,10 @@ def spaces_of(action: spaces.Space, mask: spaces.Space | None = None) -> dict[st
     observation = spaces.Dict(
         {"seen": spaces.Box(-1.0, 1.0, (3,), np.float32), "action_mask": mask or spaces.Box(0, 1, (n,), np.int8)}
     )
-    return {"0": SubstepSpaces(observation=observation, action=action)}
+    return flat_spaces(observation, action)
 
 
-def state_of(substeps, spec, epsilon=0.0, *, uniform=False):
-    torch.manual_seed(0)
-    policy = TorchPolicy(substeps, spec)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn_like(parameter))
-    if uniform:
-        policy.set_uniform_exploration(True)
-    if spec.head in DISCRETE_KINDS:
-        policy.set_epsilons([epsilon])
-    return policy.state_arrays()
-
-
-def loaded(kind: str, action: str, epsilon: float = 0.3) -> Policy:
+def acting(kind: str, action: str, epsilon: float = 0.3) -> Policy:
     substeps, spec = spaces_of(ACTIONS[action]), SPEC
     if kind == "random":
         return RandomPolicy(substeps, seed=0)
@@ -71,7 +64,12 @@ def loaded(kind: str, action: str, epsilon: float = 0.3) -> Policy:
         spec = PolicySpec(network=OWN)
     made = {"numpy": NumpyMlpPolicy, "torch": TorchActingPolicy}.get(kind)
     policy = made(substeps, spec, seed=0) if made else make_policy(substeps, spec, seed=0, allowed_network=OWN)
-    policy.load(1, state_of(substeps, spec, epsilon, uniform=kind == "uniform"))
+    learning = noisy(substeps, spec, scale=1.0)
+    if kind == "uniform":
+        learning.set_uniform_exploration(True)
+    if kind in DISCRETE_KINDS:
+        learning.set_epsilons([epsilon])
+    policy.load(1, learning.state_arrays())
     return policy
 
 
@@ -103,7 +101,7 @@ def random_masks(action: str, n: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("kind", "action"), KINDS)
 def test_never_chooses_what_the_mask_of_its_row_forbids(kind, action):
-    policy, space, rows = loaded(kind, action), ACTIONS[action], random_masks(action, N)
+    policy, space, rows = acting(kind, action), ACTIONS[action], random_masks(action, N)
     for deterministic in (False, True):
         chosen, parameters = policy.act(observation_of(rows), deterministic=deterministic)
         assert chosen.dtype == space.dtype
@@ -114,7 +112,7 @@ def test_never_chooses_what_the_mask_of_its_row_forbids(kind, action):
 
 @pytest.mark.parametrize("kind", [kind for kind, action in KINDS if action == "discrete"])
 def test_frequencies_match_probabilities_that_sum_to_one(kind):
-    policy, mask = loaded(kind, "discrete"), np.array([1, 0, 1, 1, 0, 1])
+    policy, mask = acting(kind, "discrete"), np.array([1, 0, 1, 1, 0, 1])
     seen = np.tile(np.float32([[0.1, -0.2, 0.3]]), (N, 1))
     chosen, parameters = policy.act({"seen": seen, "action_mask": np.tile(mask, (N, 1)).astype(np.int8)})
     every = np.arange(-2, 4, dtype=np.int32)
@@ -131,7 +129,7 @@ def test_frequencies_match_probabilities_that_sum_to_one(kind):
 @pytest.mark.parametrize("kind", ["uniform", "random"])
 def test_uniform_log_probs_count_allowed_actions(kind, action):
     rows = random_masks(action, 50)
-    policy = loaded(kind, action)
+    policy = acting(kind, action)
     chosen, parameters = policy.act(observation_of(rows))
     ends = np.cumsum(sizes_of(ACTIONS[action]))[:-1]
     n_allowed = np.prod([part.sum(axis=1) for part in np.split(rows, ends, axis=1)], axis=0)
@@ -142,7 +140,7 @@ def test_uniform_log_probs_count_allowed_actions(kind, action):
 
 @pytest.mark.parametrize("head", DISCRETE_KINDS)
 def test_epsilon_greedy_explores_allowed_actions(head):
-    policy = loaded(head, "discrete", epsilon=0.3)
+    policy = acting(head, "discrete", epsilon=0.3)
     rows = np.tile([1, 0, 1, 0, 1, 0], (5, 1))
     chosen, parameters = policy.act(observation_of(rows), deterministic=True)
     np.testing.assert_allclose(policy.log_prob(parameters, chosen), math.log(0.7 + 0.1), rtol=1e-5)
@@ -150,19 +148,6 @@ def test_epsilon_greedy_explores_allowed_actions(head):
     np.testing.assert_allclose(policy.log_prob(parameters, other), math.log(0.1), rtol=1e-5)
     assert (policy.log_prob(parameters, other + 1) < -80.0).all()
     assert policy.exploration.epsilon == np.float32(0.3)
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-def test_numpy_and_torch_agree(action):
-    rows = random_masks(action, 40)
-    observation = observation_of(rows)
-    one, two = loaded("numpy", action), loaded("torch", action)
-    chosen, parameters = one.act(observation)
-    _, others = two.act(observation)
-    np.testing.assert_allclose(parameters, others, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(parameters == np.float32(FORBIDDEN), rows == 0)
-    ours = log_prob(ACTIONS[action], torch.from_numpy(others.copy()), torch.from_numpy(chosen))
-    np.testing.assert_allclose(ours.numpy(), one.log_prob(parameters, chosen), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -193,7 +178,7 @@ def test_entropy_and_gradient_cover_allowed_actions_only(action):
 
 @pytest.mark.parametrize(("kind", "action"), KINDS)
 def test_mask_of_zeros_allows_every_action(kind, action):
-    policy, space = loaded(kind, action), ACTIONS[action]
+    policy, space = acting(kind, action), ACTIONS[action]
     rows = np.zeros((400, sum(sizes_of(space))), np.int8)
     chosen, parameters = policy.act(observation_of(rows))
     assert all(space.contains(one if space.shape else one[()]) for one in chosen)
@@ -218,8 +203,7 @@ def test_torch_ignores_mask_of_zeros_element_by_element():
 )
 def test_accepts_masks_of_every_binary_space(mask):
     substeps = spaces_of(ACTIONS["discrete"], mask)
-    policy = make_policy(substeps, SPEC, seed=0)
-    policy.load(1, state_of(substeps, SPEC))
+    policy = loaded(substeps, SPEC)
     rows = random_masks("discrete", 200).astype(mask.dtype)
     chosen, _ = policy.act({"seen": np.zeros((200, 3), np.float32), "action_mask": rows})
     assert chosen_bits(ACTIONS["discrete"], rows, chosen).all()
@@ -229,47 +213,29 @@ def test_mask_is_not_a_feature():
     substeps = spaces_of(ACTIONS["discrete"])
     state = state_of(substeps, SPEC)
     assert state["networks.0.layers.0.weight"].shape == (8, 3)
-    one = SubstepSpaces(
-        observation=spaces.Dict({"seen": substeps["0"].observation["seen"]}), action=substeps["0"].action
-    )
-    unmasked = make_policy({"0": one}, SPEC, seed=0)
+    unmasked = make_policy(spaces_beside(seen=substeps["0"].observation["seen"]), SPEC, seed=0)
     unmasked.load(1, state)
     observation = observation_of(random_masks("discrete", 20))
     _, expected = unmasked.act({"seen": observation["seen"]})
-    _, parameters = loaded("numpy", "discrete").act(observation)
+    _, parameters = loaded(substeps, SPEC).act(observation)
     np.testing.assert_array_equal(parameters, np.where(observation["action_mask"], expected, np.float32(FORBIDDEN)))
 
 
+SEEN, BITS = spaces.Discrete(2), spaces.MultiBinary(6)
 BAD = {
-    "shape (5,)": (
-        spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.MultiBinary(5)}),
-        r"Box\(0, 1, \(6,\), int8\)",
-    ),
-    "float": (
-        spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.Box(0, 1, (6,), np.float32)}),
-        "expected zeros and ones",
-    ),
-    "range": (
-        spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.Box(0, 2, (6,), np.int8)}),
-        "expected zeros and ones",
-    ),
-    "discrete": (spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.Discrete(6)}), "expected zeros and ones"),
-    "alone": (spaces.Dict({"action_mask": spaces.MultiBinary(6)}), "beside what is seen"),
-    "deep": (
-        spaces.Dict({"a": spaces.Dict({"action_mask": spaces.MultiBinary(6)}), "b": spaces.Discrete(2)}),
-        r"\['a/action_mask'\].*topmost Dict",
-    ),
-    "no leaf": (
-        spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.Tuple((spaces.MultiBinary(6),))}),
-        r"\['action_mask/0'\].*topmost Dict",
-    ),
+    "shape (5,)": ({"a": SEEN, "action_mask": spaces.MultiBinary(5)}, r"Box\(0, 1, \(6,\), int8\)"),
+    "float": ({"a": SEEN, "action_mask": spaces.Box(0, 1, (6,), np.float32)}, "expected zeros and ones"),
+    "range": ({"a": SEEN, "action_mask": spaces.Box(0, 2, (6,), np.int8)}, "expected zeros and ones"),
+    "discrete": ({"a": SEEN, "action_mask": spaces.Discrete(6)}, "expected zeros and ones"),
+    "alone": ({"action_mask": BITS}, "beside what is seen"),
+    "deep": ({"a": spaces.Dict({"action_mask": BITS}), "b": SEEN}, r"\['a/action_mask'\].*topmost Dict"),
+    "no leaf": ({"a": SEEN, "action_mask": spaces.Tuple((BITS,))}, r"\['action_mask/0'\].*topmost Dict"),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_rejects_leaf_named_action_mask_that_is_not_a_mask(name):
-    observation, message = BAD[name]
-    substeps = {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(6))}
+@pytest.mark.parametrize(("members", "message"), BAD.values(), ids=BAD)
+def test_rejects_leaf_named_action_mask_that_is_not_a_mask(members, message):
+    substeps = spaces_beside(**members)
     for make in (
         lambda: make_policy(substeps, SPEC, seed=0),
         lambda: RandomPolicy(substeps, seed=0),
@@ -281,14 +247,9 @@ def test_rejects_leaf_named_action_mask_that_is_not_a_mask(name):
 
 @pytest.mark.parametrize("action", [spaces.MultiBinary(3), spaces.Box(-1, 1, (3,), np.float32)])
 def test_rejects_mask_for_actions_that_are_not_discrete(action):
-    observation = spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})
+    observation = spaces.Dict({"a": SEEN, "action_mask": spaces.MultiBinary(3)})
     with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete"):
-        make_policy({"0": SubstepSpaces(observation=observation, action=action)}, SPEC, seed=0)
-
-
-def test_space_without_the_leaf_has_no_mask():
-    observation = spaces.Dict({"mask": spaces.MultiBinary(2)})
-    assert action_mask_of(SubstepSpaces(observation=observation, action=spaces.Discrete(2))) is None
+        make_policy(flat_spaces(observation, action), SPEC, seed=0)
 
 
 def test_rejects_mask_of_zeros_on_transitions_but_not_on_reset_rows():

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from rollcast.actor.policies.exploration import EPSILONS, UNIFORM, Exploration, epsilon_ladder, read_exploration
@@ -10,10 +9,10 @@ from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import ConfigurationError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.unit.actor.acting_policies import noisy
+from tests.unit.actor.acting_policies import spaces_of as flat_spaces
 
 N = 4000
-VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 DISCRETE = spaces.Discrete(4, start=3)
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
 HEADS = {
@@ -27,7 +26,7 @@ OBSERVATION = {"": np.random.default_rng(0).uniform(-1.0, 1.0, (N, 4)).astype(np
 
 
 def spaces_of(head):
-    return {"0": SubstepSpaces(observation=VECTOR, action=HEADS[head])}
+    return flat_spaces(action=HEADS[head])
 
 
 def spec_of(head):
@@ -35,12 +34,7 @@ def spec_of(head):
 
 
 def torch_policy(head) -> TorchPolicy:
-    torch.manual_seed(0)
-    policy = TorchPolicy(spaces_of(head), spec_of(head))
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return policy
+    return noisy(spaces_of(head), spec_of(head))
 
 
 def test_ladder_has_the_rates_of_the_paper():
@@ -56,12 +50,6 @@ def test_ladder_has_the_rates_of_the_paper():
 def test_rejects_impossible_ladders(arguments):
     with pytest.raises(ConfigurationError, match="the ladder has n"):
         epsilon_ladder(**arguments)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_state_has_exploration_arrays_of_its_head(head):
-    names = {name for name in torch_policy(head).state_arrays() if name.startswith("exploration")}
-    assert names == {"default": set(), "squashed_gaussian": {UNIFORM}}.get(head, {UNIFORM, EPSILONS})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,33 +94,6 @@ def test_every_slot_has_its_own_rate(kind, slot):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rejects_wrong_exploration_and_keeps_the_old(kind):
-    policy = kind(spaces_of("q_values"), spec_of("q_values"), seed=0)
-    good = {**torch_policy("q_values").state_arrays(), EPSILONS: np.array([0.25], np.float32)}
-    policy.load(1, good)
-    bad = {
-        r"came with \['exploration.epsilons'\]; expected": {n: good[n] for n in good if n != UNIFORM},
-        r"came with \['exploration.uniform'\]; expected": {n: good[n] for n in good if n != EPSILONS},
-        r"uniform is float32\[\]": {**good, UNIFORM: np.array(1.0, np.float32)},
-        r"uniform is uint8\[\] 2": {**good, UNIFORM: np.array(2, np.uint8)},
-        r"epsilons is float64\[1\]": {**good, EPSILONS: np.zeros(1)},
-        r"epsilons is float32\[0\]": {**good, EPSILONS: np.zeros(0, np.float32)},
-        "expected rates in": {**good, EPSILONS: np.array([0.0, np.nan], np.float32)},
-    }
-    for message, state in bad.items():
-        with pytest.raises(ProtocolMismatchError, match=message):
-            policy.load(2, state)
-        with pytest.raises(ProtocolMismatchError, match=message):
-            torch_policy("q_values").load_state_arrays(state)
-    assert policy.version == 1
-    assert policy.exploration.epsilon == 0.25
-    weights = {**good, "networks.0.layers.0.weight": np.zeros((1, 1), np.float32), EPSILONS: np.ones(1, np.float32)}
-    with pytest.raises(ProtocolMismatchError, match="weight 'networks"):
-        policy.load(2, weights)
-    assert policy.exploration.epsilon == 0.25
-
-
 def test_rejects_rates_for_heads_without_action_values():
     with pytest.raises(ConfigurationError, match=r"only .* act epsilon-greedily"):
         torch_policy("squashed_gaussian").set_epsilons([0.1])
@@ -141,13 +102,15 @@ def test_rejects_rates_for_heads_without_action_values():
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_torch_policy_loads_all_exploration_arrays(head):
+def test_torch_policy_has_and_loads_all_exploration_arrays_of_its_head(head):
     one, two = torch_policy(head), TorchPolicy(spaces_of(head), spec_of(head))
     one.set_uniform_exploration(True)
     if head == "q_values":
         one.set_epsilons([0.5, 0.25, 0.125])
     two.load_state_arrays(one.state_arrays())
     assert two.state_arrays().keys() == one.state_arrays().keys()
+    names = {name for name in torch_policy(head).state_arrays() if name.startswith("exploration")}
+    assert names == {"default": set(), "squashed_gaussian": {UNIFORM}}.get(head, {UNIFORM, EPSILONS})
     assert all(np.array_equal(array, two.state_arrays()[name]) for name, array in one.state_arrays().items())
 
 

@@ -5,7 +5,7 @@ from gymnasium.spaces.utils import flatten as gymnasium_flatten
 
 from rollcast.actor.policies.features import VectorFeatures, feature_layout, image_layout
 from rollcast.services.errors import InvalidSpaceError
-from rollcast.services.spaces.spaces import flatten_observation
+from tests.unit.actor.acting_policies import batch_of
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 
@@ -27,12 +27,6 @@ from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACE
 def test_finds_channel_order_of_images(shape, layout):
     assert image_layout(spaces.Box(0, 255, shape, np.uint8)) == layout
     assert image_layout(spaces.Box(0, 1, shape, np.float32)) is None
-
-
-def batch_of(space, n=6):
-    space.seed(0)
-    samples = [flatten_observation(space, space.sample()) for _ in range(n)]
-    return {path: np.stack([sample[path] for sample in samples]) for path in samples[0]}
 
 
 def brute_force(leaf, value):

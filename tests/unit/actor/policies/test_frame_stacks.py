@@ -13,13 +13,11 @@ from rollcast.actor.policies.features import image_layout, image_size
 from rollcast.actor.policies.frame_stacks import FrameStacks, stacked_space, stacks_of
 from rollcast.actor.policies.image_networks import NatureCnn
 from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
-from rollcast.actor.policies.torch_acting import TorchActingPolicy
-from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import InvalidInputError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces, flatten_observation, space_leaves
+from rollcast.services.spaces.spaces import flatten_observation, space_leaves
 from tests.rollouts import random_leaf
+from tests.unit.actor.acting_policies import loaded, spaces_of
 
 MIXED = spaces.Dict(
     [
@@ -101,40 +99,9 @@ def test_stacks_of_some_trajectories_are_those_of_all():
         before = stacked
 
 
-@pytest.mark.parametrize("action", [spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)])
-def test_numpy_and_torch_agree_on_stacks_normalised_by_the_moments_of_frames(action: spaces.Space):
-    observation = MIXED if isinstance(action, spaces.Discrete) else spaces.Box(-1, 1, (3,), np.float32)
-    known = {"0": SubstepSpaces(observation=observation, action=action)}
-    spec = PolicySpec(hidden_sizes=(16,), frame_stack=K, normalize_observations=True)
-    learning = TorchPolicy(known, spec)
-    rng = np.random.default_rng(0)
-    frames = [{p: random_leaf(leaf, (5,), rng) for p, leaf in space_leaves(observation).items()} for _ in range(4)]
-    seen = {path: torch.from_numpy(np.stack([frame[path] for frame in frames])) for path in frames[0]}
-    learning.observe(seen, torch.ones(4, 5, dtype=torch.bool), 20)
-    n_numbers = 3 + (4 if observation is MIXED else 0)
-    assert learning.state_dict()["normalization.0.mean"].shape == (n_numbers,), "of a frame, not of a stack"
-    policies = [kind(known, spec, seed=3) for kind in (NumpyMlpPolicy, TorchActingPolicy)]
-    assert type(make_policy(known, spec, seed=0)) is NumpyMlpPolicy
-    stacks = [policy.frame_stacks(5) for policy in policies]
-    for policy in policies:
-        policy.load(1, learning.state_arrays())
-    for frame in frames:
-        one, other = (
-            policy.act(own.push(frame), deterministic=True)[1].copy()
-            for policy, own in zip(policies, stacks, strict=True)
-        )
-        np.testing.assert_allclose(one, other, atol=1e-5, rtol=1e-5)
-    # frames are normalised, then stacked
-    stacked = stacks_of(frames[1], {path: leaf[:, None].repeat(K - 1, 1) for path, leaf in frames[0].items()}, K)
-    normalized = learning.normalized({path: torch.from_numpy(leaf) for path, leaf in stacked.items()})
-    for path, leaf in learning.normalized({path: torch.from_numpy(leaf) for path, leaf in frames[1].items()}).items():
-        assert torch.equal(normalized[path] if path == "action_mask" else normalized[path][:, -1], leaf)
-
-
 def test_single_frames_are_refused_by_a_policy_that_sees_several():
-    known = {"0": SubstepSpaces(observation=spaces.Box(-1, 1, (3,), np.float32), action=spaces.Discrete(2))}
-    policy = make_policy(known, PolicySpec(frame_stack=K), seed=0)
-    policy.load(1, TorchPolicy(known, PolicySpec(frame_stack=K)).state_arrays())
+    known = spaces_of(spaces.Box(-1, 1, (3,), np.float32))
+    policy = loaded(known, PolicySpec(frame_stack=K))
     for shape in ((2, 3), (2, 2, 3), (2, 3, 4)):
         with pytest.raises(InvalidInputError, match=r"at '' has shape .*; expected \[3, 3\], the last 3 frames; pass"):
             policy.act({"": np.zeros(shape, np.float32)})

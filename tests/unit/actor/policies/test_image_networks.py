@@ -1,28 +1,17 @@
 """The networks for images, by name."""
 
 import numpy as np
-import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
 
 from rollcast.actor.policies.image_networks import ImpalaResnet
-from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.networks import build_network
-from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
-from rollcast.actor.policies.torch_acting import TorchActingPolicy
-from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
-from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
-from tests.rollouts import random_leaf
+from rollcast.services.policies.policies import PolicySpec
+from tests.unit.actor.acting_policies import batch_of, spaces_of, tensors_of
 
 ATARI = spaces.Box(0, 255, (84, 84, 1), np.uint8)
-
-
-def of_images(space: spaces.Space, n: int = 3) -> dict[str, torch.Tensor]:
-    rng = np.random.default_rng(0)
-    return {path: torch.from_numpy(random_leaf(leaf, (n,), rng)) for path, leaf in space_leaves(space).items()}
 
 
 def test_resnet_has_the_layers_of_the_paper():
@@ -68,27 +57,11 @@ def test_resnet_computes_its_formula():
         torch.testing.assert_close(torso(image), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", BUILT_IN_NETWORKS)
-def test_actor_needs_no_name_for_a_built_in_network_and_acts_as_the_learner_computes(network: str):
-    known = {"0": SubstepSpaces(observation=ATARI, action=spaces.Discrete(3))}
-    spec = PolicySpec(network=network, hidden_sizes=(8,), frame_stack=2)
-    learning, policy = TorchPolicy(known, spec), make_policy(known, spec, seed=0)
-    assert type(policy) is (NumpyMlpPolicy if network == "mlp" else TorchActingPolicy)
-    policy.load(1, learning.state_arrays())
-    stacks = policy.frame_stacks(3)
-    assert stacks is not None
-    seen = stacks.push({"": random_leaf(ATARI, (3,), np.random.default_rng(1))})
-    _, parameters = policy.act(seen)
-    with torch.no_grad():
-        expected = learning.parameters_of({path: torch.from_numpy(leaf) for path, leaf in seen.items()})
-    np.testing.assert_allclose(parameters, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_critics_have_the_policys_torso():
-    known = {"0": SubstepSpaces(observation=ATARI, action=spaces.Box(-1, 1, (2,), np.float32))}
+    known = spaces_of(ATARI, spaces.Box(-1, 1, (2,), np.float32))
     spec = PolicySpec(network="impala_resnet", hidden_sizes=(8,))
     memory = PolicySpec(network="impala_resnet", hidden_sizes=(8,), recurrence="gru", recurrent_size=4)
-    image = of_images(ATARI)
+    image = tensors_of(batch_of(ATARI, 3))
     assert isinstance(ValueCritic(known, spec, substep_key="0").network.images[0], ImpalaResnet)
     assert RecurrentValueCritic(known, memory, substep_key="0")(image, torch.zeros(3, 4)).shape == (3,)
     several = CriticEnsemble(known, spec, substep_key="0")

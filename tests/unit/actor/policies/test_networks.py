@@ -6,47 +6,23 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollcast.actor.policies.features import VectorFeatures, feature_layout
 from rollcast.actor.policies.networks import build_network
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
-from tests.unit.actor.policies.test_features import batch_of
+from tests.unit.actor.acting_policies import VECTOR, batch_of, tensors_of
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
 
 OWN = "tests.unit.actor.policies.own_networks"
-SPACES = {**OBSERVATION_SPACES, **IMAGE_SPACES}
-VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
-def tensors_of(space, n=6):
-    return {path: torch.from_numpy(array) for path, array in batch_of(space, n).items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((name, "auto") for name in SPACES),
-        *itertools.product(IMAGE_SPACES, BUILT_IN_NETWORKS),
-    ],
-)
-def test_every_space_has_a_network(name, kind):
-    space = SPACES[name]
-    network = build_network(space, 3, PolicySpec(network=kind, hidden_sizes=(8,)))
-    outputs = network(tensors_of(space))
+@pytest.mark.parametrize(("name", "kind"), [*itertools.product(IMAGE_SPACES, BUILT_IN_NETWORKS)])
+def test_every_space_of_images_has_every_network(name, kind):
+    network = build_network(IMAGE_SPACES[name], 3, PolicySpec(network=kind, hidden_sizes=(8,)))
+    outputs = network(tensors_of(batch_of(IMAGE_SPACES[name])))
     assert outputs.shape == (6, 3)
     assert outputs.dtype == torch.float32
     outputs.sum().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
-
-
-@pytest.mark.parametrize("name", OBSERVATION_SPACES)
-def test_features_equal_those_of_numpy(name):
-    space = OBSERVATION_SPACES[name]
-    layout = feature_layout(space)
-    network = build_network(space, layout.n_features, PolicySpec(hidden_sizes=()))
-    with torch.no_grad():
-        network.layers[0].weight.copy_(torch.eye(layout.n_features))
-        np.testing.assert_allclose(network(tensors_of(space)), VectorFeatures(layout)(batch_of(space)), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -121,7 +97,7 @@ def test_own_network_cannot_be_recurrent():
 @pytest.mark.parametrize("name", IMAGE_SPACES)
 def test_images_are_remembered(name):
     network = build_network(IMAGE_SPACES[name], 3, PolicySpec(hidden_sizes=(8,), recurrence="gru", recurrent_size=4))
-    outputs, state = network(tensors_of(IMAGE_SPACES[name]), torch.zeros(6, 4))
+    outputs, state = network(tensors_of(batch_of(IMAGE_SPACES[name])), torch.zeros(6, 4))
     assert outputs.shape == (6, 3)
     assert state.shape == (6, 4)
     assert state.abs().max() > 0

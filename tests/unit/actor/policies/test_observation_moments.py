@@ -1,6 +1,5 @@
 """Normalised observations in numpy and in torch: the same bits, and those of the formula."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,16 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.observation_moments import moments_layout, normalized_leaves, scale_of
-from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.unit.actor.policies.test_features import batch_of
-from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
+from tests.unit.actor.acting_policies import batch_of, spaces_of, tensors_of
+from tests.unit.actor.sample_environments import OBSERVATION_SPACES
 
 ODD = np.array(
     [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-38, 1e38, -3.4028235e38, 3.4028235e38, 7.0000005, 1 / 3, 1e-8], np.float32
@@ -25,8 +20,7 @@ ODD = np.array(
 
 
 def policy_of(observation, **spec):
-    substeps = {"0": SubstepSpaces(observation=observation, action=spaces.Discrete(3))}
-    return TorchPolicy(substeps, PolicySpec(normalize_observations=True, **spec))
+    return TorchPolicy(spaces_of(observation), PolicySpec(normalize_observations=True, **spec))
 
 
 def state_with(policy, mean, variance, count=10):
@@ -43,7 +37,7 @@ def numpy_normalized(policy, state, observation):
 
     def showing(n):
         actions = spaces.Box(-np.inf, np.inf, (n,), np.float32)
-        substeps = {"0": SubstepSpaces(observation=policy.spaces["0"].observation, action=actions)}
+        substeps = spaces_of(policy.spaces["0"].observation, actions)
         return TorchPolicy(substeps, replace(policy.spec, hidden_sizes=()))
 
     n = showing(1).state_arrays()["networks.0.layers.0.weight"].shape[1]
@@ -60,7 +54,7 @@ def numpy_normalized(policy, state, observation):
 
 def torch_normalized(policy, state, observation):
     policy.load_state_arrays(state)
-    return policy.normalized({path: torch.from_numpy(leaf) for path, leaf in observation.items()})
+    return policy.normalized(tensors_of(observation))
 
 
 def test_only_boxes_of_floats_are_normalised():
@@ -156,79 +150,12 @@ def test_every_float_leaf_is_normalised_alike_and_the_others_pass(name):
     np.testing.assert_array_equal(numpy_normalized(policy, state, batch), expected)
 
 
-@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
-def test_recurrent_policies_remember_normalised_observations(kind):
-    policy = policy_of(OBSERVATION_SPACES["dict"], hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)
-    state = state_with(policy, [0.25, -0.5, 0.1], [0.3, 2.0, 1e-4])
-    policy.load_state_arrays(state)
-    acting = kind(policy.spaces, policy.spec, seed=0)
-    acting.load(4, state)
-    batch = batch_of(OBSERVATION_SPACES["dict"], 5)
-    tensors = {path: torch.from_numpy(leaf) for path, leaf in batch.items()}
-    memory, expected = np.zeros((5, 8), np.float32), torch.zeros(5, 8)
-    for _ in range(3):
-        with torch.no_grad():
-            parameters, expected = policy.step(tensors, expected)
-            same, _ = policy.step(policy.normalized(tensors), torch.from_numpy(memory), is_normalized=True)
-        _, found = acting.act(batch, deterministic=True, state=memory)
-        np.testing.assert_allclose(found, parameters, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(found, same, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(memory, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("space", [OBSERVATION_SPACES["dict"], IMAGE_SPACES["mixed"]])
-def test_actors_act_as_the_learner_does(space):
-    policy = policy_of(space, hidden_sizes=(8,))
-    state = state_with(policy, [0.25, -0.5, 0.1], [0.3, 2.0, 1e-4])
-    policy.load_state_arrays(state)
-    acting = make_policy(policy.spaces, policy.spec, seed=0)
-    acting.load(4, state)
-    batch = batch_of(space, 5)
-    with torch.no_grad():
-        expected = policy.parameters_of({path: torch.from_numpy(leaf) for path, leaf in batch.items()})
-    np.testing.assert_allclose(acting.act(batch)[1], expected, rtol=1e-4, atol=1e-6)
-    again = acting.act(batch, deterministic=True)[1].copy()
-    np.testing.assert_array_equal(acting.act(batch, deterministic=True)[1], again)
-    acting.load(5, state_with(policy, 100.0, 1.0))
-    assert (acting.act(batch)[1] != again).any(), "a version brings its own moments"
-
-
 def test_observations_stay_as_they_were():
     policy = policy_of(spaces.Box(-1, 1, (4,), np.float32))
     x = np.ones((3, 4), np.float32)
     numpy_normalized(policy, state_with(policy, 5.0, 2.0), {"": x})
     torch_normalized(policy, state_with(policy, 5.0, 2.0), {"": x})
     assert (x == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("mean", math.inf, "'normalization.0.mean'.*inf.*expected finite numbers"),
-        ("mean", math.nan, "'normalization.0.mean'.*nan.*expected finite numbers"),
-        ("mean", -1e39, r"'normalization.0.mean' holds -1e\+39; expected finite numbers in float32's range"),
-        ("variance", -1e-9, "'normalization.0.variance' holds -1e-09; expected finite numbers of at least 0"),
-        ("variance", math.inf, "'normalization.0.variance'.*inf.*expected finite numbers"),
-        ("count", -1, "'normalization.0.count' holds -1; expected finite numbers of at least 0"),
-    ],
-)
-@pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
-def test_moments_that_nobody_can_use_are_refused(kind, name, value, message):
-    policy = policy_of(spaces.Box(-1, 1, (2,), np.float32))
-    state = dict(policy.state_arrays())
-    state[f"normalization.0.{name}"] = np.full_like(state[f"normalization.0.{name}"], value)
-    with pytest.raises(InvalidTensorError, match=message):
-        kind(policy.spaces, policy.spec, seed=0).load(1, state)
-
-
-def test_a_policy_that_normalises_and_one_that_does_not_are_told_apart():
-    policy = policy_of(spaces.Box(-1, 1, (2,), np.float32))
-    plain = make_policy(policy.spaces, PolicySpec(), seed=0)
-    with pytest.raises(ProtocolMismatchError, match=r"have \['normalization.0.count'"):
-        plain.load(1, policy.state_arrays())
-    acting = make_policy(policy.spaces, policy.spec, seed=0)
-    with pytest.raises(ProtocolMismatchError, match=r"lack \['normalization.0.count'"):
-        acting.load(1, TorchPolicy(policy.spaces, PolicySpec()).state_arrays())
 
 
 def test_scale_of_a_number_that_never_changed():

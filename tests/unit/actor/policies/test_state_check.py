@@ -3,59 +3,96 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rollcast.actor.policies.exploration import EPSILONS, UNIFORM, Exploration
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicySpec
-from tests.unit.actor.policies.test_features import batch_of
-from tests.unit.actor.policies.test_make import VECTOR, spaces_of, state_of
+from tests.unit.actor.acting_policies import VECTOR, batch_of, spaces_of, state_of
+
+WEIGHT, DEVIATION = "networks.0.layers.0.weight", "log_std.0"
+MEAN, VARIANCE, COUNT = (f"normalization.0.{name}" for name in ("mean", "variance", "count"))
+# Policies with all that a state may have.
+GAUSSIAN = spaces_of(action=spaces.Box(-1.0, 1.0, (2,), np.float32)), PolicySpec(hidden_sizes=(8,))
+VALUES = spaces_of(), PolicySpec(hidden_sizes=(8,), head="q_values")
+NORMALISED = spaces_of(), PolicySpec(hidden_sizes=(8,), normalize_observations=True)
+
+
+def spoilt(shape, value, dtype=np.float32):
+    """An array whose second number is wrong."""
+    array = np.zeros(shape, dtype)
+    array.flat[1] = value
+    return array
+
+
+def count(number):
+    return np.array(number, np.int64)
+
+
+# What is wrong with a state, by the message; None: it is left out.
+MISMATCHES = [
+    (GAUSSIAN, {WEIGHT: None}, r"lack \['networks.0.layers.0.weight'\]"),
+    (GAUSSIAN, {"critic": np.zeros(1)}, r"have \['critic'\] in addition"),
+    (GAUSSIAN, {WEIGHT: np.zeros((9, 4), np.float32)}, r"is float32\[9, 4\]; expected float32\[8, 4\]"),
+    (GAUSSIAN, {WEIGHT: np.zeros((8, 4))}, r"is float64\[8, 4\]; expected float32\[8, 4\]"),
+    (NORMALISED, {MEAN: None, VARIANCE: None, COUNT: None}, r"lack \['normalization.0.count'"),
+    (VALUES, {UNIFORM: None}, r"came with \['exploration.epsilons'\]; expected"),
+    (VALUES, {EPSILONS: None}, r"came with \['exploration.uniform'\]; expected"),
+    (VALUES, {UNIFORM: np.array(1.0, np.float32)}, r"uniform is float32\[\]"),
+    (VALUES, {UNIFORM: np.array(2, np.uint8)}, r"uniform is uint8\[\] 2"),
+    (VALUES, {EPSILONS: np.zeros(1)}, r"epsilons is float64\[1\]"),
+    (VALUES, {EPSILONS: np.zeros(0, np.float32)}, r"epsilons is float32\[0\]"),
+    (VALUES, {EPSILONS: spoilt(2, np.nan)}, "expected rates in"),
+    (VALUES, {WEIGHT: np.zeros((1, 1), np.float32), EPSILONS: np.ones(1, np.float32)}, "weight 'networks"),
+]
+NUMBERS = [
+    (GAUSSIAN, {WEIGHT: spoilt((8, 4), np.nan)}, rf"weight '{WEIGHT}' holds nan at \[0, 1\]; expected finite numbers"),
+    (GAUSSIAN, {WEIGHT: spoilt((8, 4), np.inf)}, rf"weight '{WEIGHT}' holds inf at \[0, 1\]; expected finite numbers"),
+    (GAUSSIAN, {DEVIATION: spoilt(2, -np.inf)}, rf"weight '{DEVIATION}' holds -inf at \[1\]; expected finite numbers"),
+    (NORMALISED, {MEAN: spoilt(4, np.inf, float)}, f"'{MEAN}'.*inf.*expected finite numbers"),
+    (NORMALISED, {MEAN: spoilt(4, np.nan, float)}, f"'{MEAN}'.*nan.*expected finite numbers"),
+    (
+        NORMALISED,
+        {MEAN: spoilt(4, -1e39, float)},
+        rf"'{MEAN}' holds -1e\+39; expected finite numbers in float32's range",
+    ),
+    (
+        NORMALISED,
+        {VARIANCE: spoilt(4, -1e-9, float)},
+        f"'{VARIANCE}' holds -1e-09; expected finite numbers of at least 0",
+    ),
+    (NORMALISED, {VARIANCE: spoilt(4, np.inf, float)}, f"'{VARIANCE}'.*inf.*expected finite numbers"),
+    (NORMALISED, {COUNT: count(-1)}, f"'{COUNT}' holds -1; expected finite numbers of at least 0"),
+]
 
 
 @pytest.mark.parametrize("kind", [NumpyMlpPolicy, TorchActingPolicy])
-def test_rejects_wrong_weights_and_keeps_the_old(kind):
-    substeps, spec = spaces_of(), PolicySpec(hidden_sizes=(8,))
-    policy = kind(substeps, spec, seed=0)
-    good = state_of(substeps, spec)
-    policy.load(1, good)
-    name = "networks.0.layers.0.weight"
-    bad = {
-        "lack \\['networks.0.layers.0.weight'\\]": {key: good[key] for key in good if key != name},
-        "have \\['critic'\\] in addition": {**good, "critic": good[name]},
-        "is float32\\[9, 4\\]; expected float32\\[8, 4\\]": {**good, name: np.zeros((9, 4), np.float32)},
-        "is float64\\[8, 4\\]; expected float32\\[8, 4\\]": {**good, name: good[name].astype(np.float64)},
-    }
-    batch = batch_of(VECTOR, 4)
-    before = policy.act(batch)[1].copy()
-    for message, state in bad.items():
-        with pytest.raises(ProtocolMismatchError, match=message):
-            policy.load(2, state)
-    assert policy.version == 1
-    np.testing.assert_array_equal(policy.act(batch)[1], before)
-
-
 @pytest.mark.parametrize(
-    ("kind", "name", "value"),
+    ("acts", "change", "error", "message"),
     [
-        (NumpyMlpPolicy, "networks.0.layers.0.weight", np.nan),
-        (NumpyMlpPolicy, "log_std.0", -np.inf),
-        (TorchActingPolicy, "networks.0.layers.0.weight", np.inf),
-        (TorchActingPolicy, "log_std.0", np.nan),
+        *((acts, change, ProtocolMismatchError, message) for acts, change, message in MISMATCHES),
+        *((acts, change, InvalidTensorError, message) for acts, change, message in NUMBERS),
     ],
 )
-def test_rejects_policy_that_is_not_finite_and_keeps_the_last(kind, name: str, value: float):
-    substeps, spec = spaces_of(action=spaces.Box(-1.0, 1.0, (2,), np.float32)), PolicySpec(hidden_sizes=(16, 8))
+def test_rejects_a_wrong_state_and_keeps_the_last(kind, acts, change, error, message):
+    substeps, spec = acts
+    good = dict(state_of(substeps, spec))
+    if spec.head == "q_values":
+        good[EPSILONS] = np.array([0.25], np.float32)
     policy = kind(substeps, spec, seed=0)
-    state = dict(state_of(substeps, spec))
-    policy.load(1, state)
-    batch = batch_of(VECTOR, 3)
+    policy.load(1, good)
+    batch = batch_of(VECTOR, 4)
     before = policy.act(batch, deterministic=True)[1].copy()
-    state[name] = state[name].copy()
-    state[name].flat[1] = value
-    with pytest.raises(InvalidTensorError, match=rf"weight '{name}' holds {value} at \[.*1\]; expected finite numbers"):
-        policy.load(2, state)
+    bad = {name: array for name, array in (good | change).items() if array is not None}
+    with pytest.raises(error, match=message):
+        policy.load(2, bad)
+    if change.keys() <= {UNIFORM, EPSILONS}:
+        with pytest.raises(error, match=message):
+            TorchPolicy(substeps, spec).load_state_arrays(bad)
     assert policy.version == 1
+    assert policy.exploration == Exploration(epsilon=0.25 if spec.head == "q_values" else 0.0)
     np.testing.assert_array_equal(policy.act(batch, deterministic=True)[1], before)
 
 

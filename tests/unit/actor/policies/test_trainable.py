@@ -4,23 +4,11 @@ from gymnasium import spaces
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import SubstepSpaces
-
-VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+from tests.unit.actor.acting_policies import spaces_of
 
 
 def policy_of(action_space, **spec):
-    return TorchPolicy({"0": SubstepSpaces(observation=VECTOR, action=action_space)}, PolicySpec(**spec))
-
-
-def test_discrete_policy_has_one_output_per_action():
-    policy = policy_of(spaces.Discrete(3))
-    observation = {"": torch.randn(5, 4)}
-    assert policy.parameters_of(observation).shape == (5, 3)
-    torch.testing.assert_close(policy(observation), policy.parameters_of(observation))
-    assert list(policy.state_dict()) == [
-        f"networks.0.layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias")
-    ]
+    return TorchPolicy(spaces_of(action=action_space), PolicySpec(**spec))
 
 
 def test_box_has_a_log_std_that_learns():
@@ -32,16 +20,6 @@ def test_box_has_a_log_std_that_learns():
     parameters.sum().backward()
     torch.testing.assert_close(policy.log_std["0"].grad, torch.tensor([5.0, 5.0]))
     assert "log_std.0" in policy.state_dict()
-
-
-def test_each_substep_has_its_network():
-    substeps = {
-        "pick": SubstepSpaces(observation=VECTOR, action=spaces.Discrete(3)),
-        "place": SubstepSpaces(observation=spaces.Discrete(7), action=spaces.MultiBinary(2)),
-    }
-    policy = TorchPolicy(substeps, PolicySpec())
-    assert policy.parameters_of({"": torch.randn(5, 4)}, "pick").shape == (5, 3)
-    assert policy.parameters_of({"": torch.arange(5)}, "place").shape == (5, 2)
 
 
 def test_state_arrays_are_copies_and_can_be_loaded():

@@ -10,6 +10,7 @@ from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.rollouts import transitions_of
 from tests.unit.actor.structured_environments import (
     ACTORS,
     SPACES,
@@ -17,7 +18,6 @@ from tests.unit.actor.structured_environments import (
     ScriptedEnv,
     alternating,
     expected_transitions,
-    transitions_of,
     worker_of,
 )
 from tests.unit.actor.workers import flat_workers
@@ -176,14 +176,3 @@ def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, ca
         assert not any(terminated for *_, terminated, _ in mine)
         untouched = expected_transitions([alternating(5)], 200)[actor]
         assert found[1, actor] == untouched[: len(found[1, actor])]
-
-
-def test_a_dropped_row_is_cut_before_it():
-    flaky = FlakyGame([alternating(1000)], 4)
-    vector_env = StructuredVectorEnv([lambda: flaky], drops_episodes=True)
-    worker = flat_workers.worker_of(vector_env, 6)
-    rollout = worker.collect()
-    assert list(rollout.substeps) == ["walker"]
-    first = [transition for transition in transitions_of(rollout, 0) if transition[0][0] == 0]
-    # It acted in turns 0 and 2; the fourth step raised after the second walker had seen turn 3.
-    assert first == [((0, 0), (0, 2), 2.0, False, True)]

@@ -3,16 +3,14 @@ import pytest
 from gymnasium import spaces
 
 from rollcast.actor.dialling.environments import DialledEnvironments
-from rollcast.actor.policies.make import make_policy
-from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.workers.dialled import DialInWorker
 from rollcast.actor.workers.make import make_worker
 from rollcast.services.environments.dialled import AgentState, AgentTurn, DialledTurn
-from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.dialled_clients import FakeClient
 from tests.play_messages import FLAT, TEAM
+from tests.unit.actor.acting_policies import loaded, state_of
 
 RUNNING, TERMINATED, INTERRUPTED = AgentState.RUNNING, AgentState.TERMINATED, AgentState.INTERRUPTED
 
@@ -58,9 +56,7 @@ class Game(FakeClient):
 
 @pytest.fixture
 def policy():
-    policy = make_policy(FLAT, PolicySpec(), seed=0)
-    policy.load(1, TorchPolicy(FLAT, PolicySpec()).state_arrays())
-    return policy
+    return loaded(FLAT)
 
 
 def worker_of(policy, n_envs=1, n_steps=4, **options):
@@ -94,17 +90,6 @@ def test_seeds_are_told_to_clients_and_to_the_learner(policy):
     assert tuple(game.seeds) == worker.env_seeds == worker.collect().env_seeds
 
 
-def test_an_environment_that_takes_a_place_later_has_another_seed(policy):
-    worker, environments = worker_of(policy)
-    seeds = []
-    for _ in range(3):
-        game = FakeClient(environments)
-        seeds += game.seeds
-        game.leave()
-    assert seeds[0] == worker.env_seeds[0]
-    assert len(set(seeds)) == 3
-
-
 def test_places_without_a_client_have_rows_that_are_not_valid(policy):
     worker, environments = worker_of(policy, n_envs=3)
     Game(environments, n_envs=2)
@@ -117,9 +102,7 @@ def test_such_rows_hold_values_of_their_spaces():
     """A learner checks them as well."""
     numbered = spaces.Discrete(3, start=5)
     offered = {"0": SubstepSpaces(observation=numbered, action=spaces.Discrete(2, start=3))}
-    policy = make_policy(offered, PolicySpec(), seed=0)
-    policy.load(1, TorchPolicy(offered, PolicySpec()).state_arrays())
-    worker, environments = worker_of(policy, n_envs=2, n_steps=2)
+    worker, environments = worker_of(loaded(offered), n_envs=2, n_steps=2)
 
     class Counting(FakeClient):
         def answer(self, actions, **about):
@@ -160,6 +143,19 @@ def test_a_batch_has_a_size_at_most_and_the_oldest_first(policy, monkeypatch):
     assert worker.collect().valid is None
     assert [place for batch in batches for place in batch][:15] == [0, 1, 2, 3, 4] * 3
     assert max(map(len, batches)) == 2
+
+
+def leaves_after(client, n_answers, then=lambda: None):
+    """Has a client leave when it has so many answers."""
+    answer = client.answer
+
+    def answers(actions, **about):
+        answer(actions, **about)
+        if len(client.answers) == n_answers:
+            client.leave()
+            then()
+
+    client.answer = answers
 
 
 class Shuffled(Game):
@@ -214,7 +210,7 @@ def test_a_rollout_has_the_version_of_its_oldest_row(policy):
     game = Game(environments, n_envs=2)
     game.paused.add(1)
     assert worker.collect().policy_version == 1
-    policy.load(2, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+    policy.load(2, state_of(FLAT))
     game.paused.clear()
     game.step(1)
     mixed = worker.collect()
@@ -230,7 +226,7 @@ def test_a_learner_that_takes_no_older_version_gets_the_newest(policy):
     game = Game(environments, n_envs=2)
     game.paused.add(1)
     worker.collect()
-    policy.load(2, TorchPolicy(FLAT, PolicySpec()).state_arrays())
+    policy.load(2, state_of(FLAT))
     game.paused.clear()
     game.step(1)
     worker.least_version = 2
@@ -242,14 +238,7 @@ def test_a_learner_that_takes_no_older_version_gets_the_newest(policy):
 def test_a_client_that_leaves_costs_its_own_last_action(policy):
     worker, environments = worker_of(policy, n_envs=2, n_steps=6)
     stays, goes = Game(environments, "stays"), Game(environments, "goes")
-    answer = goes.answer
-
-    def leaves_after_four(actions, **about):
-        answer(actions, **about)
-        if len(goes.answers) == 4:
-            goes.leave()
-
-    goes.answer = leaves_after_four
+    leaves_after(goes, 4)
     rollout = worker.collect()
     assert rollout.valid[:, 0].all()
     # That of the fourth: it left before the turn that came of it was heard.
@@ -275,16 +264,7 @@ def test_an_episode_counts_whose_client_leaves_after_its_end(policy):
 
 def test_a_client_that_returns_begins_a_new_episode(policy):
     worker, environments = worker_of(policy, n_steps=4)
-    first = Game(environments, "a", length=5)
-    answer = first.answer
-
-    def leaves_after_two(actions, **about):
-        answer(actions, **about)
-        if len(first.answers) == 2:
-            first.leave()
-            Game(environments, "a", length=5)
-
-    first.answer = leaves_after_two
+    leaves_after(Game(environments, "a", length=5), 2, lambda: Game(environments, "a", length=5))
     rollouts = [worker.collect(), worker.collect()]
     steps = np.concatenate([rollout.substeps["0"].observation[""][:, 0, 0] for rollout in rollouts])
     np.testing.assert_array_equal(steps, [0, 0, 1, 2, 3, 4, 0, 1])
@@ -300,36 +280,8 @@ def test_values_of_an_episode_travel_with_it(policy):
     np.testing.assert_array_equal(np.flatnonzero(rollout.truncated[:, 0]), [1, 3])
 
 
-def test_agents_that_act_at_once_act_in_one_batch():
-    policy = make_policy(TEAM, PolicySpec(), seed=0)
-    policy.load(1, TorchPolicy(TEAM, PolicySpec()).state_arrays())
-    worker, environments = worker_of(policy, n_steps=3)
-
-    class Team(FakeClient):
-        def go(self):
-            walker = {"": np.zeros(2, np.float32)}
-            gunner = {"view": np.zeros((2, 2), np.uint8), "ammo": np.array(3)}
-            agents = [AgentTurn("walker", number, RUNNING, walker, float(number)) for number in range(2)]
-            self._sink.take(self, [DialledTurn(0, (*agents, AgentTurn("gunner", 0, RUNNING, gunner, 5.0)))])
-
-        def answer(self, actions, **about):
-            super().answer(actions, **about)
-            self.go()
-
-    team = Team(environments, spaces=TEAM)
-    team.go()
-    rollouts = {rollout.substep_key: rollout for rollout in (worker.collect(), worker.collect())}
-    np.testing.assert_array_equal(rollouts["walker"].reward, [[0.0, 1.0]] * 3)
-    np.testing.assert_array_equal(rollouts["gunner"].reward, [[5.0]] * 3)
-    assert [len(told.actions) for told in team.answers] == [3, 3, 3]
-    # Those of a Box are inside its bounds, as the environment executes them.
-    assert all(np.abs(told.actions[0]).max() <= 1.0 for told in team.answers)
-
-
-def test_each_agent_gets_its_own_action_in_the_order_of_its_turn():
-    policy = make_policy(TEAM, PolicySpec(), seed=0)
-    policy.load(1, TorchPolicy(TEAM, PolicySpec()).state_arrays())
-    worker, environments = worker_of(policy, n_envs=2, n_steps=3)
+def test_agents_that_act_at_once_each_get_their_own_action_and_reward_in_the_order_of_their_turn():
+    worker, environments = worker_of(loaded(TEAM), n_envs=2, n_steps=3)
     walker = {"": np.zeros(2, np.float32)}
     gunner = {"view": np.zeros((2, 2), np.uint8), "ammo": np.array(3)}
     # the policy acts for all gunners, then for all walkers
@@ -338,7 +290,7 @@ def test_each_agent_gets_its_own_action_in_the_order_of_its_turn():
     class Team(FakeClient):
         def go(self, number):
             told = [
-                AgentTurn(key, agent, RUNNING, walker if key == "walker" else gunner, 0.0)
+                AgentTurn(key, agent, RUNNING, walker if key == "walker" else gunner, number + 2.0 * agent)
                 for key, agent in orders[number]
             ]
             self._sink.take(self, [DialledTurn(number, tuple(told))])
@@ -352,8 +304,11 @@ def test_each_agent_gets_its_own_action_in_the_order_of_its_turn():
     team.go(0)
     team.go(1)
     rollouts = {rollout.substep_key: rollout for rollout in (worker.collect(), worker.collect())}
+    np.testing.assert_array_equal(rollouts["walker"].reward[:, 2:], [[1.0, 3.0]] * 3)
+    np.testing.assert_array_equal(rollouts["gunner"].reward, [[0.0, 1.0]] * 3)
     walked, shot = (rollouts[key].substeps[key].action for key in ("walker", "gunner"))
     told = [answer.actions for answer in team.answers if answer.environment == 1]
+    # those of a Box are inside its bounds, as the environment executes them
     for t in range(3):
         np.testing.assert_array_equal(told[t][0], np.clip(walked[t, 2], -1.0, 1.0))
         np.testing.assert_array_equal(told[t][1], shot[t, 1])
@@ -395,14 +350,12 @@ def test_actions_of_others_are_recorded_and_marked(policy):
 def test_an_action_outside_the_bounds_that_was_carried_out_inside_is_the_policys():
     """The row keeps what the policy chose, to which the log-probability belongs."""
     boxed = {"0": SubstepSpaces(observation=FLAT["0"].observation, action=spaces.Box(-0.1, 0.1, (1,), np.float32))}
-    policy = make_policy(boxed, PolicySpec(), seed=0)
-    policy.load(1, TorchPolicy(boxed, PolicySpec()).state_arrays())
-    worker, environments = worker_of(policy, n_steps=8)
-    Corrected(environments, lambda step, sent: (sent if step % 2 else sent + np.float32(7.0), ""), spaces=boxed)
+    worker, environments = worker_of(loaded(boxed), n_steps=8)
+    Corrected(environments, lambda step, sent: (sent if step % 2 else -7.0 * np.sign(sent), ""), spaces=boxed)
     rollout = worker.collect()
     action = rollout.substeps["0"].action[:, 0, 0]
     np.testing.assert_array_equal(rollout.policy_versions[:, 0], [-1, 1] * 4)
-    np.testing.assert_allclose(action[::2], 0.1, err_msg="clipped as every executed action is")
+    np.testing.assert_allclose(np.abs(action[::2]), 0.1, err_msg="clipped as every executed action is")
     assert (np.abs(action[1::2]) > 0.1).any()
 
 
@@ -419,15 +372,7 @@ class TestWithoutClients:
 
     def test_the_rows_that_there_are_make_a_rollout(self, policy):
         worker, environments = worker_of(policy, n_steps=6)
-        game = Game(environments)
-        answer = game.answer
-
-        def leaves_after_four(actions, **about):
-            answer(actions, **about)
-            if len(game.answers) == 4:
-                game.leave()
-
-        game.answer = leaves_after_four
+        leaves_after(Game(environments), 4)
         assert worker.collect().n_env_steps == 3
         assert worker.collect() is None
         assert worker.is_idle

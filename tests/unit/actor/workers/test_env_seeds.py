@@ -27,6 +27,7 @@ def test_derives_a_seed_for_each_environment():
     [
         ([1, 2], "env_seed has 2 seeds; expected 4"),
         ([1, 2, 3, -4], "expected seeds of at least 0"),
+        (-1, "env_seed is -1"),
     ],
 )
 def test_rejects_wrong_seeds(env_seed, message):

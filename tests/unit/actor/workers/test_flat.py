@@ -12,7 +12,8 @@ from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 from rollcast.services.spaces.spaces import space_leaves
-from tests.unit.actor.policies.test_make import loaded
+from tests.rollouts import only_leaf, transitions_of
+from tests.unit.actor.acting_policies import loaded
 from tests.unit.actor.sample_environments import (
     ACTION_SPACES,
     IMAGE_SPACES,
@@ -42,83 +43,32 @@ def played(seed, lengths, n):
     return list(itertools.islice(steps, n))
 
 
-def transitions(rollout, read):
-    """All transitions of a rollout, `[B]` lists, put together as a learner would."""
-    columns = rollout.substeps["0"]
-    n_steps, n_envs = rollout.reward.shape
-    final = {tuple(index): n for n, index in enumerate(rollout.final_index.tolist())}
-    trajectories = [[] for _ in range(n_envs)]
-    for t, b in np.ndindex(n_steps, n_envs):
-        if rollout.valid is not None and not rollout.valid[t, b]:
-            continue
-        if (t, b) in final:
-            after = read(columns.final_observation, final[t, b])
-        elif t + 1 < n_steps:
-            after = read(columns.observation, (t + 1, b))
-        else:
-            after = read(columns.last_observation, b)
-        ends = bool(rollout.terminated[t, b]), bool(rollout.truncated[t, b])
-        step = (read(columns.observation, (t, b)), after, float(rollout.reward[t, b]), *ends)
-        trajectories[b].append(step)
-    return trajectories
-
-
-def read_flat(observation, index):
-    return tuple(observation[""][index].tolist())
-
-
 def read_nested(observation, index):
     when = observation["when/0"][index], observation["when/1"][index].item()
     return tuple(float(part) for part in (observation["name"][index], *when))
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
-@pytest.mark.parametrize(("kind", "read"), [(NumberedEnv, read_flat), (NestedNumberedEnv, read_nested)])
+@pytest.mark.parametrize(("kind", "read"), [(NumberedEnv, only_leaf), (NestedNumberedEnv, read_nested)])
 @pytest.mark.parametrize("n_rollout_steps", [1, 2, 5, 16])
-def test_records_true_transitions_across_rollouts(mode, kind, read, n_rollout_steps):
+def test_records_true_transitions_and_episodes_across_rollouts(mode, kind, read, n_rollout_steps):
     worker = worker_of(numbered_vector(kind, mode), n_rollout_steps, env_seed=[7, 5, 3, 1])
     rollouts = [worker.collect() for _ in range(64 // n_rollout_steps)]
-    seen = [transitions(rollout, read) for rollout in rollouts]
+    n_valid = 0
     for b, (seed, lengths) in enumerate(zip((7, 5, 3, 1), LENGTHS, strict=True)):
-        trajectory = [step for trajectories in seen for step in trajectories[b]]
+        trajectory = [step for rollout in rollouts for step in transitions_of(rollout, b, read)]
         assert trajectory == played(seed, lengths, len(trajectory))
         assert len(trajectory) == n_rollout_steps * len(rollouts) if mode is SAME else len(trajectory) >= 30
-    assert sum(rollout.n_env_steps for rollout in rollouts) == sum(
-        len(t) for trajectories in seen for t in trajectories
-    )
-    worker.close()
-
-
-@pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_reports_the_episodes_that_ended(mode):
-    worker = worker_of(numbered_vector(mode=mode), 6)
-    episodes = [episode for _ in range(20) for episode in worker.collect().episodes]
-    for b, lengths in enumerate(LENGTHS):
-        own = [episode for episode in episodes if episode.env_index == b]
-        assert len(own) > 15
-        assert own == [
+        n_valid += len(trajectory)
+        episodes = [episode for rollout in rollouts for episode in rollout.episodes if episode.env_index == b]
+        assert len(episodes) == sum(terminated or truncated for *_, terminated, truncated in trajectory)
+        assert episodes == [
             EpisodeStatistics(env_index=b, episode_return=float(sum(range(1, n + 1))), n_steps=n)
-            for n in itertools.islice(itertools.cycle(lengths), len(own))
+            for n in itertools.islice(itertools.cycle(lengths), len(episodes))
         ]
-    worker.close()
-
-
-def test_same_step_resets_make_every_row_a_transition():
-    worker = worker_of(numbered_vector(), 9)
-    rollout = worker.collect()
-    assert rollout.valid is None
-    ends = np.argwhere(rollout.terminated | rollout.truncated)
-    np.testing.assert_array_equal(rollout.final_index, ends)
-    assert rollout.final_index.dtype == np.int32
-    assert rollout.n_env_steps == 9 * 4
-    worker.close()
-
-
-def test_next_step_resets_invalidate_the_row_after_an_episode():
-    worker = worker_of(vector_of(lambda: NumberedEnv((2,)), mode=NEXT), 2)
-    masks = [worker.collect().valid for _ in range(6)]  # two steps, a reset row, two steps, a reset row, ...
-    expected = [[True, True], [False, True], [True, False]] * 2
-    assert [[True, True] if mask is None else mask[:, 0].tolist() for mask in masks] == expected
+    assert sum(rollout.n_env_steps for rollout in rollouts) == n_valid
+    if mode is SAME:
+        assert all(rollout.valid is None for rollout in rollouts)
     worker.close()
 
 

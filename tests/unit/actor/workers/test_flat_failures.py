@@ -11,7 +11,7 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.services.errors import ConfigurationError, InvalidTensorError, NotReadyError
-from tests.unit.actor.policies.test_make import loaded
+from tests.unit.actor.acting_policies import loaded
 from tests.unit.actor.sample_environments import (
     FailingEnv,
     NumberedEnv,
@@ -25,6 +25,11 @@ def test_rejects_vectors_that_do_not_reset_by_themselves(mode):
     vector_env.metadata = {"autoreset_mode": mode}
     with pytest.raises(ConfigurationError, match=rf"autoreset_mode'\] {mode}; expected .*NEXT_STEP or .*SAME_STEP"):
         worker_of(vector_env)
+
+
+def test_rejects_rollouts_without_steps():
+    with pytest.raises(ConfigurationError, match="n_rollout_steps is 0"):
+        worker_of(numbered_vector(), 0)
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])

@@ -20,7 +20,7 @@ from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.accelerator import Accelerator
-from tests.unit.actor.policies.test_make import loaded
+from tests.unit.actor.acting_policies import loaded
 
 MLP = PolicySpec(hidden_sizes=(8,))
 LSTM = PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)

@@ -8,9 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mpe2 import simple_spread_v3
 
-from rollcast.actor.environments.pettingzoo import adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId, SingleAgentEnv
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
@@ -19,14 +17,12 @@ from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.actor.workers.structured import StructuredRolloutWorker
-from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.rollouts.assembler import RolloutAssembler
-from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.spaces.spaces import SubstepSpaces
-from rollcast.services.streams.receiver import parse_request
 from tests.event_environments import StepEvents
+from tests.rollouts import transitions_of
+from tests.unit.actor.acting_policies import loaded
 from tests.unit.actor.structured_environments import (
     ACTORS,
     SPACES,
@@ -34,7 +30,6 @@ from tests.unit.actor.structured_environments import (
     ScriptedEnv,
     alternating,
     expected_transitions,
-    transitions_of,
     worker_of,
 )
 
@@ -124,23 +119,8 @@ def test_episodes_are_told_by_agent():
     assert [(e.env_index, e.episode_return, e.n_steps) for e in episodes["guide"][:1]] == [(0, 10.0, 2)]
 
 
-def test_rollouts_travel():
-    worker = worker_of(ScriptedEnv([alternating(7)]), ScriptedEnv([alternating(2)]), n_steps=3)
-    assembler = RolloutAssembler(RolloutShape(SPACES, 3, 2), actor_id="a", incarnation=2)
-    encoder = RolloutEncoder()
-    for _ in range(10):
-        rollout = worker.collect()
-        (message,) = encoder.encode(rollout)
-        received = assembler.add(*parse_request(message))
-        assert received.n_env_steps == rollout.n_env_steps
-        assert received.episodes == rollout.episodes
-
-
 def test_one_forward_pass_for_all_that_act_in_a_substep():
-    state = TorchPolicy(SPACES, PolicySpec()).state_arrays()
-    policy = make_policy(SPACES, PolicySpec(), seed=0)
-    policy.load(1, state)
-    asked = []
+    policy, asked = loaded(SPACES), []
     act = policy.act
     policy.act = lambda observation, **arguments: (
         asked.append((arguments["substep_key"], len(next(iter(observation.values()))))) or act(observation, **arguments)
@@ -181,17 +161,6 @@ def test_log_probabilities_are_those_of_the_version_that_acted():
         np.testing.assert_allclose(columns.log_prob[rows].reshape(-1), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_same_seeds_play_the_same():
-    def played():
-        worker = worker_of(ScriptedEnv([alternating(7)]), ScriptedEnv([alternating(3)]))
-        return [worker.collect() for _ in range(6)]
-
-    for mine, theirs in zip(played(), played(), strict=True):
-        (columns,), (others,) = mine.substeps.values(), theirs.substeps.values()
-        np.testing.assert_array_equal(columns.action, others.action)
-        assert mine.env_seeds == theirs.env_seeds
-
-
 def test_environments_are_seeded_once_and_agents_share_the_seed():
     envs = ScriptedEnv([alternating(3)]), ScriptedEnv([alternating(3)])
     worker = worker_of(*envs, n_steps=8, env_seed=(7, 8))
@@ -206,7 +175,7 @@ def test_a_rollout_may_be_interrupted_and_goes_on():
     worker = worker_of(ScriptedEnv([alternating(9)]), n_steps=4)
     answers = iter([False, False, True])
     assert worker.collect(lambda: next(answers)) is None
-    assert next(transitions_of(worker.collect(), 0))[0] == (0, 0)
+    assert next(transitions_of(worker.collect(), 0))[0] == (0, 0, 0)
 
 
 def test_what_cannot_be_right_is_refused():
@@ -219,8 +188,7 @@ def test_what_cannot_be_right_is_refused():
 
 def test_a_gymnasium_environment_is_one_with_one_agent():
     """Its transitions are those that the worker for flat environments records."""
-    policy = make_policy(CARTPOLE, PolicySpec(), seed=3)
-    policy.load(1, TorchPolicy(CARTPOLE, PolicySpec()).state_arrays())
+    policy = loaded(CARTPOLE, seed=3)
     factory = functools.partial(gymnasium.make, "CartPole-v1")
     flat_env = SyncVectorEnv([factory], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     arguments = {"actor_id": "a", "incarnation": 1, "env_seed": (7,)}
@@ -276,11 +244,3 @@ def test_events_of_a_policy_are_told_once_for_all_rollouts_of_a_round():
     first, second = worker.collect(), worker.collect()
     assert first.events
     assert not second.events
-
-
-def test_wrapped_environments_are_listened_to_as_well():
-    layers = list(SingleAgentEnv(gymnasium.make("CartPole-v1")).layers())
-    assert type(layers[0]) is SingleAgentEnv
-    assert layers[-1] is layers[1].unwrapped
-    game = adapt_pettingzoo(simple_spread_v3.parallel_env())
-    assert type(list(game.layers())[-1]).__name__ == "raw_env"
