@@ -13,12 +13,6 @@ def make_old(path: Path) -> None:
     os.utime(path, (0, 0))
 
 
-def test_touches_its_file_before_the_first_beat(tmp_path: Path):
-    path = tmp_path / "heartbeat"
-    with Heartbeat(path, patience_s=60.0):
-        assert path.is_file()
-
-
 def test_keeps_its_file_young_during_a_step_that_takes_long(tmp_path: Path):
     path = tmp_path / "heartbeat"
     with Heartbeat(path, patience_s=60.0):

@@ -40,12 +40,6 @@ def test_nothing_is_told_of_one_who_rests(monkeypatch: pytest.MonkeyPatch):
     assert told == []
 
 
-def test_its_thread_ends_with_it():
-    with StepWatchdog(300.0, lambda *_: None):
-        assert any(thread.name == "rollcast-step-watchdog" for thread in threading.enumerate())
-    assert not any(thread.name == "rollcast-step-watchdog" for thread in threading.enumerate())
-
-
 def test_the_limit_is_positive():
     with pytest.raises(ConfigurationError, match="step_timeout_s is 0"):
         StepWatchdog(0, lambda *_: None)

@@ -1,49 +1,17 @@
 import math
 
-import pytest
-
 from rollcast.actor.dialling.batch_rule import LONGEST_WAIT_S, PATIENCE, BatchRule, RolloutRule
 
 
 class TestBatch:
-    @pytest.mark.parametrize(
-        ("max_size", "n_asking", "n_live", "is_full"),
-        [
-            (None, 0, 0, False),
-            (None, 0, 4, False),
-            (None, 3, 4, False),
-            (None, 4, 4, True),
-            (2, 1, 4, False),
-            (2, 2, 4, True),
-            (8, 4, 4, True),
-        ],
-    )
-    def test_is_full_when_all_wait_or_enough(self, max_size, n_asking, n_live, is_full):
-        assert BatchRule(max_size).is_full(n_asking, n_live) is is_full
-
     def test_waits_as_long_as_the_last_pass_took(self):
         assert BatchRule().deadline(10.0, 0.004) == 10.004
 
     def test_does_not_wait_for_ever_after_a_slow_pass(self):
         assert BatchRule().deadline(10.0, 30.0) == 10.0 + LONGEST_WAIT_S
 
-    def test_has_no_deadline_while_nobody_waits(self):
-        assert BatchRule().deadline(None, 0.004) == math.inf
-
 
 class TestRollout:
-    def test_goes_on_while_all_can(self):
-        rule = RolloutRule()
-        rule.acted(0.0)
-        rule.look(0, 100.0)
-        assert rule.closes_at(4, 0) == math.inf
-
-    def test_closes_when_none_can_go_on(self):
-        rule = RolloutRule()
-        rule.acted(0.0)
-        rule.look(4, 10.0)
-        assert rule.closes_at(4, 4) == -math.inf
-
     def test_gives_the_slow_a_tenth_of_its_time(self):
         rule = RolloutRule()
         rule.acted(5.0)

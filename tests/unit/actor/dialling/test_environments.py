@@ -189,39 +189,6 @@ class TestBatches:
 
 
 class TestNews:
-    def test_are_turns_by_place(self):
-        environments = environments_of()
-        client = FakeClient(environments, n_envs=2)
-        client.turn(environment=1)
-        (news,) = environments.news()
-        assert (news.place, news.has_left) == (1, False)
-        np.testing.assert_array_equal(next(iter(news.turns[0].observations.values()))[""], [0.5, -0.5])
-        assert environments.news() == []
-
-    def test_of_an_end_and_the_next_beginning_come_together(self):
-        environments = environments_of(1)
-        client = FakeClient(environments)
-        client.turn()
-        environments.news()
-        act(environments, 0)
-        client.turn(AgentState.INTERRUPTED, 2.0)
-        client.turn()
-        (news,) = environments.news()
-        end, begin = news.turns
-        (actor, ended), *_ = end.ended.items()
-        assert (ended.truncated, end.rewards[actor], len(end.observations)) == (True, 2.0, 0)
-        assert len(begin.observations) == 1
-
-    def test_tell_of_a_client_that_left_before_those_of_the_next(self):
-        environments = environments_of(1)
-        gone = FakeClient(environments, "a")
-        gone.turn()
-        environments.news()
-        gone.leave()
-        FakeClient(environments, "b").turn()
-        (news,) = environments.news()
-        assert (news.place, news.last_turns, news.has_left, len(news.turns)) == (0, (), True, 1)
-
     def test_have_the_end_of_an_episode_whose_client_left_then(self):
         environments = environments_of(1)
         gone = FakeClient(environments, "a")
@@ -238,13 +205,6 @@ class TestNews:
         assert (news.has_left, len(news.turns)) == (True, 1)
         assert environments.news() == []
 
-    def test_of_a_client_that_left_unheard_are_none(self):
-        environments = environments_of(1)
-        client = FakeClient(environments)
-        client.turn()
-        client.leave()
-        assert environments.news() == []
-
     def test_are_bounded_whatever_clients_do(self):
         environments = environments_of(1)
         for _ in range(100):
@@ -255,16 +215,6 @@ class TestNews:
 
 
 class TestActions:
-    def test_go_to_the_environments_that_asked(self):
-        environments = environments_of()
-        client = FakeClient(environments, n_envs=2)
-        client.turn(environment=1)
-        environments.news()
-        act(environments, 1, version=7)
-        assert [(told.environment, told.actions) for told in client.answers] == [(1, [np.int64(1)])]
-        assert client.versions == [7]
-        assert environments.n_batches == 1
-
     def test_do_not_go_to_another_one_that_has_the_place_now(self):
         environments = environments_of(1)
         gone = FakeClient(environments, "a")

@@ -22,6 +22,7 @@ from rollcast.services.security.security import PLAIN_SERVER
 from rollcast.v1 import environment_pb2_grpc
 from tests.play_messages import FLAT, TEAM, agent, hello, turn, turns
 from tests.processes import DEADLINE_S, wait_until
+from tests.unit.actor.metric_figures import figures
 
 
 @pytest.fixture
@@ -43,14 +44,6 @@ def dialled(address):
 def game(supply):
     with dialled(supply.address) as found:
         yield found
-
-
-def figures(metrics):
-    return {
-        (sample.name.removeprefix("rollcast_actor_"), sample.labels.get("quantile")): sample.value
-        for family in metrics.collect()
-        for sample in family.samples
-    }
 
 
 def test_shows_spaces_and_plays_with_as_many_places_as_agreed(supply, game):

@@ -1,4 +1,3 @@
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -103,13 +102,6 @@ def test_environment_that_allows_no_action_fails():
     with pytest.raises(ActorFailedError, match="environment 1 allows no action for element 0 in step 1"):
         worker.collect()
     worker.close()
-
-
-def test_masked_environment_raises_for_forbidden_action():
-    env = gymnasium.Wrapper(MaskedCorridor())
-    observation, _ = env.reset(seed=0)
-    with pytest.raises(ValueError, match="is not allowed"):
-        env.step(int(observation["action_mask"].argmin()))
 
 
 def test_rejects_agents_whose_actions_cannot_be_masked():

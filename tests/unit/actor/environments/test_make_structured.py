@@ -42,14 +42,6 @@ def test_makes_pettingzoo_environments_by_name():
     registered.close()
 
 
-def test_rejects_factory_of_something_else():
-    with pytest.raises(
-        ConfigurationError,
-        match=r"returned a int; expected a gymnasium.Env, a StructuredEnv or a PettingZoo environment",
-    ):
-        make_vector_env(EnvironmentFactory(WHATEVER), 1)
-
-
 def test_rejects_structured_environments_in_processes():
     for vectorization in ("subprocess", "measure"):
         with pytest.raises(ConfigurationError, match="structured environments are not stepped in processes"):

@@ -21,6 +21,7 @@ from tests.unit.actor.inference.served import (
     serving,
     weights,
 )
+from tests.unit.actor.metric_figures import figures
 
 SPEC = PolicySpec()
 SPECS = {
@@ -134,13 +135,6 @@ def test_a_server_of_another_network_is_not_used(tmp_path, caplog):
         assert actor.n_answers == 0
 
 
-def test_a_server_that_is_not_there_costs_nothing(tmp_path, caplog):
-    with Actor(address_in(tmp_path), SPEC) as actor:
-        actor.load(1, weights())
-        assert_same(rollouts(actor.policy), rollouts(actor.alone))
-        assert (actor.n_answers, actor.central.n_alone) == (0, 60)
-
-
 def test_a_server_wants_a_token(caplog):
     state = weights()
     security = ServerSecurity(tokens=TokenTable({16 * "a": Role.ACTOR, 16 * "v": Role.VIEWER}))
@@ -161,19 +155,12 @@ def test_metrics_have_the_time_of_an_answer_on_both_sides(tmp_path):
             asking.asks(actor.central)
             answering.serves(supply, engine)
             told = asking.activity()
-            asked, answered = figures(asking, "inference"), figures(answering, "served_inference")
+            asked, answered = (
+                figures(metrics, f"rollcast_actor_{of}_")
+                for metrics, of in ((asking, "inference"), (answering, "served_inference"))
+            )
     assert asked["alone_total", None] >= 1
     assert asked["answers_total", None] == answered["answers_total", None] == answered["batches_total", None] == 1
     assert (told.answer_p50_s, told.answer_p99_s) == tuple(asked["answer_seconds", q] for q in ("0.5", "0.99"))
     for quantile in ("0.5", "0.99"):
         assert asked["answer_seconds", quantile] >= answered["answer_seconds", quantile] > 0.0
-
-
-def figures(metrics, of):
-    prefix = f"rollcast_actor_{of}_"
-    samples = [sample for family in metrics.collect() for sample in family.samples]
-    return {
-        (sample.name.removeprefix(prefix), sample.labels.get("quantile")): sample.value
-        for sample in samples
-        if sample.name.startswith(prefix)
-    }

@@ -1,11 +1,10 @@
 import math
-from collections.abc import Mapping
 from importlib.util import find_spec
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
@@ -19,29 +18,25 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
+from tests.unit.actor.acting_policies import loaded
 from tests.unit.actor.sample_environments import SampledEnv
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED_SPACES
 from tests.unit.actor.structured_environments import ScriptedEnv, alternating
 
 FACTORY = EnvironmentFactory("CartPole-v1")
-BOX = Box(
-    np.array([-4.8, -np.inf, -0.41887903, -np.inf], np.float32), np.array([4.8, np.inf, 0.41887903, np.inf], np.float32)
-)
-SPACES: Mapping[str, SubstepSpaces] = {FLAT_SUBSTEP: SubstepSpaces(observation=BOX, action=Discrete(2))}
+SPACES = probe_spaces(FACTORY)
 
 
 def cartpole_policy(seed: int = 0, **options: object) -> Policy:
-    spec = PolicySpec(hidden_sizes=(8,), **options)
-    policy = make_policy(SPACES, spec, seed=seed)
-    policy.load(1, TorchPolicy(SPACES, spec).state_arrays())
-    return policy
+    return loaded(SPACES, PolicySpec(hidden_sizes=(8,), **options), seed=seed)
 
 
-def test_same_seed_plays_same_episodes():
+def test_same_seed_plays_same_episodes_however_many_there_are():
     policy = cartpole_policy()
     first = evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
     assert first == evaluate_policy(FACTORY, policy, n_episodes=4, seed=3, deterministic=False)
     assert first != evaluate_policy(FACTORY, policy, n_episodes=4, seed=4, deterministic=False)
+    assert first.returns[:2] == evaluate_policy(FACTORY, policy, n_episodes=2, seed=3, deterministic=False).returns
     assert first.lengths == tuple(int(episode_return) for episode_return in first.returns)
 
 
@@ -102,13 +97,6 @@ def test_who_is_alone_has_no_opponents():
     plan = EvaluationPlan(n_episodes=2, seed=3, opponents=True)
     with pytest.raises(ConfigurationError, match="1 agent; expected an environment with several"):
         evaluate_against(FACTORY, cartpole_policy(), {}, plan, cartpole_policy)
-
-
-def test_an_episode_does_not_depend_on_how_many_are_played():
-    policy = cartpole_policy()
-    many = evaluate_policy(FACTORY, policy, n_episodes=5, seed=3, deterministic=False)
-    few = evaluate_policy(FACTORY, policy, n_episodes=2, seed=3, deterministic=False)
-    assert many.returns[:2] == few.returns
 
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["likeliest", "drawn"])

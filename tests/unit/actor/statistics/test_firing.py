@@ -16,7 +16,6 @@ from rollcast.actor.statistics.firing import FiresEvents
 from rollcast.actor.statistics.wrapper import EVENTS_KEY, EventStatistics, with_event_statistics
 from rollcast.actor.vector.make import environment_spaces, make_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
-from rollcast.actor.workers.flat import RolloutWorker
 from rollcast.services.errors import StatisticsError
 from rollcast.services.policies.policies import PolicySpec
 from tests.environments import CountingEnv
@@ -100,18 +99,6 @@ def test_rejects_unknown_event():
         FiringEnv().events(StepEvents).step()
 
 
-def test_environments_of_one_class_share_no_events():
-    """Two environments of one class know nothing of each other."""
-    first, second = (with_event_statistics(FiringEnv()) for _ in range(2))
-    first.reset(seed=0)
-    second.reset(seed=0)
-    for _ in range(4):
-        first.step(0)
-        second.step(0)
-    assert named(first.step(0)[4][EVENTS_KEY]) == VALUES
-    assert named(second.step(0)[4][EVENTS_KEY]) == VALUES
-
-
 def vectors(mode):
     factories = [lambda n_steps=n_steps: FiringEnv(n_steps) for n_steps in (5, 7)]
     yield SequentialVectorEnv(factories, autoreset_mode=mode)
@@ -178,7 +165,7 @@ def test_events_of_a_policy_cover_whole_rollouts():
     vector_env = make_vector_env(CountingEnv, 3)
     policy = FiringPolicy(environment_spaces(vector_env), seed=0)
     policy.load(1, {})
-    worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 4, policy=policy)
     for _ in range(2):
         assert named(worker.collect().events) == {("wrapped_step", ""): 4.0}
     worker.close()
@@ -191,7 +178,7 @@ def test_own_networks_fire_events_while_acting():
     learning = TorchPolicy(spaces, spec)
     policy = make_policy(spaces, spec, seed=0, allowed_network=network)
     policy.load(1, learning.state_arrays())
-    worker = RolloutWorker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+    worker = worker_of(vector_env, 4, policy=policy)
     for _ in range(2):
         (value,) = worker.collect().events
         assert value.statistic.event == "widest_output"

@@ -1,4 +1,3 @@
-import json
 import statistics
 
 import numpy as np
@@ -35,16 +34,6 @@ def test_reduces_pieces_to_the_value_of_the_whole(name: str, pieces: list[list[f
 @pytest.mark.parametrize("name", REFERENCES)
 def test_value_without_values_is_zero_or_none(name: str):
     assert make_accumulator(name).value() == (0 if name in {"count", "sum"} else None)
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-def test_continues_from_a_state_that_went_through_json(name: str):
-    one, other = make_accumulator(name), make_accumulator(name)
-    one.extend([3.0, -1.0])
-    other.load_state(json.loads(json.dumps(one.state())))
-    for accumulator in (one, other):
-        accumulator.extend([7.5, 2.0])
-    assert other.value() == one.value()
 
 
 def test_median_forgets_all_but_the_last_values():

@@ -5,7 +5,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.subproc import SubprocVectorEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
@@ -16,41 +16,36 @@ pytestmark = pytest.mark.slow
 HERE = "tests.unit.actor.sample_environments"
 
 
-@pytest.mark.parametrize("vectorization", ["auto", "entry_point"])
-def test_registered_vector_is_used(vectorization):
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization=vectorization), 3)
-    assert isinstance(vector_env, CartPoleVectorEnv)
-    assert vector_env.num_envs == 3
-    assert vector_env.max_episode_steps == 500
-    vector_env.close()
+def cartpole(vectorization: str) -> EnvironmentFactory:
+    return EnvironmentFactory("CartPole-v1", vectorization=vectorization)
 
 
 @pytest.mark.parametrize(
-    "factory",
+    ("factory", "kind"),
     [
-        EnvironmentFactory("CartPole-v1", vectorization="sync"),
-        EnvironmentFactory("Acrobot-v1"),
-        EnvironmentFactory(f"{HERE}:NumberedEnv"),
-        NumberedEnv,
-        lambda: gymnasium.make("CartPole-v1"),
+        (cartpole("auto"), CartPoleVectorEnv),
+        (cartpole("entry_point"), CartPoleVectorEnv),
+        (cartpole("subprocess"), SubprocVectorEnv),
+        (cartpole("sync"), SequentialVectorEnv),
+        (EnvironmentFactory("Acrobot-v1"), SequentialVectorEnv),
+        (EnvironmentFactory(f"{HERE}:NumberedEnv"), SequentialVectorEnv),
+        (NumberedEnv, SequentialVectorEnv),
+        (lambda: gymnasium.make("CartPole-v1"), SequentialVectorEnv),
     ],
 )
-def test_otherwise_one_after_the_other(factory):
-    vector_env = make_vector_env(factory, 2)
-    assert isinstance(vector_env, SequentialVectorEnv)
-    assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    vector_env.close()
-
-
-def test_in_processes():
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization="subprocess"), 2)
-    assert isinstance(vector_env, SubprocVectorEnv)
-    assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+def test_a_registered_vector_is_used_otherwise_one_of_ours_that_resets_in_the_same_step(factory, kind):
+    vector_env = make_vector_env(factory, 3)
+    assert isinstance(vector_env, kind)
+    assert vector_env.num_envs == 3
+    if kind is CartPoleVectorEnv:
+        assert vector_env.max_episode_steps == 500
+    else:
+        assert vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     vector_env.close()
 
 
 def test_whichever_is_faster():
-    vector_env = make_vector_env(EnvironmentFactory("CartPole-v1", vectorization="measure"), 2)
+    vector_env = make_vector_env(cartpole("measure"), 2)
     assert isinstance(vector_env, SequentialVectorEnv | SubprocVectorEnv)
     observation, _ = vector_env.reset(seed=3)
     assert observation.shape == (2, 4)
@@ -85,12 +80,3 @@ def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
     ):
         make_vector_env(Growing, 4)
     assert [env.closed for env in made] == [True] * 3
-
-
-def test_environment_spaces():
-    vector_env = make_vector_env(NumberedEnv, 2)
-    substeps = environment_spaces(vector_env)
-    assert list(substeps) == ["0"]
-    assert substeps["0"].observation == NumberedEnv.observation_space
-    assert substeps["0"].action == NumberedEnv.action_space
-    vector_env.close()
