@@ -1,13 +1,10 @@
-"""Policy networks for tests, importable by actor processes: `tests.networks:make_linear`; and noise for networks."""
+"""Policy networks for tests, importable by actor processes: `tests.networks:make_linear`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
-import torch
 from torch import Tensor, nn
-
-from rollcast.learner.algorithms.descent import FlatParameters
 
 
 class Linear(nn.Module):
@@ -35,9 +32,3 @@ class Forgetful(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return self.layers(observation[""])
-
-
-def noise_for(parameters: FlatParameters, deviation: float, generator: torch.Generator) -> Tensor:
-    """Returns normal noise for every parameter, as a vector like theirs."""
-    n = parameters.packed(parameters.vector.detach()).numel()
-    return parameters.unpacked(deviation * torch.randn(n, generator=generator))

@@ -224,15 +224,19 @@ def transitions_of(
         yield read(columns.observation, (t, trajectory)), following, float(rollout.reward[t, trajectory]), *ends
 
 
-def assert_same_rollout(actual: Rollout, expected: Rollout) -> None:
-    """Compares values, dtypes, shapes and the order of paths."""
+def assert_same_rollout(actual: Rollout, expected: Rollout, *, log_prob_atol: float = 0.0) -> None:
+    """Compares values, dtypes, shapes and the order of paths; log-probabilities may differ by a rounding."""
     for field in dataclasses.fields(Rollout):
         mine, theirs = getattr(actual, field.name), getattr(expected, field.name)
         if field.name == "substeps":
             assert list(mine) == list(theirs)
             for key in mine:
                 for column in dataclasses.fields(SubstepColumns):
-                    _assert_same(getattr(mine[key], column.name), getattr(theirs[key], column.name))
+                    one, other = getattr(mine[key], column.name), getattr(theirs[key], column.name)
+                    if column.name == "log_prob" and log_prob_atol:
+                        np.testing.assert_allclose(one, other, rtol=1e-5, atol=log_prob_atol, strict=True)
+                    else:
+                        _assert_same(one, other)
         else:
             _assert_same(mine, theirs)
 

@@ -14,7 +14,7 @@ from rollcast.learner.serving.evaluations import EvaluatedPolicy, Evaluations
 from rollcast.services.errors import InvalidInputError, NotReadyError
 from rollcast.services.joining.evaluation import EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import ActorRole
-from rollcast.services.policies.codec import encode_policy
+from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from tests.integration.learner_fakes import offer
 from tests.policies import LostPolicy
 from tests.processes import wait_until
@@ -24,6 +24,26 @@ from tests.relays import relaying, serve_learner
 pytestmark = pytest.mark.slow
 
 
+def due(desk: Evaluations, version: int, encoded: EncodedPolicy | None = None) -> None:
+    """Gives a version to evaluate; its message, unless it is given."""
+    state = {"w": np.ones(1, np.float32)}
+    desk.offer(EvaluatedPolicy(version=version, env_steps=3, state=state), encoded or encode_policy(version, state))
+
+
+def played(version: int) -> PlayedEpisodes:
+    return PlayedEpisodes(policy_version=version, returns=(1.0,), lengths=(1,), seconds=0.5)
+
+
+@contextlib.contextmanager
+def evaluator(desk: Evaluations, n_relays: int = 0) -> Iterator[EvaluatorConnection]:
+    """An evaluator of a learner, behind so many relays."""
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(serve_learner(evaluations=desk)).address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address)).address
+        yield stack.enter_context(EvaluatorConnection(address, offer("e", role=ActorRole.EVALUATE)))
+
+
 @pytest.mark.parametrize("n_relays", [0, 1, 2])
 def test_a_policy_that_was_lost_on_its_way_is_given_again_once_the_evaluator_has_asked_twice(
     monkeypatch: pytest.MonkeyPatch, n_relays: int
@@ -31,15 +51,10 @@ def test_a_policy_that_was_lost_on_its_way_is_given_again_once_the_evaluator_has
     skew_s = 0.0
     monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
     desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
-    with contextlib.ExitStack() as stack:
-        address = stack.enter_context(serve_learner(evaluations=desk)).address
-        for _ in range(n_relays):
-            address = stack.enter_context(relaying(address)).address
-        connection = stack.enter_context(EvaluatorConnection(address, offer("e", role=ActorRole.EVALUATE)))
+    with evaluator(desk, n_relays) as connection:
         connection.join()
-        state = {"w": np.ones(1, np.float32)}
-        lost = LostPolicy(3, encode_policy(3, state).file)
-        desk.offer(EvaluatedPolicy(version=3, env_steps=3, state=state), lost)
+        lost = LostPolicy(3, encode_policy(3, {"w": np.ones(1, np.float32)}).file)
+        due(desk, 3, lost)
         wait_until(lambda: lost.was_sent, "the policy to be on its way")
         for skew_s in (14.0, 16.0, 32.0):  # noqa: B007 - the clock reads it
             assert connection.wait_for_policy(0.01) is None
@@ -53,23 +68,19 @@ def test_a_policy_that_was_lost_on_its_way_is_given_again_once_the_evaluator_has
         wait_until(is_given, "the policy")
         assert given is not None
         assert given.version == 3
-        assert connection.report(given, PlayedEpisodes(policy_version=3, returns=(1.0,), lengths=(1,), seconds=0.5))
+        assert connection.report(given, played(3))
         assert [result.policy.version for result in desk.take()] == [3]
 
 
 def test_an_evaluator_hears_at_join_which_policy_it_was_given_and_has_not_reported():
     desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
-    with (
-        serve_learner(evaluations=desk) as learner,
-        EvaluatorConnection(learner.address, offer("e", role=ActorRole.EVALUATE)) as connection,
-    ):
+    with evaluator(desk) as connection:
         assert connection.join().policy_version == 0
-        state = {"w": np.ones(1, np.float32)}
-        desk.offer(EvaluatedPolicy(version=3, env_steps=3, state=state), encode_policy(3, state))
-        given = connection.wait_for_policy(10.0)
+        due(desk, 3)
+        given = connection.wait_for_policy(60.0)
         assert given is not None
         assert desk.given_version("e") == 3
-        connection.report(given, PlayedEpisodes(policy_version=3, returns=(1.0,), lengths=(1,), seconds=0.5))
+        connection.report(given, played(3))
         assert desk.given_version("e") == 0
 
 
@@ -89,24 +100,12 @@ class Desk(Evaluations):
 @contextlib.contextmanager
 def evaluator_that_plays_version(version: int, desk: Evaluations) -> Iterator[tuple[EvaluatorConnection, GivenPolicy]]:
     """An evaluator of a learner, with its first policy."""
-    with (
-        serve_learner(evaluations=desk) as learner,
-        EvaluatorConnection(learner.address, offer("e", role=ActorRole.EVALUATE)) as connection,
-    ):
+    with evaluator(desk) as connection:
         connection.join()
         due(desk, version)
         given = connection.wait_for_policy(60.0)
         assert given is not None
         yield connection, given
-
-
-def due(desk: Evaluations, version: int) -> None:
-    state = {"w": np.ones(1, np.float32)}
-    desk.offer(EvaluatedPolicy(version=version, env_steps=3, state=state), encode_policy(version, state))
-
-
-def played(version: int) -> PlayedEpisodes:
-    return PlayedEpisodes(policy_version=version, returns=(1.0,), lengths=(1,), seconds=0.5)
 
 
 def test_a_report_whose_answer_never_comes_in_time_is_known_by_the_next_policy():

@@ -44,16 +44,6 @@ def test_an_address_that_is_not_ready_is_waited_for(timeout_s: float, patience_s
     assert attempts.address == "learner"
 
 
-def test_a_wait_for_an_address_is_the_first_again_when_a_learner_was_reached_or_the_address_was_away():
-    attempts = begun("relay", "learner")
-    attempts.failed(NOT_READY, 100.0)
-    attempts.reached()
-    assert attempts.failed(NOT_READY, 170.0) > 0.0
-    assert attempts.failed(LearnerUnreachableError("x"), 171.0) == 0.0
-    attempts.failed(NOT_READY, 172.0)
-    assert attempts.failed(NOT_READY, 231.0) > 0.0, "for a minute from when it answered again"
-
-
 def test_an_error_that_no_other_address_can_mend_ends_it_unless_every_address_is_to_be_tried():
     error = SpacesMismatchError("other spaces")
     with pytest.raises(SpacesMismatchError):

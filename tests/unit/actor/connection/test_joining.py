@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rollcast.actor.connection import reconnects
 from rollcast.actor.connection.ending import Ending
 from rollcast.actor.connection.joining import Joining
-from rollcast.services.errors import LearnerUnreachableError, NotReadyError, ProtocolMismatchError, SpacesMismatchError
+from rollcast.services.errors import NotReadyError, ProtocolMismatchError, SpacesMismatchError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import PLAIN_CLIENT
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -57,12 +57,6 @@ def test_goes_on_to_the_next_address_at_once_when_one_is_not_there(learner: Fake
     attempts = []
     join(joining_of(f"localhost:{free_port()},{learner.address}"), on_attempt=lambda: attempts.append(1))
     assert len(attempts) == 1
-
-
-def test_gives_up_at_the_timeout_and_says_how_often_it_tried(learner: FakeLearner):
-    learner.sink.join_error = NotReadyError("it is starting; expected a moment; wait")
-    with pytest.raises(LearnerUnreachableError, match=r"no learner at .* for 0 s \(\d+ attempts\): it is starting"):
-        joining_of(learner.address).join(0, 0.05)
 
 
 def test_raises_a_refusal_at_the_first_attempt(learner: FakeLearner):

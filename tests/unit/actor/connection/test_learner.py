@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ def learner() -> Iterator[FakeLearner]:
         yield fake
 
 
+@contextlib.contextmanager
+def connected(learner: FakeLearner, **options: Any) -> Iterator[LearnerConnection]:
+    """An actor that has joined, and may play."""
+    with LearnerConnection(learner.address, offer(), **options) as connection:
+        connection.join()
+        assert connection.wait_for_credit(1, DEADLINE_S)
+        yield connection
+
+
 def streams_of_actors() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "rollcast-uplink"]
 
@@ -55,9 +65,7 @@ def reconnect(learner: FakeLearner, connection: LearnerConnection) -> None:
 
 
 def test_keeps_the_policy_after_reconnecting_to_the_same_learner(learner: FakeLearner):
-    with LearnerConnection(learner.address, offer()) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner) as connection:
         before = connection.take_policy()
         reconnect(learner, connection)
         assert connection.take_policy() is before, "nothing was forgotten, and nothing was sent again"
@@ -68,9 +76,7 @@ def test_keeps_the_policy_after_reconnecting_to_the_same_learner(learner: FakeLe
 def test_says_how_long_it_waits_for_a_lost_learner_and_how_to_end_it(
     learner: FakeLearner, caplog: pytest.LogCaptureFixture
 ):
-    with LearnerConnection(learner.address, offer()) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner) as connection:
         reconnect(learner, connection)
     (line,) = [record.message for record in caplog.records if "lost the learner" in record.message]
     assert line.endswith("reconnecting for up to 10 min (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it")
@@ -78,9 +84,7 @@ def test_says_how_long_it_waits_for_a_lost_learner_and_how_to_end_it(
 
 def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearner, caplog: pytest.LogCaptureFixture):
     stop = threading.Event()
-    with LearnerConnection(learner.address, offer(), stop=stop) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner, stop=stop):
         stop.set()
         learner.sink.streams[-1].cancel()
         wait_until(lambda: not streams_of_actors(), "the streams' threads to end")
@@ -90,9 +94,7 @@ def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearne
 @pytest.mark.parametrize("nonces", [(1, 2), (0, 0)], ids=["another", "one that does not say who it is"])
 def test_drops_the_policy_after_reconnecting_to_another_learner(learner: FakeLearner, nonces: tuple[int, int]):
     learner.sink.learner_nonce = nonces[0]
-    with LearnerConnection(learner.address, offer()) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner) as connection:
         assert not connection.take_policy()[1]["w"].any()
         learner.sink.learner_nonce = nonces[1]
         # of the same version, so that asking for what is newer would bring nothing
@@ -109,9 +111,7 @@ def test_policies_come_with_answers_and_by_the_subscription_and_the_newest_count
         version, state, _ = connection.take_policy()
         return version, *state["w"]
 
-    with LearnerConnection(learner.address, offer()) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner) as connection:
         assert newest() == (5, 0, 0, 0)
         learner.sink.policy = policy(8)
         connection.send(make_rollout(1))
@@ -131,9 +131,7 @@ def test_policies_come_with_answers_and_by_the_subscription_and_the_newest_count
 
 def test_an_actor_that_asks_for_other_encodings_takes_policies_by_its_subscription_only(learner: FakeLearner):
     learner.sink.policy = encode_policy(8, {"w": np.zeros(3, np.float32)})
-    with LearnerConnection(learner.address, offer(), encodings=ENCODINGS["delta"]) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner, encodings=ENCODINGS["delta"]) as connection:
         assert connection.take_policy()[0] == 5
     assert learner.sink.held_versions == []
 
@@ -143,9 +141,7 @@ def test_waits_for_credential_files_that_are_being_replaced(learner: FakeLearner
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
     security = ClientSecurity(token_file=token)
-    with LearnerConnection(learner.address, offer(), security=security) as connection:
-        connection.join()
-        assert connection.wait_for_credit(1, DEADLINE_S)
+    with connected(learner, security=security) as connection:
         token.unlink()
         broken = len(learner.sink.streams)
         learner.sink.streams[-1].cancel()

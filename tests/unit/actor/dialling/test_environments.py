@@ -78,9 +78,13 @@ class TestPlaces:
 
     def test_are_free_again_once_a_client_has_gone(self):
         environments = environments_of(1)
-        FakeClient(environments, "a").leave()
-        (seed,) = FakeClient(environments, "a").seeds
-        assert seed != 100
+        seeds = []
+        for _ in range(3):
+            client = FakeClient(environments, "a")
+            seeds += client.seeds
+            client.leave()
+        assert seeds[0] == 100
+        assert len(set(seeds)) == 3, "who takes a place later has another seed"
 
     def test_are_given_anew_in_another_run(self):
         environments = environments_of(1)

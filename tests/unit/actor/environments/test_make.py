@@ -50,14 +50,10 @@ def test_factory_can_be_sent_to_a_spawned_process():
     assert copy.deepcopy(factory) == factory
 
 
-def test_error_of_an_unknown_id_like_no_other_names_the_registry():
-    with pytest.raises(ConfigurationError, match=r"env_id 'Qqqqqqqqqq' names no environment.*pprint_registry"):
-        EnvironmentFactory("Qqqqqqqqqq")()
-
-
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
+        ("Qqqqqqqqqq", r"env_id 'Qqqqqqqqqq' names no environment.*pprint_registry"),
         (":factory", "cannot be loaded"),
         ("nowhere:Env-v0", "No module named 'nowhere'"),
         (f"{HERE}:Missing-v0", "names no environment"),

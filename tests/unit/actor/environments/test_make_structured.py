@@ -14,15 +14,10 @@ from tests.unit.actor.structured_environments import SPACES, ScriptedEnv, altern
 SPREAD = "mpe2.simple_spread_v3:parallel_env"
 TICTACTOE = {"env_type": "aec", "id": "classic/tictactoe-v3"}
 SCRIPTED = "tests.unit.actor.environments.test_make_structured:scripted"
-WHATEVER = "tests.unit.actor.environments.test_make_structured:whatever"
 
 
 def scripted():
     return ScriptedEnv([alternating(3)])
-
-
-def whatever():
-    return 7
 
 
 def test_makes_own_structured_environment():

@@ -20,6 +20,7 @@ from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.accelerator import Accelerator
+from tests.rollouts import assert_same_rollout
 from tests.unit.actor.acting_policies import loaded
 
 MLP = PolicySpec(hidden_sizes=(8,))
@@ -91,27 +92,14 @@ def worker_of(vector_env, spec=MLP, *, n_steps=20, deterministic=True):
     return make_worker(vector_env, policy, n_steps, **given)
 
 
-def assert_same(one, other):
-    """Compares rollouts; numpy's log-softmax and torch's may differ by a rounding."""
-    mine, its = one.substeps[FLAT_SUBSTEP], other.substeps[FLAT_SUBSTEP]
-    for (column, path, a), (_, _, b) in zip(mine.leaves(), its.leaves(), strict=True):
-        name = f"{column.name} {path}"
-        assert a.dtype == b.dtype, name
-        tolerance = {"rtol": 1e-5, "atol": 1e-5} if column.name == "log_prob" else {"rtol": 0.0, "atol": 0.0}
-        np.testing.assert_allclose(a, b, **tolerance, err_msg=name)
-    for name in ("reward", "terminated", "truncated", "valid", "final_index"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    assert one.episodes == other.episodes
-    assert (one.sequence, one.policy_version, one.env_seeds) == (other.sequence, other.policy_version, other.env_seeds)
-
-
 @pytest.mark.parametrize("spec", [MLP, LSTM], ids=["mlp", "lstm"])
 @pytest.mark.parametrize("simulator", [BatchedCartPole, NestedCartPole, BatchedReacher, LaterReset])
 def test_rollouts_are_those_of_the_same_simulator_through_numpy(simulator, spec):
     ours, theirs = worker_of(simulator(5), spec), worker_of(ThroughNumpy(simulator(5)), spec)
     for _ in range(4):
         one, other = ours.collect(), theirs.collect()
-        assert_same(one, other)
+        # numpy's log-softmax and torch's may differ by a rounding
+        assert_same_rollout(one, other, log_prob_atol=1e-5)
     assert one.sequence == 4
 
 

@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
@@ -16,7 +15,7 @@ from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import make_vector_env, probe_spaces, set_progress
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from tests.environments import CountingEnv, ProgressEnv
-from tests.unit.actor.workers.flat_workers import worker_of
+from tests.unit.actor.workers.flat_workers import BatchedVectorEnv, worker_of
 
 
 def wrapped(**env_kwargs: object) -> gymnasium.Env:
@@ -79,16 +78,10 @@ def test_environments_that_do_not_ask_are_not_told(vectorization: str):
     StructuredVectorEnv([lambda: SingleAgentEnv(CountingEnv())]).set_progress(0.5)
 
 
-class OwnVector(VectorEnv):
-    """A vector of its own, with one progress for all; or one that has no use for it."""
+class OwnVector(BatchedVectorEnv):
+    """A vector of its own, with one progress for all."""
 
-    def __init__(self) -> None:
-        self.num_envs = 2
-        self.single_observation_space = gymnasium.spaces.Box(-1, 1, (1,))
-        self.single_action_space = gymnasium.spaces.Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, 2)
-        self.action_space = batch_space(self.single_action_space, 2)
-        self.progress: float | None = None
+    progress: float | None = None
 
     def set_progress(self, progress: float) -> None:
         if progress > 0.5:
@@ -97,7 +90,7 @@ class OwnVector(VectorEnv):
 
 
 def test_a_registered_vector_is_told_itself():
-    vector_env = OwnVector()
+    vector_env = OwnVector("batched")
     set_progress(gymnasium.vector.VectorWrapper(vector_env), 0.5)
     assert vector_env.progress == 0.5
     with pytest.raises(EnvironmentFailedError, match=r"ValueError in set_progress\(\): too far"):

@@ -21,7 +21,7 @@ from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.event_environments import StepEvents
-from tests.rollouts import transitions_of
+from tests.rollouts import assert_same_rollout, transitions_of
 from tests.unit.actor.acting_policies import loaded
 from tests.unit.actor.structured_environments import (
     ACTORS,
@@ -200,15 +200,7 @@ def test_a_gymnasium_environment_is_one_with_one_agent():
     for rollout in expected:
         found = structured.collect()
         assert sum(episode.n_steps for episode in rollout.episodes) > 0
-        assert found.episodes == rollout.episodes
-        np.testing.assert_array_equal(found.reward, rollout.reward)
-        np.testing.assert_array_equal(found.terminated, rollout.terminated)
-        np.testing.assert_array_equal(found.final_index, rollout.final_index)
-        mine, theirs = found.substeps["0"], rollout.substeps["0"]
-        np.testing.assert_array_equal(mine.action, theirs.action)
-        np.testing.assert_allclose(mine.log_prob, theirs.log_prob, rtol=1e-5)
-        for name in ("observation", "last_observation", "final_observation"):
-            np.testing.assert_array_equal(getattr(mine, name)[""], getattr(theirs, name)[""])
+        assert_same_rollout(found, rollout, log_prob_atol=1e-6)
 
 
 class FiringGame(FiresEvents, ScriptedEnv):
