@@ -27,12 +27,14 @@ SOURCE_ROOTS = tuple(ROOT / name for name in ("proto", "services", "actor", "lea
 DEADLINE_S = 120.0
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Waits on a state; fails with its name when the deadline has passed."""
+def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S, *, every_s: float = 0.02
+) -> None:
+    """Waits on a state, which is looked at this often; fails with its name when the deadline has passed."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        threading.Event().wait(0.02)
+        threading.Event().wait(every_s)
 
 
 def environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ Without an engine, or a cluster, tests are skipped in one line; CI has both, and
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -20,19 +21,22 @@ import docker
 import psutil
 import pytest
 
+from tests import processes
 from tests.needs import lacks
-from tests.processes import DEADLINE_S, environment, wait_until
+from tests.processes import DEADLINE_S, environment
 
 ROOT = Path(__file__).parents[2]
+# To ask an engine, or a learner, costs several processes milliseconds of computing.
+wait_until = functools.partial(processes.wait_until, every_s=0.25)
 _LABEL = "com.docker.compose"
 # A label of a Swarm's node, and its value after the test that the Swarm was for.
 SWARM_OWNER, OVER = "rollcast.test", "over"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 # Training that does not end by itself, however long a test takes. Its environments wait in each step, so that a test
-# that watches containers leaves the cores to the tests beside it. Two actors gather a batch in a third of a second.
+# that watches containers leaves the cores to the tests beside it. Two actors gather a batch in 0.6 seconds.
 ENDLESS = {
     "ROLLCAST_ENV_ID": "paced_environments:paced_cartpole",
-    "ROLLCAST_ENV_KWARGS": '{"step_s": 0.005}',
+    "ROLLCAST_ENV_KWARGS": '{"step_s": 0.01}',
     "ROLLCAST_N_ROLLOUT_STEPS": "16",
     "ROLLCAST_ENVS_PER_ACTOR": "4",
     "ROLLCAST_BATCH_SIZE": "8",

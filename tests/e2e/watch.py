@@ -6,7 +6,8 @@ from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import PLAIN_CLIENT
 from rollcast.services.status.status import ActorState, Phase
-from tests.processes import DEADLINE_S, status_of, wait_until
+from tests.e2e.conftest import wait_until
+from tests.processes import DEADLINE_S, status_of
 
 
 class Watch:
