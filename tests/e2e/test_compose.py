@@ -18,14 +18,11 @@ from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
 from tests.browser import chromium, watcher
 from tests.documents import commands, section_of
-from tests.e2e.conftest import ENDLESS, KILL, TAG, own_name
+from tests.e2e.conftest import ENDLESS, KILL, TAG, own_name, wait_until
 from tests.e2e.watch import Watch
-from tests.processes import ROOT, completed, environment, wait_until
+from tests.processes import ROOT, environment
 
 endless = pytest.mark.parametrize("compose", [ENDLESS], indirect=True)
-
-# Mean return that an agent reaches only by learning: an untrained policy makes 22, one that always pushes one way 9.
-LEARNT = 195
 
 
 @endless
@@ -68,11 +65,6 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
         wait_until(lambda: watch.incarnations() == actors, "the engine's restart")
         watch.wait_for_progress()
 
-    # the engine takes another free port when it starts a container again
-    compose.run("restart", "learner")
-    with Watch(compose.address()) as watch:
-        watch.wait_for_training(2)
-        assert watch.incarnations() == actors, "the same processes"
         # updates after the checkpoint are lost
         saved = watch.client.status()
         _, version = watch.client.save_checkpoint()
@@ -81,9 +73,10 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
     learner.exec_run(KILL)
     wait_until(lambda: learner.reload() or learner.attrs["RestartCount"] == 1, "the engine's restart")
     wait_until(lambda: learner.reload() or learner.health == "healthy", "the learner")
+    # the engine takes another free port when it starts a container again
     with Watch(compose.address()) as watch:
         watch.wait_for_training(2)
-        assert watch.incarnations() == actors
+        assert watch.incarnations() == actors, "the same processes"
         watch.wait_for_progress()
         trained = watch.client.status()
         assert trained.env_steps > saved.env_steps, "it goes on from the checkpoint"
@@ -103,7 +96,7 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
     assert policy.policy_version >= trained.policy_version, "the run stays, and what was learnt until `stop` is saved"
 
 
-def test_up_teaches_cartpole_and_the_learner_goes_on_serving_what_is_saved_and_plays(compose, tmp_path):
+def test_up_teaches_cartpole_and_the_learner_goes_on_serving_what_is_saved(compose):
     """With nothing set."""
     compose.up(n_actors=2)
     with Watch(compose.address()) as watch:
@@ -129,7 +122,6 @@ def test_up_teaches_cartpole_and_the_learner_goes_on_serving_what_is_saved_and_p
 
     (run,) = compose.runs.glob("[!.]*")
     assert RunDirectory.open(run).read_policy("last").policy_version >= trained.policy_version
-    assert mean_return(run, tmp_path) > LEARNT
 
 
 class TestImages:
@@ -173,7 +165,7 @@ class TestImages:
         assert output.decode().startswith("rollcast ")
 
 
-def test_settings_choose_the_algorithm_of_the_same_stack(compose, tmp_path):
+def test_settings_choose_what_the_same_stack_learns(compose):
     # the actors wait for a learner that is healthy, and never start
     with_settings(compose, ROLLCAST_ENV_ID="NoSuch-v1").run("up", "-d", "--no-build", check=False)
     compose.wait_for_the_end(learner=[0])
@@ -181,70 +173,25 @@ def test_settings_choose_the_algorithm_of_the_same_stack(compose, tmp_path):
     assert learner.attrs["RestartCount"] == 0, "settings that cannot be right are not tried again"
     assert compose.run("logs", "--no-color", "learner").count("'NoSuch-v1' names no environment") == 1
 
-    # Random actions return 22. One policy may be worse than the last; the mean of 100 training episodes is steadier.
-    dqn = {"ROLLCAST_ALGORITHM": "dqn", "ROLLCAST_ENV_ID": "CartPole-v1", "ROLLCAST_STOP_RETURN": "150"}
-    learn_off_policy(compose, 4, ROLLCAST_TOTAL_STEPS="150000", **dqn)
-    assert "(solved: 150 over 100 episodes)" in compose.run("logs", "--no-color", "learner")
-
-    # Random actions return about -1200; two runs reached -213 and -216. An update with the default's batches, four
-    # times as large, takes longer.
-    sac = {"ROLLCAST_ALGORITHM": "sac", "ROLLCAST_ENV_ID": "Pendulum-v1", "ROLLCAST_BATCH_SIZE": "64"}
-    sac |= {"ROLLCAST_REPLAY__SAMPLES_PER_INSERT": "64"}
-    assert mean_return(learn_off_policy(compose, 1, ROLLCAST_TOTAL_STEPS="4000", **sac), tmp_path) > -600
+    settings = {"ROLLCAST_RECIPE": "dqn-cartpole", "ROLLCAST_TOTAL_STEPS": "4000", "ROLLCAST_RUN_DIR": "/runs/dqn"}
+    chosen = with_settings(compose, **settings, ROLLCAST_WHEN_FINISHED="exit")
+    chosen.up(n_actors=0)
+    with Watch(compose.address()) as watch:
+        wait_until(lambda: watch.phase() is Phase.TRAINING, "the learner")
+        # training would end before one has looked
+        watch.client.pause()
+        chosen.up(n_actors=2)
+        wait_until(lambda: len(watch.incarnations()) == 2, "both actors")
+        assert {info.n_envs for info in watch.client.actors()} == {4}, "as they hear from the learner"
+        watch.client.resume()
+    compose.wait_for_the_end(learner=[0], actor=[0, 0])
+    *_, last = [json.loads(line) for line in (compose.runs / "dqn" / "metrics.jsonl").read_text().splitlines()]
+    assert last["replay/samples_per_insert"] > 0, "batches from the replay buffer"
 
 
 def with_settings(compose, **settings):
     """The same project with further settings."""
     return dataclasses.replace(compose, environment=compose.environment | settings)
-
-
-def learn_off_policy(compose, envs_per_actor, **settings):
-    """Trains to the end, with actors that hear from the learner how many environments, and returns the run's folder."""
-    run = compose.runs / settings["ROLLCAST_ALGORITHM"]
-    given = {"ROLLCAST_RUN_DIR": f"/runs/{run.name}", "ROLLCAST_WHEN_FINISHED": "exit"}
-    with_settings(compose, **given, **settings).up(n_actors=2)
-    with Watch(compose.address()) as watch:
-        watch.wait_for_training(2)
-        wait_until(lambda: watch.client.status().replay.sampled > 0, "batches from the replay buffer")
-        assert {info.n_envs for info in watch.client.actors()} == {envs_per_actor}
-    compose.wait_for_the_end(learner=[0], actor=[0, 0])
-    return run
-
-
-def mean_return(run, tmp_path):
-    """Evaluates what a run has learnt outside of containers, and returns the mean return."""
-    figures = tmp_path / "evaluation.json"
-    completed("evaluate", run, "--n-episodes", 20, "--summary-json", figures)
-    return json.loads(figures.read_text())["mean"]
-
-
-# 30 batches. Each waits for the trajectories that the learner has given out places for, those of dead actors, too.
-@pytest.mark.parametrize(
-    "compose",
-    [{"ROLLCAST_RECIPE": "ppo-acrobot", "ROLLCAST_TOTAL_STEPS": "61440", "ROLLCAST_WHEN_FINISHED": "exit"}],
-    indirect=True,
-)
-def test_a_recipe_of_ppo_learns_from_the_newest_policy_only_though_actors_die(compose):
-    compose.up(n_actors=0)
-    with Watch(compose.address()) as watch:
-        wait_until(lambda: watch.phase() is Phase.TRAINING, "the learner")
-        # Training would end before all actors are there, and before the one that is killed is back.
-        watch.client.pause()
-        compose.up(n_actors=3)
-        wait_until(lambda: len(watch.incarnations()) == 3, "all actors")
-        watch.client.resume()
-        watch.wait_for_training(3)
-        victim = compose.containers("actor")[0]
-        victim.kill("SIGKILL")
-        watch.wait_for_progress()
-        watch.client.pause()
-        compose.up(n_actors=3)
-        wait_until(lambda: watch.incarnations().get(victim.id[:12]) == 2, "a second incarnation in its slot")
-        watch.client.resume()
-    compose.wait_for_the_end(learner=[0])
-    printed = compose.run("logs", "--no-color", "learner")
-    assert re.search(r"policy +version \d+, lag of the run: mean 0\.00, max 0", printed)
-    assert float(re.search(r"mean return +(-[\d.]+)", printed)[1]) > -300, "far above the -500 of an untrained policy"
 
 
 # The learner asks the first actor for the spaces: only actors need the environment then.
@@ -281,7 +228,13 @@ def test_mutual_tls_by_one_override_file(compose, tmp_path):
         with chromium() as browser, watcher(browser) as seen:
             seen.open(f"http://{compose.address('dashboard', 8080)}/")
             seen.wait_for_text(".phase", "TRAINING")
+            (actor,) = watch.incarnations()
+            seen.page.wait_for_selector(f'tr[data-actor="{actor}"]')
             assert not seen.page.locator("[data-action=stop]").is_visible(), "the page is a viewer's"
+            assert seen.complaints == []
+        # its file system is read-only, and it writes nothing
+        (page,) = compose.containers("dashboard")
+        assert "Traceback" not in page.logs().decode()
 
         # another authority: nothing restarts, what is connected stays, and who comes next needs its certificates
         first = watch.incarnations()

@@ -185,6 +185,7 @@ def test_training_in_rounds_continues_when_an_actor_is_killed(tmp_path: Path):
             "the actor to be back",
         )
         wait_until(lambda: client.status().updates > updates, "further updates")
+        assert client.status().policy_lag_max == 0, "always the newest policy's, also in the round of the dead actor"
         client.stop()
         assert ended(process) == 0
 
