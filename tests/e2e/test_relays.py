@@ -1,13 +1,13 @@
 """Two relays in containers, with the actors behind them: deploy/compose/relay.yml on top of docker-compose.yml."""
 
 import shlex
+import signal
 
 import pytest
 
 from tests.documents import section_of
-from tests.e2e.conftest import ENDLESS
+from tests.e2e.conftest import ENDLESS, wait_until
 from tests.e2e.watch import Watch
-from tests.processes import wait_until
 
 START_S = 240
 
@@ -37,11 +37,11 @@ def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
     lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     files, up, status, down = (shlex.split(line) for line in lines)
     assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/relay.yml"], "as the project has them"
-    # the images are built
-    compose.run(*(word for word in up[2:] if word != "--build"))
+    # the images are built; two of the four actors are enough
+    compose.run(*(word for word in up[2:] if word != "--build"), "--scale", "actor=2")
     with Watch(compose.address()) as watch:
-        watch.wait_for_training(4, START_S)
-        wait_for_rollouts(watch, 4)
+        watch.wait_for_training(2, START_S)
+        wait_for_rollouts(watch, 2)
         relays = {relay.id[:12]: relay for relay in compose.containers("relay")}
         began, actors = watch.incarnations(), by_relay(watch)
         assert began == {actor.id[:12]: 1 for actor in compose.containers("actor")}
@@ -55,21 +55,16 @@ def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
         relays.pop(first).kill("SIGKILL")
         (second,) = relays
         wait_until(lambda: by_relay(watch) == {second: set(began)}, "all actors behind the other relay", START_S)
-        wait_for_rollouts(watch, 4)
-        relays[second].kill("SIGKILL")
+        wait_for_rollouts(watch, 2)
+        compose.run("stop", "relay")
         wait_until(lambda: by_relay(watch) == {"": set(began)}, "all actors at the learner", START_S)
-        wait_for_rollouts(watch, 4)
+        wait_for_rollouts(watch, 2)
         assert watch.incarnations() == began, "the same processes all along"
-        assert [actor.attrs["RestartCount"] for actor in compose.containers("actor")] == [0] * 4
+        assert [actor.attrs["RestartCount"] for actor in compose.containers("actor")] == [0] * 2
         assert watch.client.status().rejected_rollouts == 0
-
-    compose.run("up", "-d", "--no-build")
-    wait_until(lambda: len(compose.containers("relay")) == 2 and compose.is_healthy("relay"), "both relays", START_S)
-    compose.run("restart", "learner")
-    with Watch(compose.address()) as watch:
-        watch.wait_for_training(4, START_S)
-        assert by_relay(watch).keys() <= {relay.id[:12] for relay in compose.containers("relay")}, "home at a reconnect"
     compose.run("stop")
-    assert compose.exit_codes() == {"runs-folder": [0], "learner": [0], "relay": [0] * 2, "actor": [0] * 4}
+    codes = compose.exit_codes()
+    assert sorted(codes.pop("relay")) == [0, 128 + signal.SIGKILL], "the other ended in its time"
+    assert codes == {"runs-folder": [0], "learner": [0], "actor": [0] * 2}
     compose.run(*down[2:])
     wait_until(lambda: compose.leftovers() == [], "nothing of it to be left")
