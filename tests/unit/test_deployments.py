@@ -129,6 +129,10 @@ class TestLearner:
         for where, variables in environment("learner").items():
             assert 2 * int(re.search(r"\d+", variables["ROLLCAST_STOP_TIMEOUT_S"])[0]) <= grace_s, where
 
+    def test_never_shares_the_volume_of_a_stack_with_its_successor(self):
+        deploy = STACK["services"]["learner"]["deploy"]
+        assert (deploy["replicas"], deploy["update_config"]["order"]) == (1, "stop-first")
+
     def test_is_probed_by_a_script_of_this_tree(self):
         _, command = health_check("learner")
         (script,) = re.fullmatch(r'\["python", "-I", "/opt/venv/\S+/site-packages/(.*)", .*\]', command).groups()
