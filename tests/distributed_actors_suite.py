@@ -55,27 +55,17 @@ class DistributedActorsSuite:
             assert columns.final_observation[""][:, 1].tolist() == [5, 5]
             assert [episode.episode_return for episode in batch.episodes] == [15.0, 15.0]
 
-    def test_versions_are_taken_up_and_stamped(self, make_actors: MakeActors):
-        with make_actors() as actors:
+    def test_versions_are_taken_up_and_stamped_and_environments_know_the_progress_of_theirs(
+        self, make_actors: MakeActors
+    ):
+        with make_actors(env_id="tests.environments:ProgressEnv") as actors:
             assert actors.policy_version == 1
             batch, *_ = actors.collect_outputs("cpu")
             assert batch.policy_version.tolist() == [1] * 4
-            actors.broadcast_updated_policy(next_state(actors, 0.5))
-            assert actors.policy_version == 2
-            seen = set()
-            for _ in range(50):
-                batch, *_ = actors.collect_outputs("cpu")
-                seen |= set(batch.policy_version.tolist())
-                if 2 in seen:
-                    break
-            assert 2 in seen, f"after 50 batches only versions {seen}"
-
-    def test_environments_know_the_progress_of_the_version_that_plays_the_rollout(self, make_actors: MakeActors):
-        with make_actors(env_id="tests.environments:ProgressEnv") as actors:
-            batch, *_ = actors.collect_outputs("cpu")
             assert (batch.reward == 0.0).all()
             actors.progress = 0.25
             actors.broadcast_updated_policy(next_state(actors, 0.5))
+            assert actors.policy_version == 2
             seen = set()
             for _ in range(50):
                 batch, *_ = actors.collect_outputs("cpu")
@@ -86,17 +76,9 @@ class DistributedActorsSuite:
                     break
             assert 2 in seen, f"after 50 batches only versions {seen}"
 
-    def test_start_stop_start(self, make_actors: MakeActors):
-        actors = make_actors()
-        for _ in range(2):
-            actors.start()
-            actors.start()
-            assert actors.collect_outputs("cpu")[0].n_env_steps == 16
-            actors.stop()
-            actors.stop()
-        assert actors.n_actors_alive == 0
-
-    def test_stop_leaves_nothing_behind(self, make_actors: MakeActors, monkeypatch: pytest.MonkeyPatch):
+    def test_stopped_actors_leave_nothing_behind_and_start_again(
+        self, make_actors: MakeActors, monkeypatch: pytest.MonkeyPatch
+    ):
         made: list[str] = []
 
         def mkdtemp(*arguments: str, **options: str) -> str:
@@ -106,30 +88,30 @@ class DistributedActorsSuite:
         tempfile_mkdtemp = tempfile.mkdtemp
         monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
         descriptors = len(os.listdir("/proc/self/fd"))
+        actors = make_actors()
         for _ in range(2):
-            with make_actors() as actors:
-                actors.collect_outputs("cpu")
-        assert not [path for path in made if "rollcast-" in path and Path(path).exists()]
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollcast")]
+            actors.start()
+            actors.start()
+            assert actors.collect_outputs("cpu")[0].n_env_steps == 16
+            actors.stop()
+            actors.stop()
+            assert not [path for path in made if "rollcast-" in path and Path(path).exists()]
+            assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollcast")]
+        assert actors.n_actors_alive == 0
         # the forkserver keeps a few for itself, once
         assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
 
-    def test_statistics_of_the_epoch(self, make_actors: MakeActors):
-        with make_actors() as actors:
+    def test_statistics_and_events_of_the_epoch(self, make_actors: MakeActors):
+        with make_actors(env_id="tests.event_environments:wrapped") as actors:
             with pytest.raises(StatisticsError):
                 actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
+            with pytest.raises(StatisticsError, match=r"event 'step_made' is unknown.*episode_return: 'mean'"):
+                actors.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean")
             for _ in range(4):
                 actors.collect_outputs("cpu")
             assert actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean") == 15.0
             with pytest.raises(StatisticsError):
                 actors.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.STEP, "mean")
-
-    def test_events_of_environments(self, make_actors: MakeActors):
-        with make_actors(env_id="tests.event_environments:wrapped") as actors:
-            with pytest.raises(StatisticsError, match=r"event 'step_made' is unknown.*episode_return: 'mean'"):
-                actors.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean")
-            for _ in range(4):
-                actors.collect_outputs("cpu")
             assert actors.get_stats_value(StepEvents.step_made, LogStatsLevel.EPOCH, "mean") == {
                 "reset": 100.0,
                 "odd": 9.0,

@@ -24,7 +24,7 @@ from rollcast.services.errors import (
 )
 from tests.actor_kinds import make_actors as make_any_actors
 from tests.distributed_actors_suite import DistributedActorsSuite
-from tests.processes import DEADLINE_S, ROOT, environment, wait_until
+from tests.processes import ROOT, environment, script, wait_until
 
 _PACKAGES = "/opt/venv/lib/python3.11/site-packages"
 
@@ -124,14 +124,7 @@ class TestContainers:
 
 
 def test_the_example_runs(actor_image):
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "containers.py", actor_image],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    done = script(ROOT / "examples" / "containers.py", actor_image, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d+ steps at [\d.]+:\d+, \d+ episodes\n", done.stdout)
 
