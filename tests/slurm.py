@@ -71,7 +71,7 @@ def kill_node(node):
 def start_node(node):
     """Starts a killed node again, and waits until Slurm uses it."""
     slurm("slurmd", "-N", node)
-    wait_until(lambda: state_of(node) in ("idle", "mixed", "allocated"), f"{node} in use")
+    wait_until(lambda: state_of(node) in ("idle", "mixed", "allocated"), f"{node} in use", every_s=0.25)
 
 
 def state_of(node):
@@ -88,6 +88,8 @@ def begin_now(number, node):
 
     It begins on another node: on the one where it was, Slurm takes it only after these two minutes.
     """
-    wait_until(lambda: {state for state, _ in tasks(number).values()} == {"PENDING"}, f"{number} in the queue")
+    wait_until(
+        lambda: {state for state, _ in tasks(number).values()} == {"PENDING"}, f"{number} in the queue", every_s=0.25
+    )
     for task in tasks(number):
         slurm("scontrol", "update", f"JobId={task}", "StartTime=now", f"ReqNodeList={node}")

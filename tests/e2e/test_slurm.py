@@ -11,9 +11,9 @@ from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.status.status import ActorState, Phase
 from rollcast.tools.slurm.folder import Job, SlurmFolder
-from tests.e2e.conftest import locked
+from tests.e2e.conftest import locked, wait_until
 from tests.needs import lacks
-from tests.processes import rollcast, wait_until
+from tests.processes import rollcast
 from tests.slurm import begin_now, kill_node, missing, slurm, start_node, state_of, tasks, without_delay
 
 # Training that does not end by itself, in environments that leave the cores to the tests beside it. An actor gathers a
@@ -158,7 +158,7 @@ def test_a_run_trains_through_dead_nodes_signals_scaling_and_scancel_until_it_is
 
     # cancelled while it saves, and submitted again
     checkpoints = run.folder.run_dir / "checkpoints"
-    wait_until(lambda: any(checkpoints.glob(".*.tmp")), "a checkpoint that is being written")
+    wait_until(lambda: any(checkpoints.glob(".*.tmp")), "a checkpoint that is being written", every_s=0.02)
     slurm("scancel", learner)
     wait_until(run.is_over, "the end of the learner, which takes its actors along")
     saved = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
