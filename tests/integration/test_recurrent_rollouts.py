@@ -30,8 +30,17 @@ from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wir
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
 
 T, B, N_ROLLOUTS = 17, 3, 8
-KINDS = ("lstm", "gru")
-ACTING = (NumpyMlpPolicy, TorchActingPolicy)
+SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+# Every layer with every way to act, and each of both with every way to reset.
+EVERY_PAIR = pytest.mark.parametrize(
+    ("kind", "acting", "mode"),
+    [
+        ("lstm", NumpyMlpPolicy, SAME),
+        ("lstm", TorchActingPolicy, NEXT),
+        ("gru", NumpyMlpPolicy, NEXT),
+        ("gru", TorchActingPolicy, SAME),
+    ],
+)
 
 
 class Raising(gymnasium.Wrapper):
@@ -94,21 +103,17 @@ def flat_rollouts(
     worker.close()
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-@pytest.mark.parametrize("acting", ACTING)
-@pytest.mark.parametrize("kind", KINDS)
+@EVERY_PAIR
 def test_replayed_rollouts_give_the_actors_log_probabilities(kind: str, acting: type, mode: AutoresetMode):
     n_ends = 0
     for learning, rollout in flat_rollouts(kind, acting, mode):
         assert_replays(learning, batch_of(rollout, learning.spaces, learning.spec))
         n_ends += int(rollout.terminated.sum() + rollout.truncated.sum())
-        assert (rollout.valid is not None) is (mode is AutoresetMode.NEXT_STEP)
+        assert (rollout.valid is not None) is (mode is NEXT)
     assert n_ends > 2 * N_ROLLOUTS
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-@pytest.mark.parametrize("acting", ACTING)
-@pytest.mark.parametrize("kind", KINDS)
+@EVERY_PAIR
 def test_replayed_sequences_give_the_actors_greedy_actions_and_next_states(
     kind: str, acting: type, mode: AutoresetMode
 ):
@@ -134,7 +139,7 @@ def test_replayed_sequences_give_the_actors_greedy_actions_and_next_states(
 
 def test_steps_in_which_an_environment_raised_are_replayed_too():
     n_dropped = 0
-    for learning, rollout in flat_rollouts("lstm", NumpyMlpPolicy, AutoresetMode.SAME_STEP, raises=True):
+    for learning, rollout in flat_rollouts("lstm", NumpyMlpPolicy, SAME, raises=True):
         assert_replays(learning, batch_of(rollout, learning.spaces, learning.spec))
         n_dropped += 0 if rollout.valid is None else int((~rollout.valid).sum())
     assert n_dropped > 3
@@ -142,7 +147,7 @@ def test_steps_in_which_an_environment_raised_are_replayed_too():
 
 def test_state_matters_for_the_replay():
     """A replay that forgot the states at t = 0, or the ends of episodes, would show."""
-    *_, (learning, rollout) = flat_rollouts("lstm", NumpyMlpPolicy, AutoresetMode.SAME_STEP)
+    *_, (learning, rollout) = flat_rollouts("lstm", NumpyMlpPolicy, SAME)
     batch = batch_of(rollout, learning.spaces, learning.spec)
     (columns,) = batch.substeps.values()
     forgotten = dataclasses.replace(columns, initial_state=torch.zeros_like(columns.initial_state))
@@ -151,8 +156,7 @@ def test_state_matters_for_the_replay():
         assert (replayed_log_prob(learning, wrong) - columns.log_prob).abs().max().item() > 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_steps", [3, 7])
+@pytest.mark.parametrize(("kind", "n_steps"), [("lstm", 3), ("gru", 7)])
 def test_states_of_agents_that_act_at_different_times_are_replayed(kind: str, n_steps: int):
     spec = spec_of(kind)
     learning = TorchPolicy(STRUCTURED, spec)
@@ -165,8 +169,7 @@ def test_states_of_agents_that_act_at_different_times_are_replayed(kind: str, n_
     assert n_padded
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "mode"), [("lstm", NEXT), ("gru", SAME), ("gru", NEXT)])
 def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind: str, mode: AutoresetMode):
     algorithm: Impala | None = None
     for learning, rollout in flat_rollouts(kind, NumpyMlpPolicy, mode):
@@ -180,7 +183,7 @@ def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind
             values = networks.forward(batch, columns, networks.observations(batch, columns)).values
             expected = _values_one_by_one(algorithm, batch)
         used = torch.cat([batch.valid.flatten(), torch.ones(len(values) - batch.valid.numel(), dtype=torch.bool)])
-        if mode is AutoresetMode.NEXT_STEP:
+        if mode is NEXT:
             # The row between two episodes gives the value of what the first one ended with.
             used[B : T * B] |= batch.truncated[:-1].flatten()
         torch.testing.assert_close(values[used], expected[used], atol=1e-5, rtol=1e-4)
