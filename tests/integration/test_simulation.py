@@ -1,5 +1,8 @@
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -10,60 +13,64 @@ from tests.simulation.put_in_faults import FAULTS
 
 pytestmark = pytest.mark.slow
 
-SYSTEM = "system,durable,in rounds,evaluated,replay"
-PARTS = "queue,credits,rounds,limiter,subscribers,bytes"
+SYSTEM = ("system", "durable", "in rounds", "evaluated", "replay")
+PARTS = ("queue", "credits", "rounds", "limiter", "subscribers", "bytes")
+REPEATED = "system:4:7"
 
 
-def failures(*options: object) -> list[str]:
-    """Runs schedules, and returns how those that failed are run again."""
-    found = lines(start(*options))
+def failures(found: Iterable[dict[str, Any]]) -> list[str]:
+    """Returns how those schedules that failed are run again."""
     return [f"{line['world']}, seed {line['seed']}: {line['failure']}" for line in found if "failure" in line]
 
 
-@pytest.mark.parametrize(("worlds", "n"), [(SYSTEM, 15), (PARTS, 300)])
-def test_schedules_of_fixed_seeds_lose_nothing_and_end(worlds: str, n: int):
-    assert failures("--worlds", worlds, "--first-seed", 0, "--schedules", n) == []
+@pytest.fixture(scope="module")
+def of_one_process() -> list[dict[str, Any]]:
+    """What a process says of schedules: of fixed seeds, of the commit's, and of all that have failed once."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    seed = int(commit[:10] or "0", 16)
+    asked = [REPEATED, f"found:{len(FOUND) + len(FOUND_SEEDS)}"]
+    asked += [f"{name}:15" for name in SYSTEM] + [f"{name}:300" for name in PARTS]
+    asked += [f"{name}:6:{seed}" for name in SYSTEM + PARTS]
+    return list(lines(start("--worlds", ",".join(asked), "--first-seed", 0)))
+
+
+def test_schedules_lose_nothing_and_end(of_one_process: list[dict[str, Any]]):
+    assert failures(of_one_process) == []
+    n_schedules = Counter[str]()
+    for line in of_one_process:
+        n_schedules[line["world"]] += line["schedules"]
+    assert {n_schedules[name] for name in SYSTEM[1:]} == {15 + 6}
+    assert {n_schedules[name] for name in PARTS} == {300 + 6}
+    assert n_schedules["found"] == len(FOUND) + len(FOUND_SEEDS)
+
+
+def test_a_seed_gives_the_same_schedules_in_another_process(of_one_process: list[dict[str, Any]]):
+    first, *_ = of_one_process
+    (again,) = lines(start("--worlds", REPEATED, "--first-seed", 0))
+    assert again | {"seconds": 0.0} == first | {"seconds": 0.0}
+    assert again["schedules"] == 4
 
 
 def test_the_program_prints_a_table_of_its_schedules():
-    command = [sys.executable, "-m", "tests.simulation", "--worlds", "queue,bytes", "--schedules", "20"]
+    command = [sys.executable, "-m", "tests.simulation", "--worlds", "queue,bytes"]
+    command += ["--schedules", "20", "--processes", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [["queue", "20"], ["bytes", "20"]]
 
 
-def test_what_was_found_once_stays_mended():
-    assert failures("--worlds", "found", "--first-seed", 0, "--schedules", len(FOUND) + len(FOUND_SEEDS)) == []
-
-
-def test_schedules_whose_seed_is_the_commit_lose_nothing_and_end():
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    seed = int(commit[:10] or "0", 16)
-    assert failures("--worlds", f"{SYSTEM},{PARTS}", "--first-seed", seed, "--schedules", 6) == []
-
-
 def test_some_of_every_switch_of_small_cases_lose_nothing_and_end():
     # Every 97th, so that they are of all cases.
     options = ("--every-switch", "--first-seed", 0, "--every", 97, "--schedules", 20)
-    found = list(lines(start("--worlds", f"system,{PARTS}", *options)))
-    assert [line for line in found if "failure" in line] == []
+    found = list(lines(start("--worlds", ",".join(("system", *PARTS)), *options)))
+    assert failures(found) == []
     assert 3 < {line["world"]: line["schedules"] for line in found}["queue"] <= 20
     assert len(found) == 7
-
-
-def test_a_seed_gives_the_same_schedule_each_time():
-    runs = [
-        [line | {"seconds": 0.0} for line in lines(start("--worlds", "system", "--first-seed", 7, "--schedules", 4))]
-        for _ in range(2)
-    ]
-    assert runs[0] == runs[1]
-    assert runs[0][0]["schedules"] == 4
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "a rollout is acknowledged before the queue has it",
         "a stream that is opened again sends nothing again",
         "what a closed stream reserved is not given back",
     ],
@@ -73,7 +80,7 @@ def test_a_fault_that_is_put_in_is_found(name: str):
     options = ("--worlds", fault.world, "--first-seed", 0, "--schedules", 3000, "--failures", 1)
     # one of them is shrunk as well
     shrink_s = 5 if fault.name == "what a closed stream reserved is not given back" else 0
-    assert failures(*options, "--fault", name, "--shrink-seconds", shrink_s)
+    assert failures(lines(start(*options, "--fault", name, "--shrink-seconds", shrink_s)))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

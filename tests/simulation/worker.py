@@ -25,7 +25,9 @@ _COLLECT_EVERY = 50
 def main() -> None:
     """Runs what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worlds", required=True, help="names, with commas between")
+    parser.add_argument(
+        "--worlds", required=True, help="names, with commas between; NAME:SCHEDULES:FIRST SEED for other numbers"
+    )
     parser.add_argument("--first-seed", type=int, required=True)
     parser.add_argument("--every", type=int, default=1, help="the distance from one seed to the next")
     parser.add_argument("--schedules", type=int, default=sys.maxsize, help="of each world")
@@ -40,16 +42,23 @@ def main() -> None:
     instrument(None if fault is None else (fault.path, fault.right, fault.wrong))
     known = worlds()
     ends_at = _clock() + given.seconds
-    chosen = {name: known[name] for name in given.worlds.split(",")}
+    chosen = [_asked(text, given) for text in given.worlds.split(",")]
     gc.collect()
     gc.freeze()
     gc.disable()
-    whole = sum(world.share for world in chosen.values())
-    for name, world in chosen.items():
+    whole = sum(known[name].share for name, _ in chosen)
+    for name, of_world in chosen:
         left_s = ends_at - _clock()
-        until = _clock() + left_s * world.share / whole
-        whole -= world.share
-        _run_world(name, world, given, until)
+        until = _clock() + left_s * known[name].share / whole
+        whole -= known[name].share
+        _run_world(name, known[name], of_world, until)
+
+
+def _asked(text: str, given: argparse.Namespace) -> tuple[str, argparse.Namespace]:
+    """Returns the name of a world, and what is asked of it."""
+    name, *numbers = text.split(":")
+    own = dict(zip(("schedules", "first_seed"), map(int, numbers), strict=False))
+    return name, argparse.Namespace(**(vars(given) | own))
 
 
 def _run_world(name: str, world: World, given: Any, until: float) -> None:
