@@ -27,14 +27,19 @@ def train(run_dir: Path, *arguments: object) -> None:
     completed("train", *ENV, *SMALL, "--stop-return", 1e9, "--run-dir", run_dir, *arguments)
 
 
-@pytest.mark.parametrize("algorithm", [("--algorithm", "impala"), R2D2], ids=["impala", "r2d2"])
-def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path, algorithm: tuple[object, ...]):
-    run, path = tmp_path / "run", tmp_path / "played.rollouts"
-    train(run, "--total-steps", 1000, "--n-actors", 2, "--durable", *STACKED, *algorithm)
+def train_in_processes(run: Path, *arguments: object) -> None:
+    """Trains with actors in processes, again after a resume, and plays the policy."""
+    train(run, "--total-steps", 1000, "--n-actors", 2, "--durable", *STACKED, *arguments)
     completed("train", "--resume", run, "--total-steps", 1500)
     completed("evaluate", run, "--n-episodes", 2)
-    completed("record", "--policy", run, "--output", path, "--rollouts", 2, "--n-rollout-steps", 16)
-    first, second = (rollout.substeps["0"] for rollout in read_rollouts(path))
+    assert load_policy(run, name="last").act(np.zeros(2, np.float32)) in (0, 1)
+
+
+def record(run: Path, path: Path, n_rollouts: int, n_steps: int) -> None:
+    """Records rollouts, and checks what they bring of the steps before them."""
+    lengths = ("--rollouts", n_rollouts, "--n-rollout-steps", n_steps)
+    completed("record", "--policy", run, "--output", path, *lengths)
+    first, second, *_ = (rollout.substeps["0"] for rollout in read_rollouts(path))
     n_envs = first.initial_state.shape[0]
     assert first.initial_state.shape == (n_envs, 16)
     assert not first.initial_state.any()
@@ -42,16 +47,19 @@ def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: 
     assert first.previous_observation[""].shape == (n_envs, K - 1, 2)
     np.testing.assert_array_equal(first.previous_observation[""], first.observation[""][0][:, None].repeat(K - 1, 1))
     assert (second.previous_observation[""][:, -1] != second.observation[""][0]).any()
-    assert load_policy(run, name="last").act(np.zeros(2, np.float32)) in (0, 1)
+
+
+def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path):
+    train_in_processes(tmp_path / "run", "--algorithm", "impala")
+    record(tmp_path / "run", tmp_path / "played.rollouts", 2, 16)
 
 
 def test_recording_with_states_fills_the_buffer_of_r2d2_if_every_sequence_has_one(tmp_path: Path):
-    train(tmp_path / "one", *HERE, *R2D2)
+    train_in_processes(tmp_path / "one", *R2D2)
     short, long = tmp_path / "short.rollouts", tmp_path / "long.rollouts"
-    for path, n_steps in ((short, 8), (long, 32)):
-        lengths = ("--rollouts", 20, "--n-rollout-steps", n_steps)
-        completed("record", "--policy", tmp_path / "one", "--output", path, *lengths)
-    options = (*HERE, *R2D2, "--initial-data")
+    record(tmp_path / "one", short, 20, 8)
+    record(tmp_path / "one", long, 20, 32)
+    options = (*HERE, *STACKED, *R2D2, "--initial-data")
     train(tmp_path / "two", *options, short)
     said = refused("train", *ENV, *SMALL, *options, long, "--run-dir", tmp_path / "three", code=1)
     assert "substep '0' has no recurrent state; expected" in said
