@@ -20,6 +20,7 @@ _LEVELS: Final = {"warning": "WARNING", "error": "ERROR", "exception": "ERROR", 
 _LOGGERS: Final = {"logger", "_log", "self.logger"}
 # Nothing else is parsed: that takes seconds.
 _SUSPECT: Final = re.compile(r"Error\(|\b(?:logger|_log)\.")
+_DEFINES: Final = re.compile(r"^class \w+Error\(", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"%%|%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 
 
@@ -79,24 +80,25 @@ def error_classes(modules: dict[str, ast.Module]) -> dict[str, str]:
     return found
 
 
+def trees(having: re.Pattern[str]) -> Iterator[tuple[str, ast.Module]]:
+    """Yields the name of each module whose text has something, and the module, parsed."""
+    return ((name, ast.parse(text)) for name, text in sources() if having.search(text))
+
+
 @functools.cache
-def trees() -> dict[str, ast.Module]:
-    """Returns the modules that can have a message, parsed, by their names."""
-    return {name: ast.parse(text) for name, text in sources() if _SUSPECT.search(text)}
-
-
-def messages() -> list[Message]:
+def messages() -> tuple[Message, ...]:
     """Returns every message, sorted by kind and text."""
-    errors = set(error_classes(trees()))
-    return sorted({message for name, tree in trees().items() for message in messages_of(tree, name, errors)})
+    errors = set(error_classes(dict(trees(_DEFINES))))
+    return tuple(sorted({found for name, tree in trees(_SUSPECT) for found in messages_of(tree, name, errors)}))
 
 
 def messages_of(tree: ast.Module, module: str, errors: set[str]) -> Iterator[Message]:
     """Yields the messages of a module: of each error that it makes, and of each line that it logs."""
-    known = _constants(tree)
+    known = _constants(_own_nodes(tree))
     for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
-        known_here = known | (_constants(scope) if scope is not tree else {})
-        for node in _own_nodes(scope):
+        own = _own_nodes(scope)
+        known_here = known | _constants(own)
+        for node in own:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -113,19 +115,19 @@ def _level(function: ast.expr) -> str | None:
     return None
 
 
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a module or function, without those of functions inside."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, ast.FunctionDef):
-            yield child
-            yield from _own_nodes(child)
+def _own_nodes(scope: ast.AST) -> list[ast.AST]:
+    """Returns the nodes of a module or function, without those of functions inside."""
+    found = [scope]
+    for node in found:
+        found += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef)]
+    return found[1:]
 
 
-def _constants(scope: ast.AST) -> dict[str, ast.expr]:
-    """Returns the texts that a module or function gives a name."""
+def _constants(nodes: list[ast.AST]) -> dict[str, ast.expr]:
+    """Returns the texts to which a module or function gives a name, in its own nodes."""
     return {
         target.id: node.value
-        for node in _own_nodes(scope)
+        for node in nodes
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
@@ -182,10 +184,11 @@ def page_of_messages() -> str:
 
 def _meanings() -> dict[str, str]:
     """Returns the first line of the docstring of each class of the error tree."""
-    known = error_classes(trees())
+    modules = dict(trees(_DEFINES))
+    known = error_classes(modules)
     return {
         node.name: (ast.get_docstring(node) or "").partition("\n")[0]
-        for tree in trees().values()
+        for tree in modules.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and node.name in known
     }

@@ -17,6 +17,7 @@ from tests.leaving_clients import (
     Served,
     Way,
     come_and_leave,
+    only_new_objects,
     serving_environments,
     serving_learner,
     serving_relay,
@@ -58,6 +59,7 @@ BLOCKS = 20_000
 @pytest.fixture
 def served(who: str, tmp_path: Path) -> Iterator[Served]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(only_new_objects())
         if who in ALONE:
             found = stack.enter_context(ALONE[who]())
         else:
