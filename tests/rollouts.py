@@ -96,6 +96,11 @@ def build_rollout(
     return Rollout(**made)  # type: ignore[arg-type]
 
 
+def always() -> bool:
+    """Says that the stream of a rollout is there."""
+    return True
+
+
 def make_rollout(
     sequence: int = 1,
     *,

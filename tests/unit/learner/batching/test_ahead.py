@@ -18,7 +18,7 @@ from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
 from rollcast.services.columns.shape import RolloutShape
 from tests.delayed_copier import DelayedCopier
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
 
 BATCH, N_ENVS = 4, 2
 THREAD = "rollcast-batches"
@@ -27,10 +27,6 @@ THREAD = "rollcast-batches"
 def threads() -> list[threading.Thread]:
     """The threads that assemble batches."""
     return [thread for thread in threading.enumerate() if thread.name == THREAD]
-
-
-def always() -> bool:
-    return True
 
 
 class Trainer:

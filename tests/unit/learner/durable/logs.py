@@ -12,14 +12,10 @@ from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
 
 HEADER = RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=3, n_envs=2)
 NOTHING = Coverage()
-
-
-def always() -> bool:
-    return True
 
 
 def entry_of(rollout: Rollout) -> Callable[[int], LogEntry]:

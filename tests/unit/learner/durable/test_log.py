@@ -16,8 +16,8 @@ from rollcast.learner.durable.segments import SegmentWriter, segment_names, spar
 from rollcast.learner.queueing.queue import SliceName
 from rollcast.services.errors import NotReadyError
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import make_rollout
-from tests.unit.learner.durable.logs import HEADER, always, append, open_log, sequences
+from tests.rollouts import always, make_rollout
+from tests.unit.learner.durable.logs import HEADER, append, open_log, sequences
 
 
 class Disk:

@@ -5,23 +5,12 @@ from gymnasium.spaces import Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.queueing.arrivals import Arrivals
 from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
 from rollcast.learner.queueing.slot_order import SlotOrder, actors_in_step
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import make_rollout
-
-
-class Recovered(DurableRollouts):
-    """A log in which there was something."""
-
-    def __init__(self, *pieces: RolloutSlice) -> None:
-        self._pieces = list(pieces)
-
-    def take(self, max_trajectories: int) -> RolloutSlice | None:
-        return self._pieces.pop(0) if self._pieces else None
 
 
 def queue_of(*arrived: tuple[int, str]) -> RolloutQueue:
@@ -36,10 +25,6 @@ def taken_from(arrivals: Arrivals, max_trajectories: int = 9) -> list[tuple[int,
     return [(piece.rollout.sequence, piece.rollout.actor_id, piece.n_trajectories) for piece in pieces if piece]
 
 
-def test_without_an_order_they_come_as_they_arrived():
-    assert taken_from(Arrivals(queue_of((1, "1"), (1, "0")))) == [(1, "1", 2), (1, "0", 2)]
-
-
 def test_in_the_order_of_slots_nobody_whose_turn_it_is_not_is_handed_out():
     queue = queue_of((1, "1"), (2, "0"), (1, "0"))
     assert (
@@ -48,11 +33,6 @@ def test_in_the_order_of_slots_nobody_whose_turn_it_is_not_is_handed_out():
     )
     arrivals = Arrivals(queue_of((1, "1")), order=SlotOrder(2, int))
     assert arrivals.get(9, 0.0) is None
-
-
-def test_what_was_recovered_comes_first():
-    recovered = Recovered(RolloutSlice(make_rollout(sequence=7), 1, 2))
-    assert taken_from(Arrivals(queue_of((8, "a")), durable=recovered)) == [(7, "a", 1), (8, "a", 2)]
 
 
 @given(st.permutations(list(itertools.product(range(1, 4), range(3)))), st.integers(1, 5))

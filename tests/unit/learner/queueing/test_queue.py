@@ -11,11 +11,7 @@ from rollcast.learner.queueing.stale_trajectories import FreshDestination, Stale
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process import waiting
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import make_rollout
-
-
-def always() -> bool:
-    return True
+from tests.rollouts import always, make_rollout
 
 
 def test_first_in_first_out_in_slices():
@@ -42,20 +38,6 @@ def test_slice_as_a_rollout_has_the_versions_of_its_trajectories():
     versions = np.arange(9).reshape(3, 3)
     cut = RolloutSlice(make_rollout(n_envs=3, policy_versions=versions), 1, 3).to_rollout()
     np.testing.assert_array_equal(cut.policy_versions, versions[:, 1:])
-
-
-def test_put_waits_for_room_and_goes_on_when_there_is():
-    queue = RolloutQueue(2)
-    queue.put(make_rollout(sequence=1), is_active=always)
-    put = threading.Thread(target=queue.put, args=(make_rollout(sequence=2),), kwargs={"is_active": always})
-    put.start()
-    put.join(0.1)
-    assert put.is_alive()
-    assert queue.size == 2
-    assert queue.get(2, 0).rollout.sequence == 1
-    assert queue.get(2, 5).rollout.sequence == 2
-    put.join(DEADLINE_S)
-    assert not put.is_alive()
 
 
 def test_put_gives_up_when_its_stream_has_gone():

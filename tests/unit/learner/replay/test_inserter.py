@@ -12,7 +12,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +23,6 @@ def make(*, n_envs: int = B, **settings: object) -> tuple[ReplayInserter, Replay
     given = {"capacity": 100, "min_size": 1, **settings}
     buffer = make_buffer(CARTPOLE_LIKE, n_rollout_steps=T, batch_size=1, n_envs=n_envs, **given)
     return ReplayInserter({FLAT_SUBSTEP: buffer}), buffer
-
-
-def always() -> bool:
-    return True
 
 
 class Putting:

@@ -13,10 +13,7 @@ from rollcast.learner.replay.rate_limiter import RateLimiter
 from rollcast.learner.replay.saving.part_state import PartState
 from rollcast.services.errors import ConfigurationError
 from tests.processes import DEADLINE_S, wait_until
-
-
-def always() -> bool:
-    return True
+from tests.rollouts import always
 
 
 class LimiterMachine(RuleBasedStateMachine):

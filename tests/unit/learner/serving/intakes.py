@@ -58,7 +58,3 @@ class Intake:
         # a function of its own for each stream: the registry tells them apart by it
         cancel = cancel or (lambda: None)
         return self.intake.open_stream(agreement.actor_id, agreement.incarnation, peer="", cancel=cancel)
-
-
-def always() -> bool:
-    return True

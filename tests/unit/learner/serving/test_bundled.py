@@ -10,8 +10,8 @@ from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.joining.join import Relay
 from rollcast.services.streams.bundled_stream import Answer
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import make_rollout
-from tests.unit.learner.serving.intakes import Intake, always, offer
+from tests.rollouts import always, make_rollout
+from tests.unit.learner.serving.intakes import Intake, offer
 
 RELAY = Relay("rack-1", 7)
 

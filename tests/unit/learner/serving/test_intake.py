@@ -22,8 +22,8 @@ from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.learner.serving.intakes import Intake, always, offer
+from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
+from tests.unit.learner.serving.intakes import Intake, offer
 
 
 def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():

@@ -14,19 +14,12 @@ from rollcast.services.errors import ActorReplacedError, LimitExceededError, Ref
 from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.status.status import ActorState
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import make_rollout
+from tests.unit.learner.serving import intakes
 
 
 def offer(name: str, nonce: int, **changes: int) -> JoinOffer:
-    return JoinOffer(
-        actor_id=name,
-        process_nonce=nonce,
-        spaces=CARTPOLE_LIKE,
-        n_envs=2,
-        network="auto",
-        software_version="1",
-        **changes,
-    )
+    return intakes.offer(actor_id=name, process_nonce=nonce, **changes)
 
 
 def make_registry(**changes: object) -> ActorRegistry:

@@ -39,17 +39,6 @@ class Waiting(threading.Thread):
         return self.is_active
 
 
-def test_places_beyond_the_batch_are_of_later_rounds():
-    rounds = begun(8)
-    assert [rounds.book(4).version for _ in range(5)] == [1, 1, 2, 2, 3]
-
-
-def test_rollout_that_begins_within_the_round_may_end_beyond_it():
-    assert [place.version for place in (begun(6).book(4), *map(begun(6).book, (6, 4)))] == [1, 1, 2]
-    rounds = begun(6)
-    assert [rounds.book(4).version for _ in range(3)] == [1, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("happens", "version"),
     [
@@ -83,14 +72,6 @@ def test_actors_of_a_later_round_are_called_back_when_nobody_else_can_play_the_n
     assert rounds.book(4).version == 1
     rounds.give_back(later[0])
     assert called == ["a"]
-
-
-def test_places_of_past_rounds_are_forgotten():
-    rounds = begun(4)
-    past = rounds.book(4)
-    rounds.begin(2)
-    rounds.give_back(past)
-    assert [rounds.book(4).version, rounds.book(4).version] == [2, 3]
 
 
 def test_places_that_came_before_anybody_waited_for_them_are_forgotten_once_they_are_played():

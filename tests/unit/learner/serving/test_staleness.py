@@ -1,6 +1,5 @@
 """The bound on staleness, over every schedule of actors of equal speed and a learner of any."""
 
-import itertools
 import math
 import random
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
 from rollcast.services.columns.shape import RolloutShape
-from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.unit.learner.serving.intakes import offer
 
 
 class SteppedQueue(RolloutQueue):
@@ -96,17 +95,9 @@ class Actor:
     """An actor that plays a rollout a round, as fast as its credit lets it."""
 
     def __init__(self, name: int, intake: RolloutIntake, learner: Learner, n_envs: int) -> None:
-        offer = JoinOffer(
-            actor_id=f"a{name}",
-            process_nonce=name,
-            spaces=CARTPOLE_LIKE,
-            n_envs=n_envs,
-            network="auto",
-            software_version="1",
-        )
-        intake.join(offer)
+        intake.join(offer(actor_id=f"a{name}", process_nonce=name, n_envs=n_envs))
         self._learner, self._n_envs = learner, n_envs
-        self._stream: IntakeStream = intake.open_stream(offer.actor_id, 1, peer="", cancel=lambda: None)
+        self._stream: IntakeStream = intake.open_stream(f"a{name}", 1, peer="", cancel=lambda: None)
         self._playing: Rollout | None = None
         self._next_sequence = 1
 
@@ -174,35 +165,3 @@ def test_rollout_is_at_most_so_many_updates_old(
     for update in range(40):
         learner.learn(pace[update % len(pace)])
     assert max(learner.lags) <= bound(capacity, batch_size, n_actors, n_envs)
-
-
-def test_nothing_is_promised_beyond_the_capacity_while_the_learner_waits():
-    queue, promised = SteppedQueue(2), []
-
-    def play_round() -> bool:
-        promised.extend(itertools.takewhile(bool, (queue.reserve(1) for _ in range(9))))
-        return False
-
-    queue.play_round = play_round
-    with pytest.raises(AssertionError, match="nobody goes on"):
-        queue.get(3, 1.0, enough=3)
-    assert len(promised) == 2
-
-
-def test_queued_trajectories_that_the_waiting_learner_takes_leave_their_room_to_promises():
-    queue, promised = SteppedQueue(2), []
-
-    def play_round() -> bool:
-        queue.put(make_rollout(n_envs=1), is_active=lambda: False)
-        promised.append(sum(itertools.takewhile(bool, (queue.reserve(1) for _ in range(9)))))
-        return False
-
-    queue.play_round = play_round
-    assert queue.get(3, 1.0, enough=3) is not None
-    assert promised == [2, 0, 0], "none of the three counts before the learner has taken it"
-    assert not queue.reserve(1), "the learner takes nothing now: two are queued, and two are promised room"
-    assert queue.get(2, 0.0) is not None
-    assert queue.get(1, 0.0) is not None
-    assert not queue.reserve(1)
-    queue.release(1)
-    assert queue.reserve(1)

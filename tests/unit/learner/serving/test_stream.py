@@ -25,8 +25,8 @@ from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S
-from tests.rollouts import make_rollout
-from tests.unit.learner.serving.intakes import Intake, always, offer
+from tests.rollouts import always, make_rollout
+from tests.unit.learner.serving.intakes import Intake, offer
 
 
 def test_a_second_credit_is_backed_by_room_in_the_queue():
@@ -136,13 +136,6 @@ def test_a_stream_that_was_replaced_passes_nothing_on():
     assert intake.queue.size == 2
 
 
-def test_a_new_learner_carries_on_with_the_actors_count():
-    stream = Intake().join_and_open(incarnation=2, acknowledged_sequence=40)
-    assert stream.joined.incarnation == 2
-    assert stream.progress().credit_sequence == 42
-    assert stream.accept(make_rollout(sequence=41, incarnation=2), is_active=always).acknowledged_sequence == 41
-
-
 def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
     intake = Intake()
     stream = intake.join_and_open()
@@ -181,30 +174,6 @@ def test_a_stream_that_was_replaced_marks_nobody_as_refused():
     old.rejected(InvalidRolloutError("late"))
     assert intake.registry.infos()[0].state is ActorState.STREAMING
     assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
-
-
-def test_after_a_resume_nothing_is_taken_twice_and_nothing_that_is_left_is_refused():
-    before = Intake()
-    stream = before.join_and_open()
-    for sequence in (1, 2, 3):
-        stream.accept(make_rollout(sequence=sequence), is_active=always)
-    for sequence in (1, 2):
-        piece = before.queue.get(2, 0.0)
-        assert piece is not None
-        assert piece.rollout.sequence == sequence
-        before.registry.taken(piece.rollout)
-    after = Intake()
-    after.registry.load_state(before.registry.state())
-    # the answer to the second never arrived; the third was answered by nobody
-    stream = after.join_and_open(incarnation=1, acknowledged_sequence=1)
-    for sequence in (2, 3):
-        progress = stream.accept(make_rollout(sequence=sequence), is_active=always)
-    assert progress.acknowledged_sequence == 3
-    assert after.intake.duplicate_rollouts == 1
-    piece = after.queue.get(9, 0.0)
-    assert piece is not None
-    assert piece.rollout.sequence == 3, "the second is in the checkpoint"
-    assert after.queue.size == 0
 
 
 class TestRounds:
