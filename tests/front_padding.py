@@ -6,6 +6,16 @@ import numpy as np
 
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import Observation
+from tests.played_rollouts import Transition, World, random_ends
+
+
+def play_padded(
+    world: World, n_padded: list[int], rng: np.random.Generator, probability: float = 0.3
+) -> tuple[Rollout, list[Transition]]:
+    """Plays a rollout; returns it with so many rows of each trajectory in which nobody acted, and its transitions."""
+    rollout, played = world.play(random_ends(rng, world.n_steps, len(n_padded), probability))
+    padded = world.with_previous(pad_front(rollout, n_padded, seed=int(rng.integers(1000))))
+    return padded, [step for i, step in enumerate(played) if i % world.n_steps >= n_padded[i // world.n_steps]]
 
 
 def pad_front(

@@ -68,18 +68,6 @@ def test_what_comes_is_in_the_statistics_of_the_actors():
         assert statistics["episode_return/mean"] == 15.0
 
 
-def test_a_buffer_on_the_learners_device_gives_the_same_batches():
-    sources = [make_source(device=device) for device in ("cpu", "learner")]
-    with sources[0] as source, sources[1] as twin:
-        for _ in range(20):
-            batch, other = source.next("cpu").batch, twin.next("cpu").batch
-            assert batch.keys.tolist() == other.keys.tolist()
-            columns, others = batch.substeps[FLAT_SUBSTEP], other.substeps[FLAT_SUBSTEP]
-            torch.testing.assert_close(others.observation[""], columns.observation[""], rtol=0, atol=0)
-            torch.testing.assert_close(others.last_observation[""], columns.last_observation[""], rtol=0, atol=0)
-            torch.testing.assert_close(others.action, columns.action, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
@@ -185,18 +173,6 @@ def test_beta_follows_the_progress_of_training():
             assert bool((batch.weights == 1.0).all()) == (progress == 0.0), "with beta 0 no entry counts less"
             source.learnt(batch, 1.0 + torch.arange(BATCH))
     assert "replay/beta" not in make_source().metrics()
-
-
-def test_goes_on_where_every_error_is_zero():
-    with make_source(sampler="prioritized", samples_per_insert=4.0, error_buffer=400.0) as source:
-        for _ in range(60):
-            source.learnt(source.next("cpu").batch, torch.zeros(BATCH))
-
-
-def test_batch_as_large_as_the_buffer_is_drawn_though_episodes_are_short():
-    with make_source(n_steps=1, capacity=BATCH, min_size=BATCH) as source:
-        for _ in range(20):
-            assert len(source.next("cpu").batch.keys) == BATCH
 
 
 def test_buffer_that_short_episodes_fill_below_its_minimum_is_filled_for_good():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.buffers import make_buffer
+from tests.front_padding import play_padded
 from tests.played_rollouts import World, check_same, check_transitions, random_ends
 
 pytestmark = pytest.mark.slow
@@ -57,10 +58,15 @@ class BufferMachine(RuleBasedStateMachine):
         self.known, self.order, self.times_drawn, self.number_of_key = {}, [], {}, {}
         self.n_inserted = self.n_sampled = 0
 
-    @rule(seed=st.integers(0, 999), probability=st.sampled_from([0.0, 0.2, 0.6]))
-    def insert(self, seed, probability):
-        ends = random_ends(np.random.default_rng(seed), self.world.n_steps, self.world.n_envs, probability)
-        rollout, played = self.world.play(ends)
+    @rule(seed=st.integers(0, 999), probability=st.sampled_from([0.0, 0.2, 0.6]), pads=st.booleans())
+    def insert(self, seed, probability, pads):
+        world, rng = self.world, np.random.default_rng(seed)
+        if pads and not world.has_reset_rows:
+            # before the first transition of each: none, some or all rows
+            n_padded = rng.integers(0, world.n_steps + 1, world.n_envs).tolist()
+            rollout, played = play_padded(world, n_padded, rng, probability)
+        else:
+            rollout, played = world.play(random_ends(rng, world.n_steps, world.n_envs, probability))
         assert self.buffer.insert(rollout) == self.twin.insert(rollout) == len(played)
         self.n_inserted += len(played)
         self.known |= {step.observation: step for step in played}

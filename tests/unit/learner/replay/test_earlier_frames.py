@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rollcast.learner.replay.columns.frame_stacks import frames_before
 from rollcast.learner.replay.earlier_frames import EarlierFrames
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
@@ -50,22 +49,15 @@ def test_frames_follow_from_the_rollouts_before(frame_stack: int, has_reset_rows
     assert frames.n_unknown == 0
 
 
-@pytest.mark.parametrize("brought", [3, 5])
-def test_the_newest_of_more_frames_are_kept(brought: int):
-    _, more = played(brought)
-    _, wanted = played(3)
-    frames = EarlierFrames(3)
-    for rollout, expected in zip(more[5:], wanted[5:], strict=True):
+@pytest.mark.parametrize(("brought", "frame_stack"), [(3, 3), (5, 3), (2, 4)])
+def test_the_newest_of_more_frames_are_kept_and_fewer_are_completed(brought: int, frame_stack: int):
+    _, rollouts = played(brought)
+    _, wanted = played(frame_stack)
+    frames = EarlierFrames(frame_stack)
+    first = 5 if brought >= frame_stack else 0
+    for rollout, expected in zip(rollouts[first:], wanted[first:], strict=True):
         check_same_frames(frames.complete(rollout), expected)
     assert frames.n_unknown == 0
-
-
-def test_fewer_frames_are_completed():
-    _, fewer = played(2)
-    _, wanted = played(4)
-    frames = EarlierFrames(4)
-    for rollout, expected in zip(fewer, wanted, strict=True):
-        check_same_frames(frames.complete(rollout), expected)
 
 
 def test_unknown_frames_are_those_of_episodes_that_begin_and_are_counted():
@@ -80,22 +72,3 @@ def test_unknown_frames_are_those_of_episodes_that_begin_and_are_counted():
     other = dataclasses.replace(without_frames(rollouts[0]), actor_id="other")
     frames.complete(other)
     assert frames.n_unknown == 1, "an actor's first rollout begins episodes"
-
-
-@pytest.mark.parametrize("has_reset_rows", [False, True])
-@pytest.mark.parametrize("seed", range(5))
-def test_frames_before_any_step_are_those_of_its_stack(seed: int, has_reset_rows: bool):
-    k = 4
-    world, rollouts = played(k, 4, has_reset_rows=has_reset_rows, seed=seed)
-    for rollout in rollouts:
-        columns = rollout.substeps[FLAT_SUBSTEP]
-        numbers = np.concatenate([columns.observation["a"][..., 0], columns.last_observation["a"][None, :, 0]])
-        valid = np.ones((T + 1, B), bool)
-        if rollout.valid is not None:
-            valid[:-1] = rollout.valid
-        for t in range(T + 1):
-            found = frames_before(rollout, t, FLAT_SUBSTEP)["a"][..., 0]
-            for b in range(B):
-                row = t + int(valid[t:, b].argmax())
-                if valid[:, b].any():
-                    assert found[b].tolist() == list(world.stacks[int(numbers[row, b])][:-1]), (t, b)

@@ -7,8 +7,7 @@ import pytest
 from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.learner.replay.columns.frame_stacks import BEGINS
 from rollcast.learner.replay.columns.layout import make_layout
-from rollcast.learner.replay.columns.memory import Blocks, ColumnMemory, MainMemory, Span, Write, host_array, write_rows
-from rollcast.learner.replay.columns.samples import Room, SampleRing
+from rollcast.learner.replay.columns.memory import ColumnMemory, Span, Write, host_array, write_rows
 from rollcast.learner.replay.columns.steps import ENTRY, STEP, TRUNCATED, StepColumns
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError
@@ -83,20 +82,6 @@ def test_samples_stay_valid_until_their_room_is_reused():
     assert buffer.sample(2, ring=mine).keys is first.keys
 
 
-def test_ring_reuses_its_rooms_in_turn():
-    layout = make_layout(RolloutShape(SPACES, 4), log_prob=True)
-    ring = SampleRing(
-        lambda batch_size: Room(layout, MainMemory(), n_steps=3, batch_size=batch_size, discount=0.9, burn_in=1), 5, 3
-    )
-    first, second, third = (ring.next_room() for _ in range(3))
-    assert len({id(first), id(second), id(third)}) == 3
-    assert ring.next_room() is first
-    assert first.sample.reward.shape == (3, 5)
-    assert not first.sample.has_tensors
-    first.reward[7] = 1.0
-    assert first.sample.reward[1, 2] == 1.0, "the room's flat arrays are the sample's"
-
-
 # Rows of a kilobyte are written one by one with those between them, rows of several not.
 ROW_SHAPES = [(), (4,), (256, 4), (1025, 4)]
 
@@ -114,13 +99,6 @@ def test_span_copies_values_from_its_source_steps(shape: tuple[int, ...]):
     assert not column[:2].any()
     assert not column[11:].any()
     assert Span(2, source).rows(6).tolist() == [3, 8, 4, 9, 5, -1]
-
-
-def test_blocks_are_written_step_by_step():
-    column, values = np.zeros(9), np.arange(1.0, 5.0).reshape(2, 2)
-    write_rows([column], Blocks(9, 3, np.array([2, 0])), [values])
-    assert column.tolist() == [2, 4, 0, 0, 0, 0, 1, 3, 0]
-    assert Blocks(9, 3, np.array([2, 0])).rows(2).tolist() == [[6, 0], [7, 1]]
 
 
 K = 3

@@ -5,19 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.stores.row_plan import RowPlan, acting_trajectories, plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.buffers import make_buffer
-from tests.front_padding import pad_front
+from tests.front_padding import play_padded
 from tests.played_rollouts import (
-    Transition,
     World,
-    check_same,
-    check_transitions,
     on_host,
-    random_ends,
 )
 from tests.rollouts import make_rollout
 
@@ -28,17 +23,11 @@ T, B = 5, 4
 PADDING = st.lists(st.integers(0, T), min_size=1, max_size=4)
 
 
-def play(world: World, n_padded: list[int], rng: np.random.Generator) -> tuple[Rollout, list[Transition]]:
-    rollout, played = world.play(random_ends(rng, T, len(n_padded)))
-    padded = world.with_previous(pad_front(rollout, n_padded, seed=int(rng.integers(1000))))
-    return padded, [step for i, step in enumerate(played) if i % T >= n_padded[i // T]]
-
-
 @given(PADDING, st.integers(0, 999))
 @settings(max_examples=30)
 def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: int):
     rng = np.random.default_rng(seed)
-    rollout, _ = play(World(T, has_reset_rows=False, n_envs=len(n_padded), state_size=3), n_padded, rng)
+    rollout, _ = play_padded(World(T, has_reset_rows=False, n_envs=len(n_padded), state_size=3), n_padded, rng)
     acting = acting_trajectories(rollout)
     kept = [b for b, n in enumerate(n_padded) if n < T]
     assert (acting is rollout) == (len(kept) == len(n_padded))
@@ -52,51 +41,18 @@ def test_acting_trajectories_are_whole_and_in_order(n_padded: list[int], seed: i
     np.testing.assert_array_equal(columns.final_observation["a"], others.final_observation["a"])
 
 
-BUFFERS = {
-    "ring": {},
-    "folded": {"n_step": 3},
-    "stacks": {"n_step": 3, "frame_stack": 3},
-    "any order": {"removal": "lowest_priority", "n_step": 3},
-    "rollouts": {"entry": "rollouts"},
-    "sequences": {"entry": "rollouts", "sequence_length": 2, "burn_in": 1},
-}
-
-
-def buffer_of(kind: str, **changes: str) -> ReplayBuffer:
-    settings = {"capacity": 60, **BUFFERS[kind], **changes}
-    return make_buffer(n_rollout_steps=T, batch_size=1, discount=0.9, seed=5, **settings)
-
-
-@pytest.mark.parametrize("kind", ["ring", "folded", "stacks", "any order"])
-@given(st.lists(PADDING, min_size=1, max_size=12), st.integers(0, 999))
-@settings(max_examples=25)
-def test_draws_every_transition_and_nothing_else(kind: str, paddings: list[list[int]], seed: int):
-    rng, buffer, known = np.random.default_rng(seed), buffer_of(kind, sampler="fifo"), {}
-    world = World(T, has_reset_rows=False, frame_stack=buffer.frame_stack)
-    stacks = world.stacks if world.frame_stack > 1 else None
-    for n_padded in paddings:
-        world.n_envs = len(n_padded)
-        rollout, played = play(world, n_padded, rng)
-        assert buffer.insert(rollout) == len(played)
-        known |= {step.observation: step for step in played}
-    if known:
-        n_step = BUFFERS[kind].get("n_step", 1)
-        drawn = check_transitions(buffer.sample(buffer.size), known, n_step, 0.9, stacks).tolist()
-        assert len(set(drawn)) == buffer.size
-        # half of the capacity is always reached, and the oldest leave first
-        n_newest = min(len(known), 30)
-        assert kind == "any order" or set(drawn) >= set(list(known)[-n_newest:])
-
-
-@pytest.mark.parametrize("kind", ["rollouts", "sequences"])
+@pytest.mark.parametrize("sequence", [{}, {"sequence_length": 2, "burn_in": 1}], ids=["rollouts", "sequences"])
 @given(st.lists(PADDING, min_size=1, max_size=6), st.integers(0, 999))
 @settings(max_examples=25)
-def test_rollout_samples_mark_padding_and_keep_transitions(kind: str, paddings: list[list[int]], seed: int):
-    rng, buffer, known = np.random.default_rng(seed), buffer_of(kind), {}
+def test_rollout_samples_mark_padding_and_keep_transitions(
+    sequence: dict[str, int], paddings: list[list[int]], seed: int
+):
+    rng, known = np.random.default_rng(seed), {}
+    buffer = make_buffer(n_rollout_steps=T, batch_size=1, entry="rollouts", capacity=60, **sequence)
     world = World(T, has_reset_rows=False)
     for n_padded in paddings:
         world.n_envs = len(n_padded)
-        rollout, played = play(world, n_padded, rng)
+        rollout, played = play_padded(world, n_padded, rng)
         assert buffer.insert(rollout) == sum(n < T for n in n_padded)
         known |= {step.observation: step for step in played}
     if not known:
@@ -119,24 +75,8 @@ def test_rollout_samples_mark_padding_and_keep_transitions(kind: str, paddings: 
             else:
                 following = numbers[t + 1] if t + 1 < len(numbers) else columns.next_observation["a"][0, 0]
             assert following == step.next_observation
-        if kind == "rollouts":
+        if not sequence:
             assert begun, "who never acted makes no entry"
-
-
-@pytest.mark.parametrize("kind", ["ring", "folded", "stacks", "any order"])
-@given(st.lists(PADDING, min_size=1, max_size=4), st.integers(0, 999))
-@settings(max_examples=25)
-def test_content_of_padding_changes_no_sample(kind: str, paddings: list[list[int]], seed: int):
-    mine, twin = buffer_of(kind), buffer_of(kind)
-    rng, world = np.random.default_rng(seed), World(T, has_reset_rows=False, frame_stack=mine.frame_stack)
-    for n_padded in paddings:
-        world.n_envs = len(n_padded)
-        rollout, _ = world.play(random_ends(rng, T, len(n_padded)))
-        one, other = (world.with_previous(pad_front(rollout, n_padded, seed=seed)) for seed in (1, 2))
-        assert mine.insert(one) == twin.insert(other)
-    if mine.size:
-        for _ in range(5):
-            check_same(mine.sample(mine.size), twin.sample(mine.size))
 
 
 def planned_one_by_one(rollout: Rollout, n_previous: int) -> RowPlan:

@@ -21,8 +21,6 @@ from tests.played_rollouts import (
 
 pytestmark = pytest.mark.slow
 
-RNG = np.random.default_rng(0)
-
 
 def ring(n_steps: int, capacity: int, frame_stack: int = 1) -> TrajectoryRing:
     layout = make_layout(RolloutShape(SPACES, n_steps, frame_stack=frame_stack), log_prob=False)
@@ -63,23 +61,6 @@ def test_holds_a_batch_as_large_as_its_capacity_however_short_episodes_are(
             if ring_.n_entries(rollout):
                 ring_.insert(rollout)
             assert ring_.size >= min(inserted, 40)
-
-
-@pytest.mark.parametrize("frame_stack", [1, 3])
-def test_no_slot_outside_the_span_is_an_entry(frame_stack: int):
-    world = World(n_steps=4, has_reset_rows=False, frame_stack=frame_stack)
-    ring_ = ring(4, 20, frame_stack=frame_stack)
-    every = np.arange(ring_.n_slots)
-    for lap in range(20):
-        ring_.insert(world.play(random_ends(RNG, 4, 2))[0])
-        if lap == 9:
-            ring_.clear()
-            assert not ring_.is_entry(every).any()
-            continue
-        first, n_rows = ring_.span
-        inside = (every - first) % ring_.n_slots < n_rows
-        assert np.count_nonzero(ring_.is_entry(every)) == ring_.size
-        assert not ring_.is_entry(every[~inside]).any()
 
 
 def test_rejects_missing_final_observation_and_changes_nothing():
