@@ -3,7 +3,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 from rollcast.actor.policies.networks import AutoNetwork
-from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic, ensemble_mlp
+from rollcast.learner.algorithms.critics import CriticEnsemble, RecurrentValueCritic, ValueCritic
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -116,12 +116,3 @@ def test_twin_critics_have_the_names_of_older_checkpoints():
     names = [name for name, _ in ensemble(Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,))).named_parameters()]
     of_layers = [f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
     assert names == [f"networks.{i}.network.layers.{layer}" for i in range(2) for layer in of_layers]
-
-
-def test_layer_norm_is_that_of_the_paper_by_hand():
-    weight, nothing = torch.tensor([[1.0], [3.0]]), torch.zeros(2)
-    last = torch.eye(2)
-    gain, shift = torch.tensor([2.0, 10.0]), torch.tensor([0.5, -1.0])
-    values = ensemble_mlp(torch.ones(1, 1, 1), [[weight, nothing, last, nothing]], "relu", [[gain, shift]])
-    # (1, 3) has mean 2 and deviation 1; scaled and shifted (-1.5, 9), and relu.
-    torch.testing.assert_close(values, torch.tensor([[[0.0, 9.0]]]), rtol=1e-4, atol=1e-4)

@@ -77,12 +77,6 @@ def test_the_zeros_between_parameters_stay_zeros(modules):
         assert torch.equal(flat.unpacked(flat.packed(vector)), vector)
 
 
-def test_refuses_a_vector_of_other_networks(modules):
-    flat = FlatParameters(modules)
-    with pytest.raises(ConfigurationError, match=r"29 parameters has the shape \[30\]; expected \[29\]"):
-        flat.unpacked(torch.zeros(30))
-
-
 def test_rejects_networks_that_cannot_be_trained():
     with pytest.raises(ConfigurationError, match="weight of the policy is"):
         FlatParameters({"policy": nn.Linear(1, 1).double()})

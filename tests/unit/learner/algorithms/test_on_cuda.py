@@ -3,7 +3,6 @@
 `test_on_accelerator.py` has the same cases on a device that needs no GPU.
 """
 
-import copy
 import os
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rollcast.learner.algorithms.algorithm import Algorithm
-from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from tests.every_algorithm import CASES, same_state
 
@@ -118,20 +116,6 @@ def test_making_an_algorithm_leaves_the_gpus_generator_alone():
     before = torch.cuda.get_rng_state()
     CASES["sac: box"].make(DEVICE, seed=5)
     assert torch.equal(torch.cuda.get_rng_state(), before)
-
-
-def test_flat_parameters_have_autograds_gradient():
-    torch.manual_seed(0)
-    modules = {"policy": torch.nn.Linear(3, 2), "critic": torch.nn.Linear(3, 5)}
-    twins = copy.deepcopy(modules)
-    flat = FlatParameters({key: module.to(DEVICE) for key, module in modules.items()})
-    x = torch.randn(5, 3)
-    gradient = flat.packed(flat.backward([module(x.to(DEVICE)).square().sum() for module in modules.values()]))
-    sum(module(x).square().sum() for module in twins.values()).backward()
-    expected = [parameter.grad.reshape(-1) for module in twins.values() for parameter in module.parameters()]
-    torch.testing.assert_close(gradient.cpu(), torch.cat(expected), rtol=1e-4, atol=1e-5)
-    parameters = [parameter for module in modules.values() for parameter in module.parameters()]
-    assert all(parameter.data_ptr() % 64 == 0 for parameter in parameters)
 
 
 def learnt(algorithm: Algorithm) -> dict[str, np.ndarray]:

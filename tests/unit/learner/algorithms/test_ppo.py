@@ -89,11 +89,6 @@ def test_an_update_ends_early_after_a_whole_step_and_is_the_beginning_of_the_who
     assert all(math.isfinite(float(value)) for value in metrics.values())
 
 
-def test_without_target_kl_every_pass_is_made():
-    ppo = make_ppo(n_epochs=7, learning_rate=1e-2)
-    assert ppo.update(on_policy_batch(ppo), progress=0.0)["epochs"] == 7
-
-
 def test_schedules_follow_progress():
     ppo = make_ppo(clip_range_schedule="linear", entropy_cost=0.2, entropy_cost_end=0.0)
     metrics = ppo.update(on_policy_batch(ppo), progress=0.25)

@@ -19,7 +19,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.batches import build_batch
-from tests.learnt import first_gradient, joined, learnt, same, shake
+from tests.learnt import first_gradient, joined, learnt, shake
 
 N_ACTIONS, START, T, GAMMA = 3, 2, 9, 0.9
 SPACES = {
@@ -236,20 +236,6 @@ def some_batch(seed: int = 0, **given_fields: object) -> Batch:
     return dataclasses.replace(batch, **given_fields)
 
 
-def test_burn_in_rows_move_the_state_and_nothing_else():
-    """Not their rewards: neither loss nor gradient sees them."""
-    batch = some_batch(valid=torch.ones_like(some_batch().valid))
-    reward = batch.reward.clone()
-    reward[:2] += 100.0
-    one, two, other = make_r2d2(), make_r2d2(), make_r2d2()
-    loss = one.update(batch, progress=0.0)["loss"]
-    assert torch.equal(loss, two.update(dataclasses.replace(batch, reward=reward), progress=0.0)["loss"])
-    assert same(one, two)
-    columns = batch.substeps["0"]
-    moved = dataclasses.replace(columns, initial_state=columns.initial_state + 1.0)
-    assert not torch.equal(loss, other.update(dataclasses.replace(batch, substeps={"0": moved}), progress=0.0)["loss"])
-
-
 def test_sequence_without_a_transition_after_the_burn_in_has_priority_0():
     valid = torch.ones_like(some_batch().valid)
     valid[2:, 0] = False
@@ -295,13 +281,6 @@ def returns_of(n: int, *, continues: bool, **columns: list[float]) -> list[float
     given_columns = {name: torch.tensor(column)[:, None] for name, column in columns.items()}
     goes_on = torch.full_like(given_columns["r_t"], continues, dtype=torch.bool)
     return n_step_returns(**given_columns, continues_t=goes_on, n=n)[:, 0].tolist()
-
-
-@pytest.mark.parametrize(("n", "expected"), [(1, [6.0, 12.0, 18.0]), (2, [7.0, 11.0, 18.0]), (3, [6.5, 11.0, 18.0])])
-def test_n_step_returns_have_golden_numbers(n: int, expected: list[float]):
-    """Rewards of 1, 2 and 3; values of 10, 20 and 30; a discount of a half."""
-    columns = {"r_t": [1.0, 2.0, 3.0], "discount_t": [0.5] * 3, "v_tp1": [10.0, 20.0, 30.0]}
-    assert returns_of(n, continues=True, **columns) == expected
 
 
 def test_values_behind_an_end_change_nothing_even_if_they_are_not_finite():
