@@ -11,7 +11,6 @@ from rollcast.learner.durable.records import (
     decode_head,
     decode_tail,
     encode_record,
-    encode_tail,
     record_bytes,
 )
 from rollcast.learner.durable.segments import SegmentName, SegmentWriter, decode_segment_head, encode_segment_head
@@ -40,22 +39,6 @@ def test_a_record_is_decoded_as_it_was_encoded():
     assert (head.start, head.end) == (100, 100 + len(content))
     assert content[head.payload_start - 100 : head.tail_start - 100] == b"".join(payload.pieces)
     assert decode_tail(MARKER, content[-TAIL.size :]) == len(content) - TAIL.size
-
-
-@pytest.mark.parametrize("position", [0, 17, 30, 50, 70])
-def test_a_damaged_head_is_no_head(position: int):
-    content = bytearray(b"".join(encode_record(MARKER, ENTRY.encode(), payload_of(make_rollout()))))
-    content[position] ^= 1
-    assert decode_head(MARKER, bytes(content), 0) is None
-
-
-def test_records_of_another_segment_are_none():
-    content = b"".join(encode_record(MARKER, ENTRY.encode(), payload_of(make_rollout())))
-    assert decode_head(bytes(16), content, 0) is None
-    assert decode_tail(bytes(16), encode_tail(MARKER, 9)) is None
-
-
-N_ROLLOUTS = 3
 
 
 def test_a_file_that_is_used_again_keeps_nothing_of_what_it_held(tmp_path: Path):

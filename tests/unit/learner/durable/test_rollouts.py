@@ -14,11 +14,11 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
-from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
+from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from tests.dialled import DialledActor
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.rollouts import CARTPOLE_LIKE
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
 from tests.unit.learner.durable.logs import HEADER
 
@@ -215,10 +215,6 @@ def test_a_log_that_cannot_be_read_is_said_with_what_to_do(tmp_path: Path):
         ConfigurationError, match=r"--no-durable: .* cannot be read: Is a directory; .* remove the folder"
     ):
         refuse_leftovers(tmp_path, HEADER, None)
-
-
-def test_slices_are_named():
-    assert RolloutSlice(make_rollout(sequence=4), 1, 2).name == ("a", 1, 4, 1, 2)
 
 
 def test_nobody_is_promised_what_cannot_be_kept(tmp_path: Path):

@@ -21,16 +21,6 @@ def experience(lags: list[int], returns: list[float], waited_s: float = 0.0) -> 
     )
 
 
-def test_lag_is_taken_over_all_trajectories():
-    progress = TrainingProgress()
-    progress.record(experience([0, 2], []))
-    progress.record(experience([0, 0], []))
-    progress.record(experience([], []))
-    now = progress.snapshot()
-    assert (now.policy_lag_mean, now.policy_lag_max) == (0.5, 2)
-    assert (now.env_steps, now.updates) == (30, 3)
-
-
 def test_the_recent_return_needs_all_its_episodes():
     progress = TrainingProgress(n_return_episodes=3)
     assert progress.snapshot().mean_return is None

@@ -51,15 +51,6 @@ def test_spread_is_of_the_curves_that_have_begun_and_not_been_cut_off():
     assert spread.high.tolist() == [0.0, 1.5, 7.0, 9.0]
 
 
-def test_a_run_that_has_reached_its_end_keeps_its_last_value():
-    solved = Curve(np.array([0.0, 10.0]), np.array([20.0, 475.0]), has_ended=True)
-    unsolved = Curve(np.array([0.0, 10.0, 20.0, 30.0]), np.array([20.0, 100.0, 150.0, 180.0]))
-    spread = spread_of([solved, solved, unsolved])
-    # Without it, the two that are solved would leave a median of 150 and 180 behind.
-    assert spread.median.tolist() == [20.0, 475.0, 475.0, 475.0]
-    assert spread.all_until == 10.0
-
-
 def test_runs_that_differ_in_their_seed_only_are_alike(tmp_path: Path):
     runs = [
         run_of(tmp_path / "a", seed=0, run_dir="here"),

@@ -24,7 +24,6 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.history.history import EventSeverity, LearnerActivity
 from tests.accelerator import Accelerator
 from tests.actor_kinds import make_actors
-from tests.every_algorithm import CASES
 
 
 class KeptMetrics:
@@ -290,17 +289,3 @@ def test_values_on_a_device_are_summed_there_and_read_once_a_record():
             assert metrics.take() == {"grad_norm": 3.0, "grad_norm_max": 6.0, "loss": 3.0, "epochs": 2.0}
         assert len(cost.waits) == 1
         assert metrics.take() == {}
-
-
-def test_each_independent_learner_has_the_means_of_its_own_updates():
-    case = CASES["dqn: two substeps"]
-    algorithm, metrics = case.make("cpu"), UpdateMetrics()
-    first, second = case.batches("cpu")
-    alone = [algorithm.update(batch, progress=0.0) for batch in (first, second, second)]
-    for found in alone:
-        metrics.add(found)
-    of_record = metrics.take()
-    assert of_record["substep0/loss"] == float(alone[0]["substep0/loss"])
-    losses = [float(found["substep1/loss"]) for found in alone[1:]]
-    assert of_record["substep1/loss"] == sum(losses) / 2
-    assert of_record["substep1/grad_norm_max"] == max(float(found["substep1/grad_norm"]) for found in alone[1:])
