@@ -44,9 +44,13 @@ _CPU = "cpu_s"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the rest of a walk, unless it is asked for: `make walks`."""
+    """Leaves out the rest of a walk unless `make walks` asks for it, and skips what needs a GPU where there is none."""
     if "whole" not in config.option.markexpr:
         items[:] = [item for item in items if "whole" not in item.keywords]
+    if torch is None or not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
 
 
 # What Ctrl-C and Ctrl-\ send, with what Python does then.

@@ -18,7 +18,6 @@ from tests.every_algorithm import CASES, same_state
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
 ]
 DEVICE = "cuda"
 if torch.cuda.is_available():

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
 
 from rollcast.learner.batch import Batch
 from rollcast.learner.batching.ahead import AheadAssembler
@@ -108,15 +107,9 @@ def training(**options: object) -> Iterator[Trainer]:
         trainer.ahead.end()
 
 
-_NEEDS_CUDA = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
-)
-
-
 @pytest.mark.parametrize(
     "make",
-    [lambda: make_copier("cpu"), DelayedCopier, pytest.param(lambda: make_copier("cuda"), marks=_NEEDS_CUDA)],
+    [lambda: make_copier("cpu"), DelayedCopier, pytest.param(lambda: make_copier("cuda"), marks=pytest.mark.gpu)],
     ids=["immediate", "delayed", "cuda"],
 )
 def test_batches_are_those_that_the_trainer_would_have_assembled(make: Callable[[], Copier]):

@@ -234,7 +234,6 @@ class TestCopies:
         assert copier.n_waits == 1
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
     def test_batches_on_a_gpu_are_whole_while_it_is_behind(self):
         for device in range(torch.cuda.device_count()):  # also those that are not the current device
             batcher, batches = make_batcher(2, make_copier(f"cuda:{device}")), []

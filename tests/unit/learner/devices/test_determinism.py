@@ -139,7 +139,6 @@ def test_refuses_what_is_not_in_base64():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 def test_the_generators_of_a_gpu_go_on_and_seed_those_of_a_cpu():
     gpu = torch.device("cuda")
     seed_global_generators(gpu, 3)

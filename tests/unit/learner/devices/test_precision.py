@@ -191,7 +191,6 @@ def test_tf32_is_allowed_only_if_it_is_chosen():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.usefixtures("_tf32_as_it_was")

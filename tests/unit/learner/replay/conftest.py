@@ -6,19 +6,14 @@ from rollcast.learner.replay.columns.device_memory import DeviceMemory
 from rollcast.learner.replay.columns.memory import ColumnMemory, MainMemory
 from tests.delayed_copier import DelayedCopier
 
-_NEEDS_CUDA = (
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
-)
 
-
-@pytest.fixture(params=["cpu", "delayed", pytest.param("cuda", marks=_NEEDS_CUDA)])
+@pytest.fixture(params=["cpu", "delayed", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """A learner's device; the CPU's tensors pass through the same code, with copies that are made late, too."""
     return _device(request, request.param)
 
 
-@pytest.fixture(params=["numpy", "torch-delayed", pytest.param("torch-cuda", marks=_NEEDS_CUDA)])
+@pytest.fixture(params=["numpy", "torch-delayed", pytest.param("torch-cuda", marks=pytest.mark.gpu)])
 def place(request: pytest.FixtureRequest) -> str | None:
     """The place of a buffer's columns: None in main memory, else on this learner's device."""
     return _device(request, request.param.removeprefix("torch-")) if request.param != "numpy" else None

@@ -93,7 +93,6 @@ def check_batch(batch: Batch, sample: ReplaySample) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_batch_on_a_gpu_is_a_copy():
     sample, batch = drawn("cuda")
     assert batch.reward.device.type == "cuda"
@@ -101,7 +100,6 @@ def test_a_batch_on_a_gpu_is_a_copy():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("place", [None, "cuda"])
 def test_making_batches_on_a_gpu_does_not_wait_for_it(place: str | None):
     buffer = make_buffer(capacity=20, place=place)

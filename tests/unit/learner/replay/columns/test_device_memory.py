@@ -165,7 +165,6 @@ class TestMemoryOfAGpu:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 class TestOnAGpu:
     """Tests that need a GPU."""
 
