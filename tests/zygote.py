@@ -138,13 +138,18 @@ class ForkedProcess:
 
 
 class Zygote:
-    """The warm process of this test process; it ends with it."""
+    """The warm process of this test process; it ends with it.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    Args:
+        environment: Its variables.
+        imported_first: The modules that its forks have already.
+    """
+
+    def __init__(self, environment: Mapping[str, str], imported_first: Sequence[str] = _IMPORTED_FIRST) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.zygote", str(theirs.fileno()), *imported_first],
                 # a library with threads of its own cannot be forked
                 env={**environment, "OMP_NUM_THREADS": "1"},
                 cwd=_ROOT,
@@ -343,7 +348,7 @@ def _become_forkserver(asked: socket.socket) -> NoReturn:
 
 
 def _main() -> Any:
-    for module in _IMPORTED_FIRST:
+    for module in sys.argv[2:]:
         __import__(module)
     n_threads = len(os.listdir("/proc/self/task"))
     assert n_threads == 1, f"{n_threads} threads after the imports; a process with threads cannot be forked"
