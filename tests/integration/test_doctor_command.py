@@ -23,6 +23,8 @@ def test_reports_no_learner_then_nothing_wrong_then_a_lost_actor(tmp_path: Path)
     code, found = findings(address)
     assert (code, found[0][0], "no learner answers" in found[0][1]) == (1, "wrong", True)
     options = ("--address", address, "--env-id", "CartPole-v1", "--run-dir", tmp_path / "run", "--stop-return", 1e9)
+    # updates that are soon over: the command shares the processor with them
+    options += ("--algorithm", "impala")
     with running("learner", "learner", *options), LearnerClient(address) as client:
         with running("actor", "--learner-address", address, "--env-id", "CartPole-v1", "--actor-id", "one") as acting:
             wait_until(lambda: status_of(client).updates > 5, "updates")

@@ -86,7 +86,7 @@ def test_training_works_with_mutual_tls_and_tokens(keys):
     learning = (
         *("learner", "learner", "--address", address, "--run-dir", run, "--spaces-from", "first_actor"),
         *serving(folder),
-        *("--stop-return", "1e9", "--log-level", "DEBUG"),
+        *("--stop-return", "1e9", "--log-level", "DEBUG", "--algorithm", "impala"),
     )
     tokens = {role: (folder / f"{role}.token").read_text().strip() for role in ("actor", "viewer", "operator")}
     acting = ("actor", "--learner-address", address, "--log-level", "DEBUG", *calling(folder, "actor")[:-2])
