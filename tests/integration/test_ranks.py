@@ -1,22 +1,25 @@
 """`rollcast learner` as several ranks: real processes over gloo, with the actors that dial in."""
 
 import contextlib
+import io
 import json
 import os
+import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from rollcast.learner.settings.learner import ServingSettings
+from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RefusedError, RollcastError
+from rollcast.services.errors import ConfigurationError, RefusedError, RollcastError
 from rollcast.services.status.status import LearnerStatus, Phase
-from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, refused, running, wait_until
+from rollcast.tools.training import serve_actors, train_here
+from tests.processes import DEADLINE_S, ROOT, environment, free_port, free_ports, refused, running, wait_until, zygote
 from tests.zygote import ForkedProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -60,6 +63,16 @@ class Ranks:
         """The exit code of a rank, and what it has printed."""
         output, _ = self.processes[rank].communicate(timeout_s)
         return self.processes[rank].returncode, output
+
+    def end_well(self, number: signal.Signals | None = None) -> None:
+        """Ends both ranks by a signal to each; without one, by a call of Stop."""
+        if number is None:
+            with LearnerClient(self.address()) as client:
+                client.stop()
+        else:
+            for process in self.processes:
+                process.send_signal(number)
+        assert [self.ended(rank)[0] for rank in range(2)] == [0, 0]
 
 
 @contextlib.contextmanager
@@ -139,37 +152,75 @@ def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
                 with LearnerClient(second.address(rank)) as client:
                     (info,) = client.actors()
                     assert info.incarnation == 1, "the same process"
-            with LearnerClient(second.address()) as client:
-                client.stop()
-            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+            second.end_well()
         assert [actor.wait(120) for actor in two] == [0, 0]
 
 
-def test_what_an_operator_asks_acts_on_all_ranks(tmp_path: Path):
-    with ranks("--run-dir", tmp_path / "run", *ENDLESS) as two, actors(two.address(), 2):
-        two.wait_for_updates()
-        with LearnerClient(two.address(0)) as first, LearnerClient(two.address(1)) as second:
+def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_actors_of_both(tmp_path: Path):
+    run, checkpoints = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    ppo = ("--ppo.minibatch-steps", 16, "--ppo.n-epochs", 2, "--normalize-observations")
+    common = ("--run-dir", run, "--resume", "auto", *ppo, *ENDLESS)
+    of_ranks = (*common, "--ranks.check-updates", 1)
+    with ranks(*of_ranks) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120) as both:
+        first.wait_for_updates()
+        with LearnerClient(first.address(0)) as client, LearnerClient(first.address(1)) as other:
             with pytest.raises(RefusedError, match="cannot be paused or resumed here; expected a call to the learner"):
-                second.pause()
-            first.pause()
+                other.pause()
+            client.pause()
             # a checkpoint needs a round of both ranks, which go on during a pause
-            path, _ = second.save_checkpoint()
-            paused_at = two.updates(0)
+            path, _ = other.save_checkpoint()
+            paused_at = first.updates(0)
             assert (Path(path).parent / "manifest").is_file() or (Path(path) / "manifest").is_file()
-            assert two.updates(0) == two.updates(1) == paused_at
-            first.resume()
-            two.wait_for_updates(paused_at + 3)
-        # by a signal, at the rank that has no run
-        two.processes[1].send_signal(signal.SIGTERM)
-        assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
-    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-    assert len(checkpoints) == 2
-    assert all((path / "rank1" / "training.json").is_file() for path in checkpoints)
+            assert first.updates(0) == first.updates(1) == paused_at
+            client.resume()
+            first.wait_for_updates(paused_at + 3)
+        # at the rank that has no run
+        first.processes[1].send_signal(signal.SIGTERM)
+        assert [first.ended(rank)[0] for rank in range(2)] == [0, 0]
+        saved = sorted(checkpoints.glob("[0-9]*"))
+        assert len(saved) == 2
+        assert all((path / "rank1" / "training.json").is_file() for path in saved)
+        with ranks(*of_ranks, port=first.port) as second:
+            second.wait_for_updates(int(saved[-1].name) + 5)
+            second.end_well(signal.SIGTERM)
+        with running("learner", "learner", "--address", first.address(), *QUICK, *common) as one:
+            wait_until(lambda: first.updates() > int(saved[-1].name) + 5, "the learner to go on")
+            wait_until(lambda: _n_streaming(first) == 2, "the actors of both ranks")
+            with LearnerClient(first.address()) as client:
+                assert {info.incarnation for info in client.actors()} == {1}
+                client.stop()
+            assert one.wait(DEADLINE_S) == 0
+        assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
 
 
-def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
-    arguments = ("--run-dir", tmp_path / "run", "--ranks.data-timeout-s", 0.5, "--ranks.check-updates", 1, *ENDLESS)
-    with ranks(*arguments) as two, actors(two.address(), 2) as both:
+@pytest.mark.parametrize(
+    ("own", "options"), [("replay buffers", ()), ("a log of durable rollouts", ("--durable",))], ids=["buffer", "log"]
+)
+def test_ranks_with_replay_buffers_resume_and_one_learner_is_refused(
+    own: str, options: tuple[object, ...], tmp_path: Path
+):
+    run = tmp_path / "run"
+    dqn = ("--algorithm", "dqn", "--replay.sampler", "prioritized", "--normalize-observations", *options)
+    dqn += ("--replay.min-size", 64, "--replay.capacity", 4096, "--replay.samples-per-insert", 1)
+    common = ("--run-dir", run, "--resume", "auto", *dqn, *ENDLESS)
+    of_ranks = (*common, "--ranks.check-updates", 1)
+    with ranks(*of_ranks) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120):
+        first.wait_for_updates()
+        first.end_well(signal.SIGTERM)
+        said = refused("learner", "--address", first.address(), *QUICK, *common)
+        assert f"was written by 2 ranks, each of which has {own} of its own" in said
+        stopped_at = max(int(path.name) for path in (run / "checkpoints").glob("[0-9]*"))
+        with ranks(*of_ranks, port=first.port) as second:
+            second.wait_for_updates(stopped_at + 5)
+            second.end_well()
+
+
+def test_ranks_go_on_after_a_deadline_without_data_and_end_after_one_without_an_answer(tmp_path: Path):
+    deadlines = ("--ranks.data-timeout-s", 0.5, "--ranks.timeout-s", 20)
+    with (
+        ranks("--run-dir", tmp_path / "run", *deadlines, "--ranks.check-updates", 1, *ENDLESS) as two,
+        actors(two.address(), 2) as both,
+    ):
         two.wait_for_updates()
         wait_for_an_actor_at_each(two)
         with LearnerClient(two.address(1)) as client:
@@ -178,34 +229,14 @@ def test_a_rank_whose_actor_hangs_takes_part_after_its_deadline(tmp_path: Path):
         hanging.send_signal(signal.SIGSTOP)
         two.wait_for_updates(two.updates() + 8)
         hanging.send_signal(signal.SIGCONT)
-        with LearnerClient(two.address()) as client:
-            client.stop()
-        assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
 
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--algorithm", "dqn", "--replay.sampler", "prioritized", "--normalize-observations", "--durable"),
-        ("--algorithm", "ppo", "--ppo.minibatch-steps", 16, "--ppo.n-epochs", 2, "--normalize-observations"),
-    ],
-    ids=["dqn", "ppo"],
-)
-def test_ranks_of_each_kind_stop_and_resume(arguments: tuple[object, ...], tmp_path: Path):
-    if "ppo" not in arguments:
-        arguments += ("--replay.min-size", 64, "--replay.capacity", 4096, "--replay.samples-per-insert", 1)
-    common = ("--run-dir", tmp_path / "run", "--resume", "auto", "--ranks.check-updates", 1, *arguments, *ENDLESS)
-    with ranks(*common) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120):
-        first.wait_for_updates()
-        for process in first.processes:
-            process.send_signal(signal.SIGTERM)
-        assert [first.ended(rank)[0] for rank in range(2)] == [0, 0]
-        stopped_at = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
-        with ranks(*common, port=first.port) as second:
-            second.wait_for_updates(stopped_at + 5)
-            with LearnerClient(second.address()) as client:
-                client.stop()
-            assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
+        two.processes[1].send_signal(signal.SIGSTOP)
+        code, output = two.ended(0)
+        assert code == 1
+        assert "rank 1 does not answer any more" in output
+        assert "within 20 s (--ranks.timeout-s)" in output
+        two.processes[1].send_signal(signal.SIGCONT)
+        assert two.ended(1)[0] == 1
 
 
 def test_ranks_that_have_solved_their_run_serve_its_policy_and_do_so_again_when_they_are_resumed(tmp_path: Path):
@@ -224,39 +255,11 @@ def test_ranks_that_have_solved_their_run_serve_its_policy_and_do_so_again_when_
             wait_until_all_serve(first)
             assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
         updates = first.updates()
-        for process in first.processes:
-            process.send_signal(signal.SIGTERM)
-        assert [first.ended(rank)[0] for rank in range(2)] == [0, 0]
+        first.end_well(signal.SIGTERM)
     with ranks(*common) as second:
         wait_until_all_serve(second)
         assert [second.updates(rank) for rank in range(2)] == [updates] * 2, "nothing is learnt again"
-        for process in second.processes:
-            process.send_signal(signal.SIGTERM)
-        assert [second.ended(rank)[0] for rank in range(2)] == [0, 0]
-
-
-def test_another_number_of_ranks_goes_on_without_a_buffer_and_is_refused_with_one(tmp_path: Path):
-    replay = ("--algorithm", "dqn", "--replay.min-size", 64, "--replay.capacity", 4096)
-    for name, algorithm in (("impala", ("--algorithm", "impala")), ("dqn", replay)):
-        common = ("--run-dir", tmp_path / name, "--resume", "auto", *QUICK, *algorithm)
-        with ranks(*common, *ENDLESS) as two, actors(two.address(), 2, "--reconnect-timeout-s", 120) as both:
-            two.wait_for_updates()
-            for process in two.processes:
-                process.send_signal(signal.SIGTERM)
-            assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
-            with running("learner", "learner", "--address", two.address(), *common, "--total-steps", 10**9) as one:
-                if name == "dqn":
-                    output, _ = one.communicate(DEADLINE_S)
-                    assert one.returncode == 2
-                    assert "was written by 2 ranks, each of which has replay buffers of its own" in output
-                    continue
-                wait_until(lambda ranks=two: ranks.updates() > 0, "the learner to go on")
-                wait_until(lambda ranks=two: _n_streaming(ranks) == 2, "the actors of both ranks")
-                with LearnerClient(two.address()) as client:
-                    assert {info.incarnation for info in client.actors()} == {1}
-                    client.stop()
-                assert one.wait(DEADLINE_S) == 0
-            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
+        second.end_well(signal.SIGTERM)
 
 
 def _n_streaming(ranks: Ranks, rank: int = 0) -> int:
@@ -317,59 +320,60 @@ def test_an_actor_stays_where_it_is_if_it_cannot_reach_the_rank_it_is_sent_to(tm
             wait_until(lambda: _n_streaming(two, 0) == 2, "both actors at the rank that they have dialled", 120)
             two.wait_for_updates()
             assert _n_streaming(two, 1) == 0
-            with LearnerClient(two.address()) as client:
-                client.stop()
+            two.end_well()
             outputs = [actor.communicate(DEADLINE_S)[0] for actor in both]
-        assert [two.ended(rank)[0] for rank in range(2)] == [0, 0]
     warning = f"sends this actor to 127.0.0.99:{two.port + 1}, which cannot be reached"
     assert sum(warning in output for output in outputs) == 1, outputs
 
 
-def test_a_rank_that_hangs_is_named_after_the_deadline(tmp_path: Path):
-    arguments = ("--run-dir", tmp_path / "run", *ENDLESS, "--ranks.timeout-s", 20)
-    with ranks(*arguments) as two, actors(two.address(), 2):
-        two.wait_for_updates()
-        two.processes[1].send_signal(signal.SIGSTOP)
-        code, output = two.ended(0)
-        assert code == 1
-        assert "rank 1 does not answer any more" in output
-        assert "within 20 s (--ranks.timeout-s)" in output
-        two.processes[1].send_signal(signal.SIGCONT)
-        assert two.ended(1)[0] == 1
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        (("train",), "expected rollcast learner under torchrun"),
-        (("learner", "--deterministic"), "--deterministic with 2 ranks"),
-        (("learner", "--cuda-graphs", "on"), "--cuda-graphs on with 2 ranks; expected auto or off"),
-        (("learner", "--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
-        (("learner", "--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
+        (("--deterministic",), "--deterministic with 2 ranks"),
+        (("--cuda-graphs", "on"), "--cuda-graphs on with 2 ranks; expected auto or off"),
+        (("--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
+        (("--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
     ],
 )
-def test_what_several_ranks_cannot_have_is_refused(arguments: tuple[object, ...], message: str):
+def test_what_several_ranks_cannot_have_is_refused(
+    options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    assert message in refused(*arguments, **place)
+    for name, value in (place | {"TORCH_CPP_LOG_LEVEL": "ERROR"}).items():
+        monkeypatch.setenv(name, value)
+    given = ["--run-dir", str(tmp_path / "run")]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        serve_actors(ServingSettings.from_command_line("rollcast learner", [*given, *options]), io.StringIO())
+    with pytest.raises(ConfigurationError, match="expected rollcast learner under torchrun"):
+        train_here(TrainSettings.from_command_line("rollcast train", given), io.StringIO())
 
 
 def test_torchrun_starts_the_ranks_again_and_they_resume_with_the_same_actors(tmp_path: Path):
     run, port = tmp_path / "run", free_ports(2)
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"),
-        *("--master-port", str(free_port()), "-m", "rollcast.learner", "learner"),
+    options = (
+        *(
+            "--nproc-per-node",
+            2,
+            "--max-restarts",
+            1,
+            "--master-port",
+            free_port(),
+            "-m",
+            "rollcast.learner",
+            "learner",
+        ),
         *("--address", f"127.0.0.1:{port}", "--run-dir", run, "--resume", "auto", "--checkpoint-interval-s", 1),
         *(*QUICK, *ENDLESS),
-    ]
-    two = Ranks(port=port)
-    started = subprocess.Popen(
-        [str(argument) for argument in command],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
+    two = Ranks(port=port)
+    with Path(os.devnull).open("wb") as nowhere:
+        started = zygote().fork(
+            "torch.distributed.run",
+            list(map(str, options)),
+            cwd=ROOT,
+            environment=environment(),
+            outputs=(nowhere.fileno(), nowhere.fileno()),
+        )
     try:
         with actors(two.address(), 2, "--connect-timeout-s", 120, "--reconnect-timeout-s", 120) as both:
             wait_for_an_actor_at_each(two)
@@ -377,7 +381,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume_with_the_same_actors(tm
             with LearnerClient(two.address()) as client:
                 client.save_checkpoint()
             before = two.updates()
-            learners = psutil.Process(started.pid).children()
+            learners = [child for child in psutil.Process(started.pid).children() if "RANK" in child.environ()]
             assert len(learners) == 2
             learners[1].kill()
             wait_until(lambda: not any(learner.is_running() for learner in learners), "both ranks to end")
