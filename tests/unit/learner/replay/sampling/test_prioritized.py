@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.learner.replay.sampling.prioritized import Prioritized, as_priorities, check_priorities
+from rollcast.learner.replay.sampling.prioritized import LowestPriority, Prioritized, as_priorities, check_priorities
 from rollcast.services.errors import InvalidInputError
 
 N_SLOTS = 50
@@ -84,3 +84,13 @@ def test_names_the_first_priority_out_of_range(wrong: float, text: str):
 def test_refuses_more_priorities_than_keys():
     with pytest.raises(InvalidInputError, match=r"keys of shape \[2\] and priorities of shape \[3\]"):
         check_priorities(np.arange(2), np.ones(3))
+
+
+def test_lowest_priority_finds_the_lowest_and_new_entries_last():
+    sampler = LowestPriority(6)
+    sampler.insert(np.arange(4))
+    sampler.update(np.arange(4), np.array([3.0, 0.5, 9.0, 0.1]))
+    sampler.insert(np.array([4]))
+    assert sorted(sampler.sample(3).tolist()) == [0, 1, 3]
+    sampler.remove(np.array([1, 3]))
+    assert sampler.sample(1).tolist() == [0]

@@ -114,7 +114,7 @@ def test_samples_equal_the_played_rollouts(has_reset_rows: bool, sequence: dict,
     assert len(seen_starts) == T - n_sampled + 1
 
 
-def test_removes_the_lowest_priority_first():
+def test_removes_the_lowest_priority_first_and_never_uses_a_key_again():
     buffer = rollout_buffer(removal="lowest_priority", sampler="fifo", capacity=4)
     world = World(n_steps=T, has_reset_rows=False, n_envs=2)
     for _ in range(2):
@@ -125,6 +125,11 @@ def test_removes_the_lowest_priority_first():
     left = buffer.sample(4)
     assert left.keys[:2].tolist() == keys[[0, 2]].tolist()
     assert left.policy_version.tolist() == [1, 2, 3, 3]
+    assert buffer.update_priorities(keys, np.ones(4)) == 2, "those of two that are gone are ignored"
+    buffer.reset()
+    assert buffer.update_priorities(left.keys, np.ones(4)) == 4
+    buffer.insert(world.play(np.zeros((T, 2), int))[0])
+    assert not set(buffer.sample(2).keys.tolist()) & {*keys.tolist(), *left.keys.tolist()}, "no key names another entry"
 
 
 @pytest.mark.parametrize(
