@@ -144,10 +144,6 @@ class FailingEnv(NumberedEnv):
         return super().step(action)
 
 
-def numbered(lengths: tuple[int, ...] = (3, 1, 4, 2)) -> NumberedEnv:
-    return NumberedEnv(lengths)
-
-
 not_callable = 3
 
 

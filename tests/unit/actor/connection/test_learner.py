@@ -64,20 +64,15 @@ def reconnect(learner: FakeLearner, connection: LearnerConnection) -> None:
     assert connection.wait_for_credit(1, DEADLINE_S)
 
 
-def test_keeps_the_policy_after_reconnecting_to_the_same_learner(learner: FakeLearner):
+def test_keeps_the_policy_after_reconnecting_to_the_same_learner_and_says_how_long_it_would_wait(
+    learner: FakeLearner, caplog: pytest.LogCaptureFixture
+):
     with connected(learner) as connection:
         before = connection.take_policy()
         reconnect(learner, connection)
         assert connection.take_policy() is before, "nothing was forgotten, and nothing was sent again"
         learner.source.publish(6, {"w": np.ones(3, np.float32)})
         wait_until(lambda: connection.take_policy()[0] == 6, "the next policy")
-
-
-def test_says_how_long_it_waits_for_a_lost_learner_and_how_to_end_it(
-    learner: FakeLearner, caplog: pytest.LogCaptureFixture
-):
-    with connected(learner) as connection:
-        reconnect(learner, connection)
     (line,) = [record.message for record in caplog.records if "lost the learner" in record.message]
     assert line.endswith("reconnecting for up to 10 min (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it")
 

@@ -22,6 +22,7 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.accelerator import Accelerator
 from tests.rollouts import assert_same_rollout
 from tests.unit.actor.acting_policies import loaded
+from tests.unit.actor.workers import flat_workers
 
 MLP = PolicySpec(hidden_sizes=(8,))
 LSTM = PolicySpec(hidden_sizes=(8,), recurrence="lstm", recurrent_size=4)
@@ -164,15 +165,8 @@ def test_a_simulator_that_raises_is_named():
 def test_policies_that_sample_in_main_memory_are_refused(spec):
     with pytest.raises(ConfigurationError, match="expected a policy of PPO, APPO or IMPALA without a frame stack"):
         worker_of(BatchedCartPole(5), spec)
-
-
-def test_a_random_policy_is_refused():
-    from rollcast.actor.policies.random_acting import RandomPolicy
-
-    vector_env = BatchedCartPole(5)
-    policy = RandomPolicy(environment_spaces(vector_env), seed=0)
     with pytest.raises(ConfigurationError, match="samples in main memory"):
-        make_worker(vector_env, policy, 4, actor_id="a", incarnation=1, env_seed=0)
+        flat_workers.worker_of(BatchedCartPole(5))  # randomly
 
 
 def test_one_environment_of_a_simulator_is_evaluated_through_numpy():
