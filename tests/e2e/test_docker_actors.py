@@ -210,15 +210,14 @@ class TestControlC:
         assert containers_of(engine, name) == networks_of(engine, name) == []
 
 
-# Says when it has begun to learn, and learns on.
+# Says when it has begun to learn, and stays, with actors that wait for it.
 LEARNER = """
-import sys
+import signal, sys
 from tests.actor_kinds import make_actors
 with make_actors("docker", image=sys.argv[1], name=sys.argv[2], n_actors=1, reconnect_timeout_s=1.0) as actors:
     actors.collect_outputs("cpu")
     print("learning", flush=True)
-    while True:
-        actors.collect_outputs("cpu")
+    signal.pause()
 """
 
 
