@@ -124,8 +124,8 @@ def first_turns_of(n_envs: int) -> Callable[[Stream], object]:
 
 
 @scenario
-def steps_are_those_of_cartpole() -> Scenario:
-    async def script(stream: Stream) -> None:
+def it_plays_cartpole() -> Scenario:
+    async def steps_are_those_of_cartpole(stream: Stream) -> None:
         await stream.greet(seeds=(7,))
         assert (stream.hello.protocol, stream.hello.client, stream.hello.n_envs) == (1, "shed", 1)
         (substep,) = environment_spaces_from_proto(stream.hello.substeps).values()
@@ -143,61 +143,9 @@ def steps_are_those_of_cartpole() -> Scenario:
             after = seen(turn)
             check_step(before, action, after)
             before = after
-        await stream.say_farewell("solved after 5 steps")
+        await stream.say_farewell("again", training_ended=False)
 
-    return Scenario((script,), {"name": "shed"}, says="solved after 5 steps")
-
-
-@scenario
-def an_environment_waits_for_nothing_but_its_own_actions() -> Scenario:
-    async def script(stream: Stream) -> None:
-        await first_turns_of(3)(stream)
-        for acted in ([2], [0], [2], [1, 2], [2, 0, 1], [0]):
-            await stream.act(dict.fromkeys(acted, 1))
-            turns = await stream.turns(len(acted))
-            assert sorted(turn.environment for turn in turns) == sorted(acted)
-            for turn in turns:
-                seen(turn)
-        await stream.say_farewell("enough")
-
-    return Scenario((script,), {"n_envs": 3}, says="enough")
-
-
-@scenario
-def two_actions_may_be_under_way_at_once() -> Scenario:
-    async def script(stream: Stream) -> None:
-        await first_turns_of(2)(stream)
-        await stream.act({1: 0})
-        await stream.act({0: 1})
-        turns = await stream.turns(2)
-        assert [turn.environment for turn in turns] == [1, 0]
-        await stream.say_farewell("enough")
-
-    return Scenario((script,), {"n_envs": 2}, says="enough")
-
-
-@scenario
-def no_message_is_larger_than_the_server_takes() -> Scenario:
-    async def script(stream: Stream) -> None:
-        # one turn has up to 35 bytes, and four of them come first
-        await stream.greet(max_message_bytes=80)
-        assert sorted(turn.environment for turn in await stream.turns(4)) == [0, 1, 2, 3]
-        n_ended = 0
-        while n_ended < 4:
-            await stream.act(dict.fromkeys(range(4), 1))
-            n_running = 0
-            while n_running < 4:
-                (turn,) = await stream.turns(1)
-                n_running += turn.agents[0].state == RUNNING
-                n_ended += turn.agents[0].state == TERMINATED
-        await stream.say_farewell("enough")
-
-    return Scenario((script,), {"n_envs": 4}, says="enough")
-
-
-@scenario
-def a_pole_that_falls_ends_its_episode_and_begins_the_next() -> Scenario:
-    async def script(stream: Stream) -> None:
+    async def a_pole_that_falls_ends_its_episode_and_begins_the_next(stream: Stream) -> None:
         await stream.greet()
         (turn,) = await stream.turns(1)
         begun(turn, 0)
@@ -217,14 +165,9 @@ def a_pole_that_falls_ends_its_episode_and_begins_the_next() -> Scenario:
             assert value.value == pytest.approx(observation[0], abs=1e-6)
             (turn,) = await stream.turns(1)
             begun(turn, 0)
-        await stream.say_farewell("enough")
+        await stream.say_farewell("again", training_ended=False)
 
-    return Scenario((script,), says="enough")
-
-
-@scenario
-def an_episode_is_interrupted_after_500_steps() -> Scenario:
-    async def script(stream: Stream) -> None:
+    async def an_episode_is_interrupted_after_500_steps(stream: Stream) -> None:
         await stream.greet()
         (turn,) = await stream.turns(1)
         observation = begun(turn, 0)
@@ -236,9 +179,56 @@ def an_episode_is_interrupted_after_500_steps() -> Scenario:
         assert not has_fallen(observation)
         (turn,) = await stream.turns(1)
         begun(turn, 0)
+        await stream.say_farewell("solved after 500 steps")
+
+    scripts = (
+        steps_are_those_of_cartpole,
+        a_pole_that_falls_ends_its_episode_and_begins_the_next,
+        an_episode_is_interrupted_after_500_steps,
+    )
+    return Scenario(scripts, {"name": "shed"}, says="solved after 500 steps")
+
+
+@scenario
+def it_plays_several_environments() -> Scenario:
+    async def an_environment_waits_for_nothing_but_its_own_actions(stream: Stream) -> None:
+        await first_turns_of(4)(stream)
+        for acted in ([2], [0], [2], [1, 2], [2, 0, 1], [0]):
+            await stream.act(dict.fromkeys(acted, 1))
+            turns = await stream.turns(len(acted))
+            assert sorted(turn.environment for turn in turns) == sorted(acted)
+            for turn in turns:
+                seen(turn)
+        await stream.say_farewell("again", training_ended=False)
+
+    async def two_actions_may_be_under_way_at_once(stream: Stream) -> None:
+        await first_turns_of(4)(stream)
+        await stream.act({1: 0})
+        await stream.act({0: 1})
+        turns = await stream.turns(2)
+        assert [turn.environment for turn in turns] == [1, 0]
+        await stream.say_farewell("again", training_ended=False)
+
+    async def no_message_is_larger_than_the_server_takes(stream: Stream) -> None:
+        # one turn has up to 35 bytes, and four of them come first
+        await stream.greet(max_message_bytes=80)
+        assert sorted(turn.environment for turn in await stream.turns(4)) == [0, 1, 2, 3]
+        n_ended = 0
+        while n_ended < 4:
+            await stream.act(dict.fromkeys(range(4), 1))
+            n_running = 0
+            while n_running < 4:
+                (turn,) = await stream.turns(1)
+                n_running += turn.agents[0].state == RUNNING
+                n_ended += turn.agents[0].state == TERMINATED
         await stream.say_farewell("enough")
 
-    return Scenario((script,), says="enough")
+    scripts = (
+        an_environment_waits_for_nothing_but_its_own_actions,
+        two_actions_may_be_under_way_at_once,
+        no_message_is_larger_than_the_server_takes,
+    )
+    return Scenario(scripts, {"n_envs": 4}, says="enough")
 
 
 @scenario
@@ -297,16 +287,6 @@ def a_seed_of_its_own_takes_precedence() -> Scenario:
     return Scenario(scripts, {"n_envs": 2, "seed": 3}, says="enough")
 
 
-@scenario
-def a_token_is_in_the_header() -> Scenario:
-    async def script(stream: Stream) -> None:
-        assert stream.authorization == "Bearer sesame"
-        await first_turns_of(1)(stream)
-        await stream.say_farewell("enough")
-
-    return Scenario((script,), variables={"ROLLCAST_TOKEN": "sesame"}, says="enough")
-
-
 def refused(code: grpc.StatusCode, details: str, **arguments: object) -> Scenario:
     async def script(stream: Stream) -> None:
         await stream.refuse(code, details)
@@ -341,16 +321,6 @@ def a_name_that_stays_in_use_ends_it_with_the_reason() -> Scenario:
 
     says = "ALREADY_EXISTS: client 'shed' plays; expected another name"
     return Scenario((name_is_taken,) * 6, {"name": "shed"}, exit_code=1, says=says, check=check)
-
-
-@scenario
-def it_waits_for_a_name_that_the_process_before_it_has_left() -> Scenario:
-    async def ends(stream: Stream) -> None:
-        await first_turns_of(1)(stream)
-        assert stream.hello.client == "shed"
-        await stream.say_farewell("enough")
-
-    return Scenario((name_is_taken, name_is_taken, ends), {"name": "shed"}, says="enough")
 
 
 @scenario
@@ -418,18 +388,28 @@ def it_comes_back_under_its_name_with_new_episodes_if_the_connection_is_cut() ->
 
 
 @scenario
-def it_waits_until_the_server_has_let_go_of_its_name() -> Scenario:
+def it_waits_for_its_name_with_its_token_until_the_server_lets_go_of_it() -> Scenario:
+    """Twice of the name that the process before it has left, and once of its own."""
+
+    async def taken(stream: Stream) -> None:
+        assert stream.authorization == "Bearer sesame"
+        await name_is_taken(stream)
+
     async def cut(stream: Stream) -> None:
+        assert stream.authorization == "Bearer sesame"
         await first_turns_of(1)(stream)
+        assert stream.hello.client == "shed"
         await stream.act({0: 1})
         await stream.turns(1)
         stream.cut()
 
     async def ends(stream: Stream) -> None:
         await first_turns_of(1)(stream)
+        assert stream.hello.client == "shed"
         await stream.say_farewell("enough")
 
-    return Scenario((cut, name_is_taken, ends), {"name": "shed"}, says="enough")
+    token = {"ROLLCAST_TOKEN": "sesame"}
+    return Scenario((taken, taken, cut, taken, ends), {"name": "shed"}, token, says="enough")
 
 
 # -- the clients --
@@ -656,17 +636,20 @@ class TestAllLanguagesAtOnce:
                 if step in (1, 500):
                     for index, seen_after in enumerate(infos["final_obs"] if step == 500 else observation):
                         check_step(before[index], int(action[index]), seen_after)
+            assert not any(map(has_fallen, infos["final_obs"]))
+            assert np.abs(observation).max() <= 0.05, "episodes that were truncated are followed by new ones"
         finally:
             env.close()
         programs.check_end()
 
-    def test_one_policy_learns_from_all_and_solves_each(self, programs: Programs, tmp_path: Path):
-        """An actor takes the environments, and a learner trains until the last 100 episodes, of all clients, have 490.
+    def test_one_policy_learns_from_all_and_balances_each(self, programs: Programs, tmp_path: Path):
+        """An actor takes the environments, and a learner trains until the last 100 episodes, of all clients, have 200.
 
-        Then each client's poles stand for 400 steps at least: the policy samples, and ten episodes have a spread of 13.
+        Then each client's poles stand for 80 steps at least, in the mean of ten episodes that differ much; those of a
+        policy that has learnt nothing stand for 22.
         """
         address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
-        training = ("--algorithm", "impala", "--stop-return", 490, "--seed", 3, "--run-dir", run)
+        training = ("--algorithm", "impala", "--stop-return", 200, "--seed", 3, "--run-dir", run)
         serving = ("--serve-environments", programs.grpc, "--serve-websockets", programs.websockets)
         with (
             running("learner", "learner", "--address", address, *training) as learner,
@@ -689,7 +672,7 @@ class TestAllLanguagesAtOnce:
                 n_ended += terminated | truncated
         finally:
             env.close()
-        assert (n_steps.reshape(-1, 2).sum(axis=1) / 10).min() >= 400
+        assert (n_steps.reshape(-1, 2).sum(axis=1) / 10).min() >= 80
         programs.check_end()
 
 
