@@ -17,8 +17,7 @@ pytestmark = pytest.mark.slow
 
 CLIENT = ROOT / "clients/python/cartpole.py"
 # Of a policy that has learnt; a random one gets 22.
-LEARNT = 150
-SOLVED = 475
+LEARNT = 80
 
 
 @contextlib.contextmanager
@@ -46,10 +45,10 @@ def actor(port: int, socket: str, *options: object) -> tuple[object, ...]:
     return ("actor", "--learner-address", address, "--serve-environments", socket, "--envs-per-actor", 4, *options)
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_a_client_without_rollcast_learns(tmp_path: Path, algorithm: str):
+def test_a_client_without_rollcast_learns_in_rounds(tmp_path: Path):
+    """PPO; test_clients.py has IMPALA, with clients in all languages."""
     port, socket = free_port(), f"unix:{tmp_path / 'play'}"
-    learning = ("--algorithm", algorithm, "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
+    learning = ("--algorithm", "ppo", "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
     with (
         running(*learner(port, tmp_path / "run", *learning)) as training,
         running(*actor(port, socket)) as acting,
@@ -133,7 +132,7 @@ class TestTrain:
         tokens = tmp_path / "tokens"
         tokens.touch(0o600)
         tokens.write_text(f"actor:{'a' * 32}\n")
-        options = ("--envs-per-actor", 4, "--stop-return", 80, "--total-steps", 1_000_000, "--seed", 1)
+        options = ("--envs-per-actor", 4, "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
         options = (*options, "--serve-tokens-file", tokens, "--serve-batch-size", 3)
         with running(
             *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)

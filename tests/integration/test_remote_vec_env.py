@@ -153,20 +153,6 @@ def test_gymnasiums_own_wrapper_counts_returns(clients: Clients, make: Make):
     assert n_steps.max() < 50
 
 
-def test_an_episode_of_500_steps_is_truncated(clients: Clients, make: Make):
-    clients.come(CartPole())
-    env = make(1)
-    (observation,), _ = env.reset(seed=1)
-    for step in range(1, 501):
-        position, speed, angle, spin = observation
-        action = int(angle + spin + 0.1 * speed + 0.05 * position > 0)
-        (observation,), _, terminated, truncated, infos = env.step(np.array([action]))
-        assert not terminated[0]
-        assert truncated[0] == (step == 500)
-    assert abs(infos["final_obs"][0][2]) < 12 * math.pi / 180
-    assert has_begun(observation)
-
-
 class TestReset:
     def test_the_same_seeds_give_the_same_episodes(self, clients: Clients, make: Make):
         clients.come(CartPole(), CartPole())
