@@ -17,6 +17,7 @@ from tests.processes import completed, ended, free_port, running, status_of, wai
 pytestmark = pytest.mark.slow
 
 ENV_ID = "tests.masked_environments:MaskedCorridor"
+FEW = ("--n-actors", 1, "--envs-per-actor", 2)
 
 
 def test_trains_with_mask_from_info_and_random_recording(tmp_path: Path):
@@ -29,14 +30,14 @@ def test_trains_with_mask_from_info_and_random_recording(tmp_path: Path):
     completed(
         *("train", "--algorithm", "dqn", *arguments, "--initial-data", file, "--total-steps", 300),
         *("--replay.min-size", 200, "--replay.samples-per-insert", 8),
-        *("--vectorization", "subprocess", "--run-dir", tmp_path / "run"),
+        *("--vectorization", "subprocess", *FEW, "--run-dir", tmp_path / "run"),
     )
     completed("evaluate", tmp_path / "run", "--n-episodes", 20)
 
 
 def test_act_never_returns_forbidden_actions(tmp_path: Path):
     address = f"localhost:{free_port()}"
-    arguments = ("--env-id", ENV_ID, "--stop-return", 1e9, "--address", address, "--run-dir", tmp_path / "run")
+    arguments = ("--env-id", ENV_ID, "--stop-return", 1e9, *FEW, "--address", address, "--run-dir", tmp_path / "run")
     mask = np.random.default_rng(0).integers(0, 2, (500, 8)).astype(np.int8)
     mask[0] = 0  # a game that has ended, among those that go on
     mask[1:, 3] = 1
