@@ -185,17 +185,14 @@ class TestInAPipe:
 class TestErrors:
     """In words, which unit/tools/watching/test_follower.py has all."""
 
-    @pytest.mark.parametrize(("role", "message"), [("none", "refuses the token"), ("actor", "may not watch the run")])
-    def test_wrong_token(self, tmp_path: Path, role: str, message: str):
+    def test_wrong_token(self, tmp_path: Path):
         tokens = tmp_path / "tokens"
         tokens.write_text(f"viewer:{'v' * 32}\nactor:{'a' * 32}\n")
         with serve_history(busy_run(), security=ServerSecurity.from_files(tokens_file=tokens)) as served:
-            assert message in refused("top", "--address", served.address, code=1, ROLLCAST_TOKEN=role[0] * 32)
+            said = refused("top", "--address", served.address, code=1, ROLLCAST_TOKEN="a" * 32)
+            assert "may not watch the run" in said
             completed("top", "--address", served.address, ROLLCAST_TOKEN="v" * 32)
 
     def test_no_learner(self):
         said = refused("top", "--address", "127.0.0.1:1", code=1)
         assert "LearnerUnreachableError: no learner answers at 127.0.0.1:1" in said
-
-    def test_malformed_settings(self):
-        refused("top", "--span-s", "0")
