@@ -1,19 +1,18 @@
 """The same seed gives the same policy: in this process, in others, and over TCP, whichever process is faster."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import random
 import re
-import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors.numpy
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from rollcast.actor.acting.process import run_actor
 from rollcast.actor.settings import ActorSettings
@@ -25,17 +24,13 @@ from rollcast.services.errors import ConfigurationError
 from tests.chaos.proxy import Proxy
 from tests.processes import completed, free_port, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads_as_before")]
 
-# Two actors each; 50 updates and more. IMPALA, PPO and APPO: 2 * 4 * 8 steps make a batch. DQN and SAC: 96 entries are
-# in the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in pieces of 16
-# trajectories.
+# Two actors each; 50 updates and more. Which algorithm learns makes no difference for the order in which rollouts come:
+# the cases differ in what rollouts bring, and in how they enter. APPO: 2 * 4 * 8 steps make a batch. DQN and SAC: 96
+# entries are in the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in pieces
+# of 16 trajectories.
 OPTIONS = {
-    "impala": "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 3200",
-    "ppo": (
-        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 3200 "
-        "--ppo.n-epochs 2 --ppo.minibatch-steps 32 --ppo.normalize-rewards"
-    ),
     "appo": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 3200 "
         "--appo.n-epochs 2 --appo.minibatch-steps 64 "
@@ -90,15 +85,6 @@ def check_updates(printed: str) -> None:
     assert int(re.search(r"^updates +(\d+)", printed, re.MULTILINE)[1]) >= N_UPDATES
 
 
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    """Deterministic runs limit this process to one; signals are the learner's while it runs."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with threadpool_limits(limits=1):
-        yield
-    assert {number: signal.getsignal(number) for number in handlers} == handlers
-
-
 def trained(algorithm: str, run: Path, *more: object) -> str:
     """Trains in this process, with actors in it or in others, and returns the policy's digest."""
     printed = io.StringIO()
@@ -149,10 +135,17 @@ def disturb(proxies: list[Proxy], rng: random.Random, over: threading.Event) -> 
             n_cuts += victim.inject("cut", 0.0, 0.0)
 
 
+@pytest.fixture(scope="module")
+def in_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The digests of runs whose actors play in the learner's thread; each is trained once."""
+    folder = tmp_path_factory.mktemp("sequential")
+    return functools.cache(lambda algorithm: trained(algorithm, folder / algorithm, "--actor-kind", "sequential"))
+
+
 @pytest.mark.parametrize("algorithm", OPTIONS)
-def test_three_kinds_of_actors_give_the_same_bits(algorithm: str, tmp_path: Path):
+def test_three_kinds_of_actors_give_the_same_bits(algorithm: str, in_one_thread: Callable[[str], str], tmp_path: Path):
     digests = {
-        "sequential": trained(algorithm, tmp_path / "sequential", "--actor-kind", "sequential"),
+        "sequential": in_one_thread(algorithm),
         "subprocess": trained(algorithm, tmp_path / "subprocess"),
         # what the network disturbs, and when, is another each time
         "remote": trained_remotely(algorithm, tmp_path / "remote"),
@@ -160,32 +153,36 @@ def test_three_kinds_of_actors_give_the_same_bits(algorithm: str, tmp_path: Path
     assert len(set(digests.values())) == 1, digests
 
 
-def test_separate_processes_give_the_same_bits(tmp_path: Path):
-    address = f"localhost:{free_port()}"
-    acting = ("actor", "--learner-address", address, "--env-id", "CartPole-v1")
-    with running(*acting, "--actor-id", "one"), running(*acting, "--actor-id", "two"):
+def test_separate_processes_give_the_same_bits(in_one_thread: Callable[[str], str], tmp_path: Path):
+    """One actor is behind a relay."""
+    address, relay_address = (f"localhost:{free_port()}" for _ in range(2))
+    acting = ("actor", "--env-id", "CartPole-v1", "--learner-address")
+    with (
+        running("learner", "relay", "--address", relay_address, "--learner-address", address),
+        running(*acting, address, "--actor-id", "one"),
+        running(*acting, relay_address, "--actor-id", "two"),
+    ):
         completed("learner", *options_for("dqn", tmp_path / "apart", "--address", address, "--max-actors", 2))
-    assert digest_of(tmp_path / "apart") == trained("dqn", tmp_path / "here", "--actor-kind", "sequential")
+    assert digest_of(tmp_path / "apart") == in_one_thread("dqn")
 
 
-@pytest.mark.parametrize("algorithm", OPTIONS)
+@pytest.mark.parametrize("algorithm", ["impala of one step", "dqn"])
 def test_another_seed_gives_another_policy(algorithm: str, tmp_path: Path):
     here = ("--actor-kind", "sequential", "--total-steps", 200)
     assert trained(algorithm, tmp_path / "five", *here) != trained(algorithm, tmp_path / "six", *here, "--seed", 6)
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
-def test_runs_without_the_mode_differ(algorithm: str, tmp_path: Path):
+@pytest.mark.parametrize("algorithm", ["appo", "dqn"])
+def test_runs_without_the_mode_differ(algorithm: str, in_one_thread: Callable[[str], str], tmp_path: Path):
     """The bound of the tests above is one that only the mode holds: actors that play ahead give other policies."""
-    free = {trained(algorithm, tmp_path / f"free-{number}", "--no-deterministic") for number in range(2)}
-    assert trained(algorithm, tmp_path / "in-step") not in free
+    assert trained(algorithm, tmp_path / "free", "--no-deterministic") != in_one_thread(algorithm)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        ("impala", ("--updates-per-broadcast", 2), "--updates-per-broadcast 2; expected 1"),
-        ("impala", ("--batch-size", 9), "batch_size is 9, and an actor collects 4 trajectories at once"),
+        ("impala of one step", ("--updates-per-broadcast", 2), "--updates-per-broadcast 2; expected 1"),
+        ("impala of one step", ("--batch-size", 9), "batch_size is 9, and an actor collects 4 trajectories at once"),
     ],
 )
 def test_rejects_settings_that_cannot_be_deterministic(algorithm, options, message, tmp_path: Path):

@@ -4,7 +4,6 @@ import io
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import safetensors.numpy
 import torch
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.algorithms.impala import Impala
@@ -33,21 +31,11 @@ from rollcast.services.status.status import EvaluationStatus
 from tests.actor_kinds import make_actors
 from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads_as_before")]
 
 COUNTING = ("--env-id", "tests.environments:CountingEnv")
 RETURN_OF_COUNTING = 15.0
 SEQUENTIAL = ("--actor-kind", "sequential", "--envs-per-actor", 2, "--n-rollout-steps", 8, "--batch-size", 4)
-
-
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    """Deterministic runs limit this process to one; signals are the learner's while it runs."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with threadpool_limits(limits=1):
-        yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def trained(run: Path, *options: object) -> tuple[dict[str, Any], str]:

@@ -12,7 +12,7 @@ from rollcast.services.status.status import ActorState
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.learners import QueueLearner
 from tests.chaos.processes import SupervisedActor
-from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
+from tests.processes import ended, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -66,23 +66,6 @@ def test_training_in_rounds_through_two_relays_in_a_row_ends_everywhere(tmp_path
             assert ended(process) == 0, process.stdout.read()
 
 
-def test_deterministic_training_is_the_same_through_a_relay(tmp_path: Path):
-    learnt = []
-    for name in ("direct", "relayed"):
-        with contextlib.ExitStack() as stack:
-            port, relay_port = free_port(), free_port()
-            addresses = f"127.0.0.1:{port}"
-            if name == "relayed":
-                stack.enter_context(running(*relay(relay_port, addresses)))
-                addresses = f"127.0.0.1:{relay_port}"
-            for i in range(2):
-                stack.enter_context(running("actor", "--learner-address", addresses, "--actor-id", f"actor-{i}"))
-            options = ("--total-steps", 2_000, "--deterministic", "--batch-size", 16, "--envs-per-actor", 8)
-            completed(*learner(port, tmp_path / name, *options)[1:])
-            learnt.append((tmp_path / name / "policy_last.safetensors").read_bytes())
-    assert learnt[0] == learnt[1]
-
-
 def test_killed_relays_lose_nothing_and_repeat_nothing(tmp_path: Path):
     ports = free_port(), free_port()
     with contextlib.ExitStack() as stack:
@@ -104,21 +87,18 @@ def test_killed_relays_lose_nothing_and_repeat_nothing(tmp_path: Path):
         all_go_on("all actors to be heard")
         infos = {info.actor_id: info for info in serving.actors.actor_infos}
         assert {infos[one.actor_id].via for one in actors} == {(f"relay-{port}",) for port in ports}
-        for turn in range(4):
-            killed = turn % 2
-            ended(relays[killed], signal.SIGKILL)
-            if killed == 1:
-                relays[1] = stack.enter_context(running(*relay(ports[1], own)))
-            all_go_on(f"all actors to go on after kill {turn}")
-            if killed == 0:
-                relays[0] = stack.enter_context(running(*relay(ports[0], own)))
+        ended(relays[0], signal.SIGKILL)
+        all_go_on("all actors to go on without the first relay")
+        ended(relays[1], signal.SIGKILL)
+        stack.enter_context(running(*relay(ports[1], own)))
+        all_go_on("all actors to go on with the next second relay")
         for one in actors:
             assert one.close(), one.log.read_text()
         acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
         assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
         stack.pop_all().close()
     for name, sequences in acknowledged.items():
-        assert sum(sequences.values()) > 24
+        assert sum(sequences.values()) > 18
         serving.ledger.check_acknowledged(name, sequences)
     assert serving.ledger.entries.all() == []
     assert serving.failure is None
@@ -178,5 +158,5 @@ def test_a_killed_durable_learner_goes_on_behind_a_relay(tmp_path: Path):
         (("--connect-timeout-s", 0.5, "--learner-address", "127.0.0.1:1"), 1, "no learner at 127.0.0.1:1"),
     ],
 )
-def test_wrong_settings_and_missing_learners_end_a_relay_in_words(options, code: int, message: str):
-    assert message in refused("relay", "--address", "127.0.0.1:0", *options, code=code)
+def test_wrong_settings_and_missing_learners_end_a_relay_in_words(options, code: int, message: str, refused_here):
+    assert message in refused_here("relay", "--address", "127.0.0.1:0", *options, code=code)[1]
