@@ -29,30 +29,33 @@ def wait_for_updates(address: str, n_updates: int = 5) -> None:
     wait_until(lambda: status_of(address).updates > n_updates, "updates")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_actor_continues_with_the_next_learner(number: signal.Signals, tmp_path: Path):
+def test_actor_continues_with_the_next_learner_whether_the_last_one_was_ended_or_killed(tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, *PPO)
     with running("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", "phoenix") as actor:
-        with running(*learner, "--run-dir", tmp_path / "first") as first:
+        with running(*learner, "--run-dir", tmp_path / "ended") as first:
             wait_for_updates(address)
-            assert ended(first, number) == (0 if number is signal.SIGTERM else -number)
-            assert number is signal.SIGKILL or "its actors wait for the next learner" in first.stdout.read()
-        with running(*learner, "--run-dir", tmp_path / "second") as second, LearnerClient(address) as client:
-            wait_for_updates(address)
-            now = client.status()
-            assert now.policy_lag_mean >= 0, "what was played for the first learner is not learnt from"
-            (info,) = client.actors()
-            assert (info.actor_id, info.incarnation) == ("phoenix", 1), "the same process"
-            assert now.rejected_rollouts == 0
-            played_for_the_first = 3 * info.n_envs  # two on their way, one under way
-            assert now.stale_trajectories <= played_for_the_first, "then it waits for the second learner's policy"
-            client.stop()
-            # unlike a signal, this is the end of training
-            assert ended(second) == 0
-            assert ended(actor) == 0
-    assert (tmp_path / "second" / "policy_last.safetensors").is_file()
-    assert (tmp_path / "first" / "policy_last.safetensors").is_file() or number is signal.SIGKILL
+            assert ended(first, signal.SIGTERM) == 0
+            assert "its actors wait for the next learner" in first.stdout.read()
+        for name in ("killed", "stopped"):
+            with running(*learner, "--run-dir", tmp_path / name) as following, LearnerClient(address) as client:
+                wait_for_updates(address)
+                now = client.status()
+                assert now.policy_lag_mean >= 0, "what was played for another learner is not learnt from"
+                (info,) = client.actors()
+                assert (info.actor_id, info.incarnation) == ("phoenix", 1), "the same process"
+                assert now.rejected_rollouts == 0
+                played_for_the_last = 3 * info.n_envs  # two on their way, one under way
+                assert now.stale_trajectories <= played_for_the_last, "then it waits for this learner's policy"
+                if name == "killed":
+                    assert ended(following, signal.SIGKILL) == -signal.SIGKILL
+                    continue
+                client.stop()
+                # unlike a signal, this is the end of training
+                assert ended(following) == 0
+                assert ended(actor) == 0
+    for name in ("ended", "stopped"):
+        assert (tmp_path / name / "policy_last.safetensors").is_file()
 
 
 def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path):
