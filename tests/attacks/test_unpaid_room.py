@@ -106,14 +106,13 @@ def test_a_stream_remembers_where_columns_lie_and_not_the_episodes_beside_them()
     """Sixty-four headers of 1.5 MB were 100 MB for each stream, and more when they were parsed."""
     n_steps, n_envs = 40, 2
     assembler = RolloutAssembler(RolloutShape(SPACES, n_steps, n_envs), actor_id="a", incarnation=1)
+    beside = rollout_pb2.Rollout(episodes=episodes(MAX_VALUES_PER_EPISODE), event_statistics=statistics(1, 1))
     before = psutil.Process().memory_info().rss
     for n_final in range(64):
         places = [divmod(number, n_envs) for number in range(n_final)]
         rollout = make_rollout(1, n_steps=n_steps, n_envs=n_envs, final_index=places)
         head, arrays = RolloutEncoder().head_and_arrays(rollout)
         header = rollout_pb2.Rollout.FromString(head)
-        header.MergeFrom(
-            rollout_pb2.Rollout(episodes=episodes(MAX_VALUES_PER_EPISODE), event_statistics=statistics(1, 1))
-        )
+        header.MergeFrom(beside)
         assert assembler.assemble(header.SerializeToString(), memoryview(b"".join(map(bytes, arrays))))
     assert psutil.Process().memory_info().rss - before < 64 << 20
