@@ -2,6 +2,7 @@ import errno
 import fcntl
 import json
 import re
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,26 @@ TIC_TAC_TOE = '{"env_type": "aec", "id": "classic/tictactoe-v3"}'
 
 def policy_of(run_dir):
     return RunDirectory(run_dir).read_policy("last")
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory):
+    """A run of IMPALA that was stopped after its first checkpoint, for `copied`."""
+    run_dir = tmp_path_factory.mktemp("stopped") / "run"
+    train(settings_for(run_dir, "impala"), n_casts=10)
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def ended_run(tmp_path_factory):
+    """A run of IMPALA that has come to its end, for `copied`."""
+    run_dir = tmp_path_factory.mktemp("ended") / "run"
+    train(settings_for(run_dir, "impala"))
+    return run_dir
+
+
+def copied(run, run_dir):
+    return Path(shutil.copytree(run, run_dir))
 
 
 def records(run_dir):
@@ -260,18 +281,16 @@ def test_a_run_goes_on_with_changed_settings_and_keeps_their_history(tmp_path, a
     assert [set(entry["changed"]) for entry in history][1:] == [{"log_level", "total_steps"}]
 
 
-def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path):
-    train(settings_for(tmp_path / "run", "impala"), n_casts=9)
+def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path, stopped_run):
     said = []
-    train(resumed(tmp_path / "run", "--log-interval-s", "9"), n_casts=2, announce=said.append)
+    train(resumed(copied(stopped_run, tmp_path / "run"), "--log-interval-s", "9"), n_casts=2, announce=said.append)
     assert [line for line in said if "changed" in line] == ["changed settings: log_interval_s 2.0 -> 9.0"]
 
 
-def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_path):
-    begun = settings_for(tmp_path / "run", "impala")
-    train(begun, n_casts=9)
+def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_path, stopped_run):
+    begun = settings_for(stopped_run, "impala")
     said = []
-    train(resumed(tmp_path / "run", "--total-steps", "2560"), n_casts=2, announce=said.append)
+    train(resumed(copied(stopped_run, tmp_path / "run"), "--total-steps", "2560"), n_casts=2, announce=said.append)
     (steps,) = [int(found[1]) for line in said if (found := re.search(r"([0-9]+) env steps", line))]
     assert 0 < steps < 640
     before, now = (begun.impala.schedules()["learning_rate"](steps / total) for total in (640, 2560))
@@ -303,7 +322,7 @@ def test_a_change_that_cannot_be_is_refused_by_name_with_its_reason(tmp_path, op
         resumed(tmp_path / "run", *options)
 
 
-def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch):
+def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path, monkeypatch, stopped_run, ended_run):
     monkeypatch.chdir(tmp_path)
 
     def auto(*options: str) -> TrainSettings:
@@ -313,12 +332,12 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
 
     assert auto().resume is None
     assert auto().run_dir is None
-    train(settings_for(tmp_path / "runs" / "first", "impala"), n_casts=10)
+    copied(stopped_run, tmp_path / "runs" / "first")
     assert auto().resume == "runs/first"
     assert str(auto("--total-steps", "640").run_dir) == "runs/first"
     assert auto("--seed", "1").resume is None, "another configuration"
     assert auto("--env-kwargs", '{"sutton_barto_reward": true}').resume is None, "another environment"
-    train(settings_for(tmp_path / "runs" / "ended", "impala"))
+    copied(ended_run, tmp_path / "runs" / "ended")
     train(settings_for(tmp_path / "runs" / "early", "impala"), n_casts=2)
     assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
     with RunDirectory(tmp_path / "runs" / "first").locked():
@@ -351,11 +370,10 @@ def refuse_to_lock(descriptor, kind):
 
 
 @pytest.mark.parametrize("locks_files", [True, False])
-def test_searches_at_the_same_time_find_the_same_run(tmp_path, monkeypatch, locks_files):
+def test_searches_at_the_same_time_find_the_same_run(tmp_path, monkeypatch, stopped_run, locks_files):
     if not locks_files:
         monkeypatch.setattr(fcntl, "flock", refuse_to_lock)
-    given = settings_for(tmp_path / "runs" / "run", "impala")
-    train(given, n_casts=10)
+    given = settings_for(copied(stopped_run, tmp_path / "runs" / "run"), "impala")
     settings = given.model_copy(update={"run_dir": None, "resume": "auto"})
     start = threading.Barrier(4)
 
@@ -367,9 +385,8 @@ def test_searches_at_the_same_time_find_the_same_run(tmp_path, monkeypatch, lock
         assert [*ranks.map(search, range(4))] == [[tmp_path / "runs" / "run"] * 10] * 4
 
 
-def test_a_search_that_hangs_is_waited_for_so_long_only(tmp_path, monkeypatch):
-    given = settings_for(tmp_path / "runs" / "run", "impala")
-    train(given, n_casts=10)
+def test_a_search_that_hangs_is_waited_for_so_long_only(tmp_path, monkeypatch, stopped_run):
+    given = settings_for(copied(stopped_run, tmp_path / "runs" / "run"), "impala")
     settings = given.model_copy(update={"run_dir": None, "resume": "auto"})
     monkeypatch.setattr("rollcast.learner.checkpoints.resuming._SEARCH_S", 0.1)
     with lock(tmp_path / "runs"):
@@ -382,9 +399,8 @@ class SettingsThatServe(TrainSettings):
     when_finished: str = setting("serve", "Its end.", FREE)
 
 
-def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path):
-    settings = settings_for(tmp_path / "runs" / "first", "impala")
-    train(settings)
+def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path, ended_run):
+    settings = settings_for(copied(ended_run, tmp_path / "runs" / "first"), "impala")
     anywhere = settings.model_copy(update={"run_dir": None})
     assert _found(anywhere, tmp_path / "runs") is None
     serving = SettingsThatServe(**anywhere.model_dump(mode="json"))
@@ -458,9 +474,9 @@ def test_checkpoints_by_time_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["folder", "auto"])
-def test_a_run_that_was_killed_between_two_renames_has_its_checkpoint(tmp_path, monkeypatch, how):
+def test_a_run_that_was_killed_between_two_renames_has_its_checkpoint(tmp_path, monkeypatch, stopped_run, how):
     monkeypatch.chdir(tmp_path)
-    train(settings_for(Path("runs/run"), "impala"), n_casts=9)
+    copied(stopped_run, tmp_path / "runs" / "run")
     (checkpoint,) = CheckpointStore(tmp_path / "runs" / "run" / "checkpoints", keep=1).all()
     checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.replaced"))
     found = resumed(Path("runs/run")) if how == "folder" else settings_for(Path("runs/run"), "impala", "--resume=auto")
