@@ -36,7 +36,11 @@ def build(kustomization: Path) -> tuple[Document, ...]:
     done = subprocess.run(["kubectl", "kustomize", kustomization], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{kustomization}\n{done.stderr}"
     assert not done.stderr, "kubectl warns of what is deprecated"
-    return tuple(yaml.safe_load_all(done.stdout))
+    # in C, in a tenth of the time
+    loader, documents = yaml.CSafeLoader(done.stdout), []
+    while loader.check_data():
+        documents.append(loader.get_data())
+    return tuple(documents)
 
 
 def build_with(folder: Path, components: Sequence[str]) -> tuple[Document, ...]:

@@ -48,6 +48,7 @@ LOCAL_PROCESS_LAUNCHER = {
 
 SAFE_YAML = {
     *("safe_load", "safe_load_all", "safe_dump", "dump", "YAMLError", "MarkedYAMLError", "SafeLoader", "SafeDumper"),
+    "CSafeLoader",
     *("Event", "ScalarEvent", "CollectionStartEvent", "CollectionEndEvent"),
     *("Node", "ScalarNode", "MappingNode", "SequenceNode"),
 }
