@@ -5,7 +5,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
 from pydantic import BaseModel
 
 from rollcast.tools.commands import COMMANDS
@@ -74,11 +73,6 @@ def inline_code(text: str) -> list[str]:
     return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks(text))]
 
 
-@pytest.fixture(params=PAGES.values(), ids=lambda page: page.name)
-def page(request: pytest.FixtureRequest) -> str:
-    return request.param.read_text(encoding="utf-8")
-
-
 class TestReadme:
     def test_calls_show_the_client_as_it_is_in_the_examples(self):
         client = (ROOT / "examples" / "client.py").read_text(encoding="utf-8")
@@ -95,44 +89,48 @@ class TestReadme:
 
 
 class TestCommands:
-    def test_every_command_exists(self, page: str):
-        shown = {
-            word for block in blocks(page, "sh", "console") for word in re.findall(r"\brollcast ([a-z][\w-]*)", block)
-        }
-        assert shown <= COMMANDS.keys() | {"learner"}
+    def test_every_command_exists(self):
+        for name in PAGES:
+            shells = "\n".join(blocks(text_of(name), "sh", "console"))
+            shown = set(re.findall(r"\brollcast ([a-z][\w-]*)", shells))
+            assert shown <= COMMANDS.keys() | {"learner"}, name
 
-    def test_every_option_of_a_call_exists(self, page: str):
-        calls = [call for text in (*blocks(page, "sh", "console"), *inline_code(page)) for call in invocations(text)]
-        for command, options in calls:
-            assert set(options) <= options_of(command), f"rollcast {command}"
+    def test_every_option_of_a_call_exists(self):
+        known = {command: options_of(command) for command in COMMANDS}
+        for name in PAGES:
+            page = text_of(name)
+            for text in (*blocks(page, "sh", "console"), *inline_code(page)):
+                for command, options in invocations(text):
+                    assert set(options) <= known[command], f"{name}: rollcast {command}"
 
-    def test_every_option_in_the_text_exists(self, page: str):
+    def test_every_option_in_the_text_exists(self):
         known = set().union(*(options_of(command) for command in COMMANDS)) | FOREIGN_OPTIONS
         known |= set(re.findall(r"--[\w-]+", make_parser().format_help()))
-        named = {option for code in inline_code(page) for option in re.findall(r"(?<!\S)--[\w.-]+", code)}
-        assert named <= known
+        for name in PAGES:
+            text = "\n".join(inline_code(text_of(name)))
+            assert set(re.findall(r"(?<!\S)--[\w.-]+", text)) <= known, name
 
-    def test_every_variable_exists(self, page: str):
+    def test_every_variable_exists(self):
         known = {
             f"ROLLCAST_{name}".upper()
             for command in COMMANDS.values()
             for name in fields_of(command.settings(), separator="__")
         }
-        named = set(re.findall(r"\bROLLCAST_\w*[A-Z]", page))
-        assert named <= known | DEPLOYMENT_VARIABLES
+        for name in PAGES:
+            assert set(re.findall(r"\bROLLCAST_\w*[A-Z]", text_of(name))) <= known | DEPLOYMENT_VARIABLES, name
 
 
 class TestLinks:
-    @pytest.mark.parametrize("path", PAGES.values(), ids=lambda path: path.name)
-    def test_every_relative_link_leads_somewhere(self, path: Path):
-        targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8")))
-        for target in (target for target in targets if not target.startswith("https://")):
-            file, _, anchor = target.partition("#")
-            found = (path.parent / file) if file else path
-            assert found.exists(), f"{path.name} links to {target}"
-            assert found.resolve().is_relative_to(ROOT), f"{path.name} links out of the project: {target}"
-            if anchor:
-                assert anchor in _anchors(found), f"{path.name} links to {target}"
+    def test_every_relative_link_leads_somewhere(self):
+        for path in PAGES.values():
+            targets = re.findall(r"\]\(([^)\s]+)\)", without_blocks(path.read_text(encoding="utf-8")))
+            for target in (target for target in targets if not target.startswith("https://")):
+                file, _, anchor = target.partition("#")
+                found = (path.parent / file) if file else path
+                assert found.exists(), f"{path.name} links to {target}"
+                assert found.resolve().is_relative_to(ROOT), f"{path.name} links out of the project: {target}"
+                if anchor:
+                    assert anchor in _anchors(found), f"{path.name} links to {target}"
 
 
 def _anchors(path: Path) -> set[str]:
@@ -141,12 +139,13 @@ def _anchors(path: Path) -> set[str]:
 
 
 class TestPrograms:
-    def test_every_python_block_imports_what_exists(self, page: str):
-        for block in blocks(page, "python"):
-            imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+    def test_every_python_block_imports_what_exists(self):
+        for name in PAGES:
+            trees = [ast.parse(block) for block in blocks(text_of(name), "python")]
+            imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
             for node in imports:
                 if (node.module or "").partition(".")[0] in PEERS:
                     continue
                 module = importlib.import_module(node.module or "")
-                missing = [name.name for name in node.names if not hasattr(module, name.name)]
-                assert not missing, f"{node.module} has no {missing}"
+                missing = [imported.name for imported in node.names if not hasattr(module, imported.name)]
+                assert not missing, f"{name}: {node.module} has no {missing}"
