@@ -18,9 +18,9 @@ VALUE: Final = "..."
 
 _LEVELS: Final = {"warning": "WARNING", "error": "ERROR", "exception": "ERROR", "critical": "CRITICAL"}
 _LOGGERS: Final = {"logger", "_log", "self.logger"}
-# Nothing else is parsed: that takes seconds.
+# No other module is parsed: that takes seconds.
 _SUSPECT: Final = re.compile(r"Error\(|\b(?:logger|_log)\.")
-_DEFINES: Final = re.compile(r"^class \w+Error\(", re.MULTILINE)
+_DEFINES: Final = re.compile(r"^ *class \w+\([^)]*Error", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"%%|%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 
 
