@@ -11,7 +11,8 @@ from tests.processes import descendants, ended, free_port, is_alive, refused, ru
 
 # training that does not end by itself, and leaves the cores to the browser
 ENDLESS = (
-    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.005}'),
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.01}'),
+    *("--algorithm", "impala", "--envs-per-actor", 2, "--n-rollout-steps", 16, "--batch-size", 4),
     *("--stop-return", "1e9", "--total-steps", "1000000000"),
 )
 

@@ -124,7 +124,10 @@ def test_a_rollout_is_as_much_work_with_200_actors_as_with_20(monkeypatch: pytes
     # The learner tells whom it waits for.
     monkeypatch.setattr(served, "explain_wait", lambda *_arguments, **_options: "")
     # Threads that meet at another moment only add calls: the least of two runs is nearer to the work.
-    few, many = (min(calls_a_rollout(n) for _ in range(2)) for n in (FEW, MANY))
+    few = min(calls_a_rollout(FEW) for _ in range(2))
+    many = calls_a_rollout(MANY)
+    if many >= 1.2 * few:
+        many = min(many, calls_a_rollout(MANY))
     assert many < 1.2 * few, f"{few:.0f} calls a rollout with {FEW} actors, {many:.0f} with {MANY}"
 
 
