@@ -132,8 +132,10 @@ CASES = [
 @pytest.mark.parametrize(("kind", "names"), CASES)
 def test_acts_as_the_policy_does(kind: str, names: PlayerName):
     observation, action, spec, _ = POLICIES[kind]
-    found = agreement(saved_policy(observation, action, **spec), names)
-    assert found.n_observations == 300
+    # of images, of which each has thousands of numbers, fewer show as much
+    n = 60 if kind in SLOW else 300
+    found = agreement(saved_policy(observation, action, **spec), names, n)
+    assert found.n_observations == n
     assert found.largest_difference <= TOLERANCE
     assert found.n_ties <= 3
 
