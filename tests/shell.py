@@ -36,6 +36,8 @@ SMALL = {
     "ROLLCAST_ENVS_PER_ACTOR": "4",
     # whole rollouts of an actor, as PPO wants them, also of two agents
     "ROLLCAST_BATCH_SIZE": "8",
+    # most of the time of a small run would be PPO's ten passes
+    "ROLLCAST_PPO__N_EPOCHS": "1",
 }
 
 # No command that a page shows takes a quarter of it on a machine of two cores with other work.
