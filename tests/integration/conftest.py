@@ -1,4 +1,4 @@
-"""What the tests of a process share: one forkserver, and commands that run in the process itself."""
+"""Shares one forkserver between the tests of a process, and runs commands in the process itself."""
 
 import signal
 from collections.abc import Callable, Iterator

@@ -51,7 +51,7 @@ def empty_buffer(known: EnvironmentSpaces, **settings: object) -> ReplayBuffer:
 
 @functools.cache
 def played(name: str, mode: object, spec: PolicySpec, n_rollouts: int) -> tuple[EnvironmentSpaces, list[Rollout]]:
-    """What a worker plays, with stacks or with gymnasium's wrapper."""
+    """Returns what a worker plays, with stacks or with gymnasium's wrapper."""
     environment = ENVIRONMENTS[name]
     make = environment if spec.frame_stack > 1 else lambda: FrameStackObservation(environment(), K)
     worker = worker_of(make, spec, mode)

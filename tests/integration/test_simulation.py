@@ -25,7 +25,7 @@ def failures(found: Iterable[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def of_one_process() -> list[dict[str, Any]]:
-    """What a process says of schedules: of fixed seeds, of the commit's, and of all that have failed once."""
+    """Returns what a process says of schedules: of fixed seeds, of the commit's, and of all that have failed once."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     seed = int(commit[:10] or "0", 16)
     asked = [REPEATED, f"found:{len(FOUND) + len(FOUND_SEEDS)}"]
