@@ -71,7 +71,7 @@ def records(run_dir):
         (
             "dqn",
             (
-                *("--normalize-observations", "--deterministic"),
+                *("--total-steps", "100", "--normalize-observations", "--deterministic"),
                 *("--replay.removal", "lowest_priority", "--replay.capacity", "64"),
             ),
             17,
@@ -91,10 +91,20 @@ def records(run_dir):
         # more updates: actors that are in step get fewer policies
         (
             "r2d2",
-            ("--deterministic", "--recurrence=gru", "--replay.capacity=12", "--replay.samples-per-insert=40"),
+            (
+                *("--total-steps=100", "--deterministic", "--recurrence=gru"),
+                *("--replay.capacity=12", "--replay.samples-per-insert=40"),
+            ),
             17,
         ),
-        ("dqn", ("--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE, "--agent-policies", "separate"), 17),
+        (
+            "dqn",
+            (
+                *("--total-steps", "100", "--env-id", "pettingzoo:make", "--env-kwargs", TIC_TAC_TOE),
+                *("--agent-policies", "separate"),
+            ),
+            17,
+        ),
     ],
 )
 def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, algorithm, options, stop_after):
