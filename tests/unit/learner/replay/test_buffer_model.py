@@ -86,6 +86,9 @@ class BufferMachine(RuleBasedStateMachine):
             self.times_drawn[number] = self.times_drawn.get(number, 0) + 1
         if self.most is not None:
             assert max(self.times_drawn[number] for number in numbers) <= self.most
+        else:
+            n_ignored = self.buffer.update_priorities(sample.keys, np.ones(n))
+            assert self.twin.update_priorities(sample.keys, np.ones(n)) == n_ignored == 0, "what was drawn is there"
         there = [
             number for number in self.order if self.times_drawn.get(number, 0) - numbers.count(number) != self.most
         ]
