@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import Final
 
@@ -12,7 +13,7 @@ from tests.matrix.rules import RULES, Rule, reasons
 # Axes that decide which others there are.
 _FIRST: Final = ("algorithm", "env.agents", "replay.entry")
 
-_CANDIDATES: Final = 4
+_CANDIDATES: Final = 12
 # Choices that stand together with each other in `make test`; the rest stands together with every algorithm there.
 _MAIN: Final = (
     *("algorithm", "env.action", "env.observation", "env.mask", "env.agents", "env.is_registered", "recurrence"),
@@ -93,6 +94,7 @@ def covering(*, only_main: bool = False) -> tuple[Case, ...]:
         for a, b in itertools.product(alone[one.name], alone[other.name])
         if not only_main or _is_main((one.name, a), (other.name, b))
     )
+    wanted = frozenset(missing)
     cases: list[Case] = []
     while missing:
         pair = next(iter(missing))
@@ -105,7 +107,18 @@ def covering(*, only_main: bool = False) -> tuple[Case, ...]:
         for each in pairs_of(best):
             missing.pop(each, None)
         cases.append(best)
-    return tuple(cases)
+    return tuple(_needed(cases, wanted))
+
+
+def _needed(cases: Iterable[Case], wanted: Set[Pair]) -> Iterator[Case]:
+    """Yields cases, without those whose wanted pairs others have; of two such, the one with processes is left out."""
+    n_cases = Counter(pair for case in cases for pair in pairs_of(case) if pair in wanted)
+    for case in sorted(cases, key=lambda case: case["actor_kind"] == "sequential"):
+        pairs = [pair for pair in pairs_of(case) if pair in wanted]
+        if all(n_cases[pair] > 1 for pair in pairs):
+            n_cases.subtract(pairs)
+        else:
+            yield case
 
 
 def _is_main(one: tuple[str, Value], other: tuple[str, Value]) -> bool:
