@@ -182,7 +182,7 @@ def test_samples_of_the_readme_run_in_their_order_in_one_shell(tmp_path: Path):
     steps = session(text_of("README.md"))
     assert all(isinstance(step, Entry) and not step.terminal for step in steps), "one shell"
     # a README has no room to say again and again that numbers differ
-    play([replace(step, differs=True) for step in steps], tmp_path)
+    play([replace(step, differs=True) for step in steps], tmp_path, {})
 
 
 @pytest.mark.parametrize("scenario", ["examples", "environments"])
