@@ -64,7 +64,7 @@ def test_a_simulator_of_tensors_is_learnt_by_an_actor_process_and_evaluated(tmp_
 
 
 def test_own_network_trains(tmp_path: Path):
-    """What it has learnt is played in test_docs.py."""
+    """A run like it is evaluated in test_docs.py."""
     arguments = ("--total-steps", 2_000, *QUICK_PPO, "--run-dir", tmp_path / "run")
     printed = run_example("own_network.py", *arguments, cwd=tmp_path)
     assert re.search(r"^updates +\d+", printed, re.MULTILINE)
