@@ -39,10 +39,10 @@ def install(wheel: Path, directory: Path) -> Path:
     """
     # this environment's pip installs into it, a pip of its own as well, and nothing is compiled that no test imports:
     # a third of the work
-    venv = [sys.executable, "-m", "venv", "--without-pip", directory]
+    venv: list[str | Path] = [sys.executable, "-m", "venv", "--without-pip", directory]
     subprocess.run(venv, check=True, capture_output=True, timeout=240)
     programs = directory / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", programs / "python"]
     command = [*pip, "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", "pip", wheel]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
