@@ -71,6 +71,7 @@ def test_some_of_every_switch_of_small_cases_lose_nothing_and_end():
 @pytest.mark.parametrize(
     "name",
     [
+        "a rollout is acknowledged before the queue has it",
         "a stream that is opened again sends nothing again",
         "what a closed stream reserved is not given back",
     ],
