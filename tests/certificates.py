@@ -1,8 +1,11 @@
 """Mutual TLS and tokens for learners and clients, from a folder of `rollcast certs`."""
 
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
-from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity, ServerSecurity
+from rollcast.tools.certificates import make_certificates
 
 
 def security_of(certs: Path | None, role: str) -> ClientSecurity:
@@ -11,6 +14,20 @@ def security_of(certs: Path | None, role: str) -> ClientSecurity:
         return PLAIN_CLIENT
     files = {"tls_ca": "ca.pem", "tls_cert": f"{role}.pem", "tls_key": f"{role}.key", "token_file": f"{role}.token"}
     return ClientSecurity(**{name: certs / file for name, file in files.items()})
+
+
+def server_security_of(certs: Path, *, without: Collection[str] = ()) -> ServerSecurity:
+    """Returns the security of a server, from all files of a folder or without some."""
+    files = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem", "tokens_file": "tokens"}
+    return ServerSecurity.from_files(**{name: certs / file for name, file in files.items() if name not in without})
+
+
+def make_two(folder: Path) -> Path:
+    """Makes two folders of certificates, `first` and `second`, and `in_use`, a copy of the first."""
+    for name in ("first", "second"):
+        make_certificates(folder / name)
+    shutil.copytree(folder / "first", folder / "in_use")
+    return folder
 
 
 def calling(certs: Path, role: str) -> tuple[object, ...]:

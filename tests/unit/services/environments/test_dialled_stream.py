@@ -49,6 +49,14 @@ def gunner(state=RUNNING, reward=0.0):
     return agent(state, GUNNER_SEES, reward, substep=1)
 
 
+def acting(offered=FLAT, *agents, **options):
+    """Returns a stream whose first turn has been answered."""
+    stream = stream_of(offered, **options)
+    stream.turns(turns(turn(*agents)))
+    stream.answer(0)
+    return stream
+
+
 class TestHello:
     def test_tells_name_spaces_and_environments(self):
         told = DialledStream(EpisodeValueNames()).hello(hello(offered=TEAM, n_envs=3, software="engine 1.2"))
@@ -58,9 +66,10 @@ class TestHello:
     def test_without_a_number_means_one_environment(self):
         assert DialledStream(EpisodeValueNames()).hello(hello(n_envs=0)).n_envs == 1
 
-    def test_must_come_first(self):
-        with pytest.raises(MissingMessageError, match="the first message is turns; expected hello"):
-            DialledStream(EpisodeValueNames()).hello(turns(turn()))
+    @pytest.mark.parametrize(("first", "said"), [(turns(turn()), "turns"), (environment_pb2.PlayRequest(), "empty")])
+    def test_must_come_first(self, first, said):
+        with pytest.raises(MissingMessageError, match=f"the first message is {said}; expected hello"):
+            DialledStream(EpisodeValueNames()).hello(first)
 
     def test_must_not_come_again_with_other_spaces(self):
         stream = stream_of()
@@ -109,9 +118,7 @@ class TestTurns:
         assert stream.answer(0) == (("gunner", 0), ("walker", 1))
 
     def test_of_one_environment_may_be_the_end_and_the_next_beginning(self):
-        stream = stream_of()
-        stream.turns(turns(turn()))
-        stream.answer(0)
+        stream = acting()
         end, begin = stream.turns(turns(turn(agent(INTERRUPTED, reward=1.0), score=7.0), turn()))
         assert (end.n_running, begin.n_running) == (0, 1)
         assert [(value.statistic.event, value.value) for value in end.events] == [("score", 7.0)]
@@ -137,23 +144,15 @@ class TestTurns:
 
 
 class TestEnds:
-    def test_an_agent_that_has_ended_does_not_act_again(self):
-        stream = stream_of(TEAM)
-        stream.turns(turns(turn(walker(0), walker(1))))
-        stream.answer(0)
+    @pytest.mark.parametrize(
+        ("again", "said"), [(walker(0), "is RUNNING"), (walker(0, REWARDED, 1.5), r"gets a reward of 1\.5")]
+    )
+    def test_an_agent_that_has_ended_neither_acts_nor_earns_again(self, again, said):
+        stream = acting(TEAM, walker(0), walker(1))
         stream.turns(turns(turn(walker(0, TERMINATED), walker(1))))
         stream.answer(0)
-        with pytest.raises(InvalidTurnError, match="agent 0 of substep 'walker': it is RUNNING, but it has ended"):
-            stream.turns(turns(turn(walker(0), walker(1))))
-
-    def test_an_agent_that_has_ended_earns_nothing_more(self):
-        stream = stream_of(TEAM)
-        stream.turns(turns(turn(walker(0), walker(1))))
-        stream.answer(0)
-        stream.turns(turns(turn(walker(0, TERMINATED), walker(1))))
-        stream.answer(0)
-        with pytest.raises(InvalidTurnError, match=r"gets a reward of 1\.5, but it has ended"):
-            stream.turns(turns(turn(walker(0, REWARDED, 1.5), walker(1))))
+        with pytest.raises(InvalidTurnError, match=f"agent 0 of substep 'walker': it {said}, but it has ended"):
+            stream.turns(turns(turn(again, walker(1))))
 
     def test_an_agent_may_act_again_in_the_next_episode(self):
         stream = stream_of()
@@ -163,9 +162,7 @@ class TestEnds:
             stream.turns(turns(turn(agent(TERMINATED))))
 
     def test_an_episode_must_not_end_before_all_who_acted(self):
-        stream = stream_of(TEAM)
-        stream.turns(turns(turn(walker(0), walker(1))))
-        stream.answer(0)
+        stream = acting(TEAM, walker(0), walker(1))
         with pytest.raises(InvalidTurnError, match=r"\[\('walker', 1\)\] have acted in the episode and not ended"):
             stream.turns(turns(turn(walker(0, TERMINATED), gunner(TERMINATED))))
 
@@ -181,9 +178,7 @@ class TestEnds:
         names = EpisodeValueNames()
         for number in range(128):
             names.statistic(f"value {number}", "another client")
-        stream = stream_of(names=names)
-        stream.turns(turns(turn()))
-        stream.answer(0)
+        stream = acting(names=names)
         with pytest.raises(LimitExceededError, match="'score' is one more name") as refused:
             stream.turns(turns(turn(agent(TERMINATED), score=1.0)))
         assert refused.value.limit == "max_episode_value_names"
@@ -191,9 +186,7 @@ class TestEnds:
 
 class TestActionsOfOthers:
     def test_come_with_what_came_of_them(self):
-        stream = stream_of(TEAM)
-        stream.turns(turns(turn(walker(0), gunner())))
-        stream.answer(0)
+        stream = acting(TEAM, walker(0), gunner())
         applied = np.array([0.5, 0.0, -2.0], np.float32)
         (told,) = stream.turns(
             turns(
@@ -208,9 +201,7 @@ class TestActionsOfOthers:
         assert [each.chosen_by for each in told.agents] == ["", "a human"]
 
     def test_may_be_those_that_were_sent(self):
-        stream = stream_of()
-        stream.turns(turns(turn()))
-        stream.answer(0)
+        stream = acting()
         (told,) = stream.turns(turns(turn(agent(TERMINATED, chosen_by="a planner"))))
         assert (told.agents[0].executed_action, told.agents[0].chosen_by) == (None, "a planner")
 
@@ -219,9 +210,7 @@ class TestActionsOfOthers:
         stream = stream_of()
         with pytest.raises(InvalidTurnError, match=r"agent 0 of substep '0': .* has not acted in this episode"):
             stream.turns(turns(turn(agent(**fields))))
-        stream = stream_of()
-        stream.turns(turns(turn()))
-        stream.answer(0)
+        stream = acting()
         stream.turns(turns(turn(agent(TERMINATED))))
         with pytest.raises(InvalidTurnError, match="has not acted in this episode"):
             stream.turns(turns(turn(agent(**fields))))
@@ -243,9 +232,7 @@ class TestActionsOfOthers:
         ],
     )
     def test_that_cannot_be_are_refused(self, offered, fields, error, said):
-        stream = stream_of(offered)
-        stream.turns(turns(turn()))
-        stream.answer(0)
+        stream = acting(offered)
         with pytest.raises(error, match=f"client 'game', .*{said}"):
             stream.turns(turns(turn(agent(**fields))))
 

@@ -7,18 +7,13 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, UnauthenticatedError
-from rollcast.services.security.security import ClientSecurity, ServerSecurity
-from rollcast.tools.certificates import make_certificates
+from tests.certificates import make_two, security_of, server_security_of
 from tests.integration.learner_fakes import serve
 
 
 @pytest.fixture
 def keys(tmp_path):
-    """Two folders of certificates, `first` and `second`, and `in_use`, which is a copy of the first."""
-    for name in ("first", "second"):
-        make_certificates(tmp_path / name)
-    shutil.copytree(tmp_path / "first", tmp_path / "in_use")
-    return tmp_path
+    return make_two(tmp_path)
 
 
 def replace(keys, *files):
@@ -29,25 +24,11 @@ def replace(keys, *files):
 
 
 def serving(keys, address="localhost:0"):
-    in_use = keys / "in_use"
-    security = ServerSecurity.from_files(
-        tls_cert=in_use / "server.pem",
-        tls_key=in_use / "server.key",
-        tls_client_ca=in_use / "ca.pem",
-        tokens_file=in_use / "tokens",
-    )
-    return serve(address, security=security)
+    return serve(address, security=server_security_of(keys / "in_use"))
 
 
 def client_of(keys, folder, address):
-    folder = keys / folder
-    security = ClientSecurity(
-        tls_ca=folder / "ca.pem",
-        tls_cert=folder / "viewer.pem",
-        tls_key=folder / "viewer.key",
-        token_file=folder / "viewer.token",
-    )
-    return LearnerClient(address, security=security)
+    return LearnerClient(address, security=security_of(keys / folder, "viewer"))
 
 
 def test_replaced_files_affect_new_connections_only(keys, caplog):

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from websockets.sync.client import ClientConnection, connect
 
 from rollcast.services.environments.dialled import DialledClient, DialledTurn, EnvironmentActions, Farewell, Hello
-from rollcast.services.errors import AddressInUseError, ConfigurationError, NameTakenError
+from rollcast.services.errors import AddressInUseError
 from rollcast.services.limits.limits import MAX_MESSAGE_BYTES, Limits
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
@@ -25,6 +25,7 @@ from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.codec import environment_spaces_to_proto
 from rollcast.tools.certificates import make_certificates
 from rollcast.v1 import environment_pb2 as api
+from tests.certificates import make_two, server_security_of
 from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE
 
@@ -32,15 +33,13 @@ pytestmark = pytest.mark.slow
 
 
 class ActsAtOnce:
-    """A sink that answers each turn with action 1, and refuses the name "taken"."""
+    """A sink that answers each turn with action 1."""
 
     def __init__(self) -> None:
         self.clients: dict[str, DialledClient] = {}
         self.left: dict[str, str] = {}
 
     def open(self, hello: Hello, client: DialledClient) -> None:
-        if client.name == "taken":
-            raise NameTakenError("a client 'taken' plays here already; expected another name; choose one")
         self.clients[client.name] = client
         client.welcome(range(hello.n_envs))
 
@@ -94,14 +93,23 @@ def answer(socket: ClientConnection) -> api.PlayResponse:
     return api.PlayResponse.FromString(socket.recv(DEADLINE_S, decode=False))
 
 
+def is_welcome(socket: ClientConnection) -> bool:
+    socket.send(hello())
+    return answer(socket).welcome.client == "shed"
+
+
+def close_code(socket: ClientConnection) -> int:
+    with pytest.raises(ConnectionClosed) as closed:
+        socket.recv(DEADLINE_S)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
 def refusal(socket: ClientConnection) -> tuple[str, int]:
     """Returns the last words of the server, and its close code."""
     said = socket.recv(DEADLINE_S)
-    with pytest.raises(ConnectionClosed) as closed:
-        socket.recv(DEADLINE_S)
     assert isinstance(said, str)
-    assert closed.value.rcvd is not None
-    return said, closed.value.rcvd.code
+    return said, close_code(socket)
 
 
 class TestPlay:
@@ -120,27 +128,21 @@ class TestPlay:
 
     def test_a_farewell_closes_with_1000(self, serve: Serve, sink: ActsAtOnce):
         with dial(serve()) as socket:
-            socket.send(hello())
-            answer(socket)
+            assert is_welcome(socket)
             sink.clients["shed"].end(Farewell(reason="training has ended", training_ended=True))
             assert answer(socket).farewell == api.Farewell(reason="training has ended", training_ended=True)
-            with pytest.raises(ConnectionClosed) as closed:
-                socket.recv(DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1000
+            assert close_code(socket) == 1000
 
     def test_a_lost_connection_is_noticed(self, serve: Serve, sink: ActsAtOnce):
         with dial(serve()) as socket:
-            socket.send(hello())
-            answer(socket)
+            assert is_welcome(socket)
             socket.socket.shutdown(2)
             wait_until(lambda: sink.left == {"shed": "its connection was lost"}, "the client's end")
 
     def test_a_stop_of_the_server_is_another_code_than_a_good_end(self, serve: Serve):
         server = serve()
         with dial(server) as socket:
-            socket.send(hello())
-            answer(socket)
+            assert is_welcome(socket)
             server.stop(grace_s=0)
             with pytest.raises(ConnectionClosed) as closed:
                 socket.recv(DEADLINE_S)
@@ -153,18 +155,9 @@ class TestPlay:
 
 
 class TestErrors:
-    def test_a_refused_client_is_told_in_full(self, serve: Serve, sink: ActsAtOnce):
-        with dial(serve()) as socket:
-            socket.send(hello("taken"))
-            said, code = refusal(socket)
-        assert said == "ALREADY_EXISTS: a client 'taken' plays here already; expected another name; choose one"
-        assert code == 4006
-        assert not sink.left
-
     def test_an_error_in_the_middle_names_environment_and_agent(self, serve: Serve, sink: ActsAtOnce):
         with dial(serve()) as socket:
-            socket.send(hello())
-            answer(socket)
+            assert is_welcome(socket)
             socket.send(turn(n_bytes=12))
             said, code = refusal(socket)
         assert said.startswith("INVALID_ARGUMENT: client 'shed', environment 0, agent 0")
@@ -182,27 +175,26 @@ class TestErrors:
 
     def test_a_message_that_is_too_large_closes_with_1009(self, serve: Serve):
         with dial(serve()) as socket:
-            socket.send(hello())
-            answer(socket)
+            assert is_welcome(socket)
             socket.send(bytes(MAX_MESSAGE_BYTES + 1))
-            with pytest.raises(ConnectionClosed) as closed:
-                socket.recv(DEADLINE_S)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1009
+            assert close_code(socket) == 1009
 
 
 class TestTokens:
     SECURITY = ServerSecurity(tokens=TokenTable({"a" * 32: Role.ACTOR, "v" * 32: Role.VIEWER}))
 
     @pytest.mark.parametrize(
-        ("query", "headers"),
-        [("?token=" + "a" * 32, {}), ("", {"Authorization": "Bearer " + "a" * 32})],
-        ids=["query", "header"],
+        ("query", "options"),
+        [
+            ("?token=" + "a" * 32, {}),
+            ("", {"additional_headers": {"Authorization": "Bearer " + "a" * 32}}),
+            ("?token=" + "a" * 32, {"origin": "https://games.example.org"}),
+        ],
+        ids=["query", "header", "page of another machine"],
     )
-    def test_a_token_opens(self, serve: Serve, query: str, headers: dict[str, str]):
-        with dial(serve(self.SECURITY), query, additional_headers=headers) as socket:
-            socket.send(hello())
-            assert answer(socket).welcome.client == "shed"
+    def test_a_token_opens(self, serve: Serve, query: str, options: dict[str, object]):
+        with dial(serve(self.SECURITY), query, **options) as socket:
+            assert is_welcome(socket)
 
     @pytest.mark.parametrize(
         ("query", "said", "code"),
@@ -220,31 +212,20 @@ class TestTokens:
         assert told.startswith(said)
         assert told_code == code
 
-    def test_with_tokens_pages_of_all_machines_may_dial(self, serve: Serve):
-        with dial(serve(self.SECURITY), "?token=" + "a" * 32, origin="https://games.example.org") as socket:
-            socket.send(hello())
-            assert answer(socket).welcome.client == "shed"
-
     def test_a_token_is_needed_beside_a_unix_socket_which_needs_none(self, sink, tmp_path: Path):
         address = f"unix:{tmp_path / 'play'}"
         with EnvironmentServer(address, sink, websocket_address="127.0.0.1:0", security=self.SECURITY) as server:
-            with pytest.raises(ConnectionClosed) as ended, dial(server) as socket:
-                socket.send(hello())
-                while True:
-                    socket.recv(DEADLINE_S)
-            assert ended.value.rcvd is not None
-            assert ended.value.rcvd.code == 4016
+            with dial(server) as socket:
+                assert refusal(socket)[1] == 4016
             with dial(server, "?token=" + "a" * 32) as socket:
-                socket.send(hello())
-                assert answer(socket).welcome.client == "shed"
+                assert is_welcome(socket)
 
 
 class TestPages:
     @pytest.mark.parametrize("origin", ["http://localhost:8000", "http://127.0.0.1", "http://[::1]:80"])
     def test_pages_of_this_machine_may_dial(self, serve: Serve, origin: str):
         with dial(serve(), origin=origin) as socket:
-            socket.send(hello())
-            assert answer(socket).welcome.client == "shed"
+            assert is_welcome(socket)
 
     @pytest.mark.parametrize("origin", ["https://games.example.org", "null", "http://localhost.example.org"])
     def test_other_pages_are_refused_without_tokens(self, serve: Serve, origin: str):
@@ -255,22 +236,6 @@ class TestPages:
 
 
 class TestTls:
-    @pytest.fixture
-    def keys(self, tmp_path: Path) -> Path:
-        """Two folders of certificates, `first` and `second`, and `in_use`, which is a copy of the first."""
-        for name in ("first", "second"):
-            make_certificates(tmp_path / name)
-        shutil.copytree(tmp_path / "first", tmp_path / "in_use")
-        return tmp_path
-
-    @staticmethod
-    def security(keys: Path, *, has_client_ca: bool) -> ServerSecurity:
-        in_use = keys / "in_use"
-        authority = in_use / "ca.pem" if has_client_ca else None
-        return ServerSecurity.from_files(
-            tls_cert=in_use / "server.pem", tls_key=in_use / "server.key", tls_client_ca=authority
-        )
-
     @staticmethod
     def trusting(folder: Path, *, has_certificate: bool = False) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=folder / "ca.pem")
@@ -294,8 +259,9 @@ class TestTls:
 
         return asyncio.run(is_welcome())
 
-    def test_a_replaced_certificate_affects_new_connections(self, serve: Serve, keys: Path):
-        server = serve(self.security(keys, has_client_ca=False))
+    def test_a_replaced_certificate_affects_new_connections(self, serve: Serve, tmp_path: Path):
+        keys = make_two(tmp_path)
+        server = serve(server_security_of(keys / "in_use", without=("tls_client_ca", "tokens_file")))
         assert str(server.websocket_url).startswith("wss://")
         assert self.welcomed(server, self.trusting(keys / "first"), "a")
         shutil.copy(keys / "second/server.pem", keys / "in_use/server.pem")  # its key has not come yet
@@ -305,11 +271,12 @@ class TestTls:
         with pytest.raises(ssl.SSLCertVerificationError):
             self.welcomed(server, self.trusting(keys / "first"), "d")
 
-    def test_mutual_tls_refuses_clients_without_a_certificate(self, serve: Serve, keys: Path):
-        server = serve(self.security(keys, has_client_ca=True))
-        assert self.welcomed(server, self.trusting(keys / "first", has_certificate=True), "a")
+    def test_mutual_tls_refuses_clients_without_a_certificate(self, serve: Serve, tmp_path: Path):
+        make_certificates(tmp_path)
+        server = serve(server_security_of(tmp_path, without=("tokens_file",)))
+        assert self.welcomed(server, self.trusting(tmp_path, has_certificate=True), "a")
         with pytest.raises((OSError, InvalidMessage, ConnectionClosed)):
-            self.welcomed(server, self.trusting(keys / "first"), "b")
+            self.welcomed(server, self.trusting(tmp_path), "b")
 
 
 class TestHalfOpenConnections:
@@ -331,7 +298,7 @@ class TestHalfOpenConnections:
         if request.param == "plain":
             return lambda limits: (serve(limits=limits), {})
         make_certificates(tmp_path)
-        security = ServerSecurity.from_files(tls_cert=tmp_path / "server.pem", tls_key=tmp_path / "server.key")
+        security = server_security_of(tmp_path, without=("tls_client_ca", "tokens_file"))
         context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
         return lambda limits: (serve(security, limits=limits), {"ssl": context, "server_hostname": "localhost"})
 
@@ -401,19 +368,10 @@ class TestAddress:
                 stack.enter_context(server)
             for host in ("127.0.0.1", "127.0.0.2"):
                 with connect(str(server.websocket_url).replace("localhost", host), open_timeout=DEADLINE_S) as playing:
-                    playing.send(hello())
-                    assert answer(playing).welcome.client == "shed"
+                    assert is_welcome(playing)
 
     def test_an_address_in_use_is_refused(self, serve: Serve, sink: ActsAtOnce):
         taken = str(serve().websocket_url).removeprefix("ws://")
         server = EnvironmentServer("127.0.0.1:0", sink, websocket_address=taken)
         with pytest.raises(AddressInUseError, match="in use"):
             server.start()
-
-    def test_other_machines_need_tls_or_insecure(self, sink: ActsAtOnce):
-        with pytest.raises(ConfigurationError, match="has no TLS"):
-            EnvironmentServer("127.0.0.1:0", sink, websocket_address="0.0.0.0:0")
-
-    def test_a_unix_socket_is_none(self, sink: ActsAtOnce, tmp_path):
-        with pytest.raises(ConfigurationError, match="host:port"):
-            EnvironmentServer("127.0.0.1:0", sink, websocket_address=f"unix:{tmp_path}/a")

@@ -26,9 +26,9 @@ from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.tools.certificates import make_certificates
-from rollcast.v1 import environment_pb2, environment_pb2_grpc
-from tests.certificates import security_of
-from tests.play_messages import FLAT, INTERRUPTED, agent, hello, turn, turns
+from rollcast.v1 import environment_pb2_grpc
+from tests.certificates import security_of, server_security_of
+from tests.play_messages import FLAT, agent, hello, turn, turns
 from tests.processes import DEADLINE_S
 
 
@@ -87,6 +87,16 @@ class Game:
 def served(sink, **options):
     with EnvironmentServer("127.0.0.1:0", sink, **options) as server, grpc.insecure_channel(server.address) as channel:
         yield server, channel
+
+
+@contextlib.contextmanager
+def playing(**offered):
+    """Yields a sink, and a client that it has welcomed."""
+    sink = Sink()
+    with served(sink) as (_, channel):
+        game = Game(channel).say(hello(**offered))
+        game.hear()
+        yield sink, game
 
 
 def test_a_client_is_welcome_and_gets_an_action_for_each_turn():
@@ -152,10 +162,7 @@ def test_the_sink_refuses_a_client():
 
 
 def test_a_client_that_breaks_off_is_gone_at_once():
-    sink = Sink()
-    with served(sink) as (_, channel):
-        game = Game(channel).say(hello())
-        game.hear()
+    with playing() as (sink, game):
         game.call.cancel()
         client, reason = sink.left.get(timeout=DEADLINE_S)
         # gRPC may end the requests before it cancels the call
@@ -163,10 +170,7 @@ def test_a_client_that_breaks_off_is_gone_at_once():
 
 
 def test_a_farewell_is_the_last_answer():
-    sink = Sink()
-    with served(sink) as (_, channel):
-        game = Game(channel).say(hello())
-        game.hear()
+    with playing() as (sink, game):
         sink.clients[0].end(Farewell(reason="all learnt", training_ended=True))
         farewell = game.hear().farewell
         assert (farewell.reason, farewell.training_ended) == ("all learnt", True)
@@ -175,20 +179,14 @@ def test_a_farewell_is_the_last_answer():
 
 
 def test_the_sink_ends_a_client_with_an_error():
-    sink = Sink()
-    with served(sink) as (_, channel):
-        game = Game(channel).say(hello())
-        game.hear()
+    with playing() as (sink, game):
         sink.clients[0].end(ThrottledError("no place for you"))
         assert "no place for you" in str(game.error())
 
 
 def test_actions_of_several_environments_travel_together():
-    sink = Sink()
-    sink.answers = False
-    with served(sink) as (_, channel):
-        game = Game(channel).say(hello(n_envs=2))
-        game.hear()
+    with playing(n_envs=2) as (sink, game):
+        sink.answers = False
         game.say(turns(turn(environment=0), turn(environment=1)))
         sink.taken.get(timeout=DEADLINE_S)
         # Two threads could answer so; all that is there when the loop writes is one message.
@@ -202,11 +200,8 @@ def test_actions_of_several_environments_travel_together():
 
 def test_actions_that_are_too_large_for_one_message_are_divided():
     offered = {"0": SubstepSpaces(observation=FLAT["0"].observation, action=spaces.Box(-1.0, 1.0, (300_000,)))}
-    sink = Sink()
-    sink.answers = False
-    with served(sink) as (_, channel):
-        game = Game(channel).say(hello(n_envs=8, offered=offered))
-        game.hear()
+    with playing(n_envs=8, offered=offered) as (sink, game):
+        sink.answers = False
         game.say(turns(*(turn(environment=number) for number in range(8))))
         sink.taken.get(timeout=DEADLINE_S)
         action = np.zeros(300_000, np.float32)
@@ -216,14 +211,6 @@ def test_actions_that_are_too_large_for_one_message_are_divided():
             # gRPC refuses to send, and to read, more than 4 MiB
             acted += [told.environment for told in game.hear().actions.environments]
     assert acted == list(range(8))
-
-
-def test_an_episode_ends_and_the_next_begins_in_one_message():
-    with served(Sink()) as (_, channel):
-        game = Game(channel).say(hello())
-        game.hear()
-        game.say(turns(turn())).hear()
-        game.say(turns(turn(agent(INTERRUPTED, reward=1.0)), turn())).hear()
 
 
 class TestLimits:
@@ -245,9 +232,7 @@ class TestLimits:
         assert error.limit == "max_streams"
 
     def test_a_large_message_is_refused(self):
-        with served(Sink()) as (_, channel):
-            game = Game(channel).say(hello())
-            game.hear()
+        with playing() as (_, game):
             game.say(turns(turn(agent(observation=(bytes(5 << 20),)))))
             with pytest.raises(grpc.RpcError) as ended:
                 game.hear()
@@ -268,22 +253,11 @@ class TestSecurity:
 
     def test_serves_with_mutual_tls_and_tokens(self, tmp_path):
         make_certificates(tmp_path)
-        security = ServerSecurity.from_files(
-            tls_cert=tmp_path / "server.pem",
-            tls_key=tmp_path / "server.key",
-            tls_client_ca=tmp_path / "ca.pem",
-            tokens_file=tmp_path / "tokens",
-        )
-        client = security_of(tmp_path, "actor")
         with (
-            EnvironmentServer("localhost:0", Sink(), security=security) as server,
-            make_channel(server.address, client) as channel,
+            EnvironmentServer("localhost:0", Sink(), security=server_security_of(tmp_path)) as server,
+            make_channel(server.address, security_of(tmp_path, "actor")) as channel,
         ):
             assert Game(channel).say(hello()).hear().HasField("welcome")
-
-    def test_is_not_open_to_other_machines_without_tls(self):
-        with pytest.raises(ConfigurationError, match="can be reached from other machines"):
-            EnvironmentServer("0.0.0.0:0", Sink())
 
 
 def test_a_client_may_be_blocked_for_a_minute(monkeypatch):
@@ -318,6 +292,19 @@ class TestServer:
             with pytest.raises(grpc.RpcError):
                 game.hear()
 
+    @pytest.mark.parametrize(
+        ("addresses", "said"),
+        [
+            ({"address": "0.0.0.0:0"}, "can be reached from other machines .* has no TLS"),
+            ({"websocket_address": "0.0.0.0:0"}, "has no TLS"),
+            ({"websocket_address": "unix:/a"}, "expected host:port"),
+        ],
+        ids=str,
+    )
+    def test_refuses_an_address_that_is_open_or_no_page_can_dial(self, addresses, said):
+        with pytest.raises(ConfigurationError, match=said):
+            EnvironmentServer(**{"address": "127.0.0.1:0", **addresses}, sink=Sink())
+
     def test_says_that_an_address_is_taken(self):
         with served(Sink()) as (server, _), pytest.raises(Exception, match="in use"):
             EnvironmentServer(server.address, Sink()).start()
@@ -329,8 +316,3 @@ class TestServer:
         ):
             assert Game(channel).say(hello()).hear().HasField("welcome")
         assert not (tmp_path / "play").exists()
-
-
-def test_the_message_of_no_kind_is_refused():
-    with served(Sink()) as (_, channel):
-        assert isinstance(Game(channel).say(environment_pb2.PlayRequest()).error(), MissingMessageError)
