@@ -26,17 +26,6 @@ def sent(encoder, encoded):
     return chunk.encoding, chunk.base_version, sum(map(len, messages))
 
 
-def test_each_subscriber_gets_the_smallest_that_it_takes():
-    kept = KeptPolicies()
-    sizes = {}
-    for takes in ((), (PolicyEncoding.BFLOAT16,), (PolicyEncoding.BFLOAT16, PolicyEncoding.DELTA)):
-        with PolicyEncoder(kept, takes, 0, b"") as encoder:
-            sizes[takes] = [sent(encoder, version(number)) for number in (1, 2)]
-    (full, _), (bfloat16, _), (key, delta) = sizes.values()
-    assert [one[:2] for one in (full, bfloat16, key, delta)] == [(FULL, 0), (BFLOAT16, 0), (DELTA, 0), (DELTA, 1)]
-    assert full[2] > 1.9 * bfloat16[2] > 1.9 * key[2] > 3 * delta[2]
-
-
 def test_an_encoding_of_a_version_is_made_once_for_all():
     kept = KeptPolicies()
     one, two = version(1), version(2)

@@ -53,8 +53,8 @@ def test_subscriber_of_stopping_server_is_asked_to_come_back():
         list(subscription(ends=False))
 
 
-def state(version, n=3):
-    return {"w": np.full(n, version, np.float32)}
+def state(version):
+    return {"w": np.full(3, version, np.float32)}
 
 
 def test_answers_unavailable_before_the_first_policy(client):
@@ -62,13 +62,6 @@ def test_answers_unavailable_before_the_first_policy(client):
         client.get_policy()
     with pytest.raises(NotReadyError):
         client.act({"": np.zeros((1, 4), np.float32)})
-
-
-def test_get_policy_joins_several_chunks(learner, client):
-    learner.source.publish(4, state(4, 1_000_000))
-    version, actual = client.get_policy()
-    assert version == 4
-    np.testing.assert_array_equal(actual["w"], state(4, 1_000_000)["w"])
 
 
 def test_act_returns_actions_and_version(learner, client):

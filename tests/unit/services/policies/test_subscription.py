@@ -65,7 +65,7 @@ def test_a_slow_subscriber_misses_versions_and_delays_nobody(learner, client):
     assert learner.source.n_encodings == n_versions
 
 
-def test_every_subscriber_gets_the_same_bytes(learner):
+def test_subscribers_that_take_no_encoding_or_an_unknown_one_get_the_same_bytes(learner):
     learner.source.publish(1, state(1, 500_000))
     learner.source.end()
     received = []
@@ -73,7 +73,7 @@ def test_every_subscriber_gets_the_same_bytes(learner):
         for method, request in (
             ("GetPolicy", policy_pb2.GetPolicyRequest()),
             ("SubscribePolicy", policy_pb2.SubscribePolicyRequest()),
-            ("SubscribePolicy", policy_pb2.SubscribePolicyRequest()),
+            ("SubscribePolicy", policy_pb2.SubscribePolicyRequest(encodings=[99], base_digest=b"x")),
         ):
             call = channel.unary_stream(f"/rollcast.v1.PolicyService/{method}")
             received.append(tuple(call(request.SerializeToString(), timeout=DEADLINE_S)))
