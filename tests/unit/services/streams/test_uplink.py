@@ -50,15 +50,6 @@ def test_send_raises_above_the_limit_of_waiting_rollouts(uplink):
             uplink.send(make_rollout(sequence + 100))
 
 
-def test_a_failure_is_reported(learner, uplink):
-    failure = ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=5)
-    uplink.fail(failure)
-    uplink.close()
-    list(uplink.responses())
-    assert learner.sink.failures == [failure]
-    assert learner.sink.streams[0].closes == [True]
-
-
 def open_reporting(learner, client, **options):
     """Opens a stream that reports its actor's time, each report with one second more."""
     learner.sink.activity_interval_s = options.setdefault("activity_interval_s", INTERVAL_S)
@@ -123,11 +114,12 @@ def test_rollouts_and_failures_travel_among_the_reports(learner, reporting):
         reporting.send(make_rollout(sequence))
         assert next(responses).acknowledged_sequence == sequence
         learner.sink.wait_for(lambda wanted=sequence: n_reports(learner) >= wanted)
-    reporting.fail(ActorFailure(exception_type="ValueError", message="m", traceback="t"))
+    failure = ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=5)
+    reporting.fail(failure)
     reporting.close()
     assert list(responses) == []
     assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2, 3, 4, 5]
-    assert len(learner.sink.failures) == 1
+    assert learner.sink.failures == [failure]
     assert learner.sink.streams[0].closes == [True]
 
 

@@ -23,7 +23,7 @@ from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import offer
 from tests.policies import LostPolicy
 from tests.processes import wait_until
-from tests.relays import Learner, relaying, serve_learner, streaming
+from tests.relays import Learner, relaying, serve_learner
 from tests.rollouts import make_rollout
 
 # they wait for relays, which look for what is new once a second
@@ -45,28 +45,8 @@ def test_policies_pass_as_they_are_and_only_the_newest(learner: Learner, relay: 
         assert relay.policies.ended
 
 
-def test_an_actor_whose_rollout_waits_for_room_is_sent_one_policy_with_its_credit_and_none_before():
-    with (
-        serve_learner(queue=RolloutQueue(2)) as learner,
-        relaying(learner.address) as relay,
-        streaming(relay.address) as uplink,
-        LearnerClient(relay.address) as client,
-    ):
-        answers, policies = uplink.responses(), iter(client.subscribe_policy(actor_id="a"))
-        assert next(policies)[0] == 1
-        for sequence in (1, 2):
-            uplink.send(make_rollout(sequence))
-        assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
-        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
-        for version in (2, 3, 4):
-            learner.source.publish(version, {"w": np.zeros(3, np.float32)})
-            wait_until(lambda version=version: relay.policies.version == version, "the relay to have it")
-        learner.take(1)
-        assert next(answers).acknowledged_sequence == 2
-        assert next(policies)[0] == 4
-
-
-def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides():
+@pytest.mark.parametrize("takes_with_answer", [False, True], ids=["subscription", "answer"])
+def test_an_actor_behind_a_relay_is_sent_one_policy_with_its_credit_and_none_before(takes_with_answer: bool):
     with (
         serve_learner(queue=RolloutQueue(2)) as learner,
         relaying(learner.address) as relay,
@@ -75,24 +55,25 @@ def test_an_actor_behind_a_relay_gets_its_policy_with_its_credit_and_not_besides
         agreement = client.join(offer())
         policies, came = iter(client.subscribe_policy(actor_id="a")), []
         assert next(policies)[0] == 1
-        uplink = client.open_rollout_stream(
-            "a", agreement.incarnation, on_policy=lambda version, *_: came.append(version), policy_version=1
-        )
+        takes = {"on_policy": lambda version, *_: came.append(version), "policy_version": 1}
+        uplink = client.open_rollout_stream("a", agreement.incarnation, **(takes if takes_with_answer else {}))
         answers = uplink.responses()
         for sequence in (1, 2):
             uplink.send(make_rollout(sequence))
         assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
         wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
-        learner.source.publish(2, {"w": np.zeros(3, np.float32)})
-        wait_until(lambda: relay.policies.version == 2, "the relay to have it")
+        for version in (2, 3, 4):
+            learner.source.publish(version, {"w": np.zeros(3, np.float32)})
+            wait_until(lambda version=version: relay.policies.version == version, "the relay to have it")
         assert came == []
-        assert client.join(offer()).policy_version == 1, "it waits for room, and was not sent the newer one"
+        assert client.join(offer()).policy_version == 1, "it waits for room, and was not sent the newer ones"
         learner.take(1)
         assert next(answers).acknowledged_sequence == 2
-        assert came == [2]
-        assert client.join(offer()).policy_version == 2
-        learner.source.publish(3, {"w": np.zeros(3, np.float32)})
-        assert next(policies)[0] == 3, "it plays, alone, and has version 2"
+        if takes_with_answer:
+            assert came == [4]
+            assert client.join(offer()).policy_version == 4
+            learner.source.publish(5, {"w": np.zeros(3, np.float32)})
+        assert next(policies)[0] == (5 if takes_with_answer else 4), "what came with the answer does not come besides"
         uplink.cancel()
 
 

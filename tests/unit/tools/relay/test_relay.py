@@ -22,16 +22,21 @@ from rollcast.services.errors import (
     NotReadyError,
     ProtocolMismatchError,
     RefusedError,
+    RollcastError,
     SpacesMismatchError,
+    UnauthenticatedError,
     UnknownActorError,
 )
 from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinAgreement, JoinOffer, Relay
 from rollcast.services.limits.limits import Limits
 from rollcast.services.rollouts.size import rollout_bytes
+from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.services.status.status import ActorState
 from rollcast.services.streams import bundle_link
+from rollcast.tools.certificates import make_certificates
 from rollcast.tools.relay.relay import RollcastRelay
+from tests.certificates import security_of, server_security_of
 from tests.integration.learner_fakes import SPACES, offer
 from tests.processes import DEADLINE_S, free_port, wait_until
 from tests.relays import LIMITS, N_ROLLOUT_STEPS, Learner, relaying, send, serve_learner, streaming
@@ -124,14 +129,13 @@ def test_a_bad_rollout_ends_its_actors_stream_alone_and_the_learner_hears_why(le
         assert next(answers).acknowledged_sequence == 1
 
 
-def test_large_rollouts_travel_in_frames(learner: Learner):
-    with serve_learner() as plain:  # the spaces of the fixture are small: large by many steps' worth of environments
-        with relaying(plain.address) as relay, streaming(relay.address, n_envs=60_000) as uplink:
-            sent = make_rollout(1, n_envs=60_000)
-            threading.Thread(target=uplink.send, args=(sent,), daemon=True).start()
-            answers = uplink.responses()
-            assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
-            assert_same_rollout(plain.take(1)[0], sent)
+def test_large_rollouts_travel_in_frames(learner: Learner, relay: RollcastRelay):
+    with streaming(relay.address, n_envs=60_000) as uplink:
+        sent = make_rollout(1, n_envs=60_000)
+        threading.Thread(target=uplink.send, args=(sent,), daemon=True).start()
+        answers = uplink.responses()
+        assert [next(answers).acknowledged_sequence for _ in range(2)] == [0, 1]
+        assert_same_rollout(learner.take(1)[0], sent)
 
 
 def test_reports_and_failures_reach_the_learner(learner: Learner, relay: RollcastRelay):
@@ -359,32 +363,17 @@ def test_a_relay_ends_with_training_once_its_actors_have_heard_of_it(learner: Le
     assert not ended.is_alive()
 
 
-def test_actors_of_rounds_do_not_wait_for_one_another_in_a_bundle():
-    # Each rollout is acknowledged when its actor has a place in the next round, which begins when all have come.
+N_BYTES = rollout_bytes(RolloutShape(SPACES, N_ROLLOUT_STEPS, 2))
+ROOM_FOR_ONE = dataclasses.replace(LIMITS, max_rollout_bytes=N_BYTES, max_bytes_in_flight=N_BYTES)
+
+
+@pytest.mark.parametrize(("n_relays", "limits"), [(1, LIMITS), *((n, ROOM_FOR_ONE) for n in range(3))])
+def test_actors_of_a_round_wait_neither_for_one_another_nor_for_room(n_relays: int, limits: Limits):
+    """A rollout is acknowledged when its actor has a place in the next round, which begins when all have come.
+
+    One that the learner has taken holds no bytes while its actor waits for that.
+    """
     n_actors = 6
-    rounds = Rounds(2 * n_actors)
-    rounds.begin(1)
-    with contextlib.ExitStack() as stack:
-        learner = stack.enter_context(serve_learner(rule=CreditRule(rounds=rounds)))
-        relay = stack.enter_context(relaying(learner.address))
-        uplinks = {f"a{i}": stack.enter_context(streaming(relay.address, f"a{i}")) for i in range(n_actors)}
-        answers = {name: uplink.responses() for name, uplink in uplinks.items()}
-        # All have a place before the first sends: it would take one more of this round otherwise.
-        assert [next(own).min_policy_version for own in answers.values()] == [1] * n_actors
-        for name, uplink in uplinks.items():
-            uplink.send(make_rollout(1, actor_id=name, policy_version=1))
-        learner.take(n_actors)
-        rounds.begin(2)
-        for own in answers.values():
-            progress = next(own)
-            assert (progress.acknowledged_sequence, progress.min_policy_version) == (1, 2)
-
-
-@pytest.mark.parametrize("n_relays", [0, 1, 2])
-def test_a_round_takes_no_more_room_in_flight_than_one_rollout(n_relays: int):
-    """A rollout that the learner has taken holds no bytes while its actor waits for the next round."""
-    n_actors, n_bytes = 6, rollout_bytes(RolloutShape(SPACES, N_ROLLOUT_STEPS, 2))
-    limits = dataclasses.replace(LIMITS, max_rollout_bytes=n_bytes, max_bytes_in_flight=n_bytes)
     rounds = Rounds(2 * n_actors)
     rounds.begin(1)
     with contextlib.ExitStack() as stack:
@@ -394,6 +383,7 @@ def test_a_round_takes_no_more_room_in_flight_than_one_rollout(n_relays: int):
             address = stack.enter_context(relaying(address, limits=limits)).address
         uplinks = {f"a{i}": stack.enter_context(streaming(address, f"a{i}")) for i in range(n_actors)}
         answers = {name: uplink.responses() for name, uplink in uplinks.items()}
+        # All have a place before the first sends: it would take one more of this round otherwise.
         assert [next(own).min_policy_version for own in answers.values()] == [1] * n_actors
         for sequence in (1, 2):
             for name, uplink in uplinks.items():
@@ -415,3 +405,36 @@ def test_reports_of_the_time_pass_between_the_frames_of_a_rollout(learner: Learn
         )
         assert send(uplink, "a", 3).acknowledged_sequence == 3
         uplink.cancel()
+
+
+def test_a_relay_without_a_token_is_refused_for_good(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("actor:" + "t" * 32)
+    tokens.chmod(0o600)
+    security = ServerSecurity.from_files(tokens_file=tokens)
+    with serve_learner(security=security) as learner:
+        with relaying(learner.address, waits=False) as relay, pytest.raises(UnauthenticatedError, match="--token-file"):
+            relay.run()
+        with relaying(learner.address, client_security=ClientSecurity(token="t" * 32)) as relay:
+            with streaming(relay.address) as uplink:
+                assert send(uplink, "a", 1).acknowledged_sequence == 1
+
+
+def test_tls_and_tokens_are_those_of_each_side(tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        make_certificates(folder)
+
+    own, strange = security_of(outside, "actor"), security_of(inside, "actor")
+    with (
+        serve_learner(security=server_security_of(inside)) as learner,
+        relaying(learner.address, server_security=server_security_of(outside), client_security=strange) as relay,
+    ):
+        with LearnerClient(relay.address, security=own) as client:
+            agreement = client.join(offer())
+            uplink = client.open_rollout_stream(agreement.actor_id, agreement.incarnation)
+            assert send(uplink, "a", 1).acknowledged_sequence == 1
+            uplink.cancel()
+        with LearnerClient(relay.address, security=strange) as stranger, pytest.raises(RollcastError):
+            stranger.join(offer("b"))
+    assert [rollout.actor_id for rollout in learner.take(1)] == ["a"]
