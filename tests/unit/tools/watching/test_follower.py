@@ -1,9 +1,10 @@
 import contextlib
 import dataclasses
+import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,7 @@ from tests.histories import RUN, busy_run, points, serve_history, serve_without_
 from tests.integration.learner_fakes import DEADLINE_S, FakeControl
 from tests.processes import free_port
 
-FAST_S = 0.1
-
-
-@contextlib.contextmanager
-def following(address: str, **options) -> Iterator[Follower]:
-    with Follower(address, interval_s=FAST_S, **options) as follower:
-        yield follower
+following = functools.partial(Follower, interval_s=0.1)
 
 
 def until(follower: Follower, condition: Callable[[Snapshot], bool]) -> Snapshot:
@@ -52,9 +47,12 @@ def test_has_all_that_the_learner_remembers_then_what_is_new():
         first = follower.wait_for_first(DEADLINE_S)
         assert (first.view.run, first.problem) == (RUN, None)
         assert len(first.view.points()) == 60
-        served.history.set_next(update(61.0, points=points(1, end_s=61.0)))
-        later = until(follower, lambda snapshot: snapshot.view.now_s == 61.0)
-        assert len(later.view.points()) == 61
+        for second in range(61, 70):
+            now_s = float(second)
+            served.history.set_next(update(now_s, points=points(1, end_s=now_s)))
+            later = until(follower, lambda snapshot, now_s=now_s: snapshot.view.now_s == now_s)
+            assert len(later.view.points()) == second
+            assert later.view.points()[-1].time_s == RUN.started_unix_s + second
         assert later.version > first.version
         assert len(first.view.points()) == 60
 
@@ -160,7 +158,7 @@ def test_learner_that_stops_and_answers_no_more_has_ended():
 
 def test_says_that_a_learner_is_stuck(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_LATE_S", 0.2)
-    with serve_history(busy_run()) as served, Follower(served.address, interval_s=0.1) as follower:
+    with serve_history(busy_run()) as served, following(served.address) as follower:
         follower.wait_for_first(DEADLINE_S)
         with served.history.changed:  # the learner cannot answer meanwhile
             problem = problem_of(follower)
@@ -182,13 +180,3 @@ def test_close_ends_the_stream_and_the_thread():
         follower.close()
         assert follower.wait(10**9, DEADLINE_S)
     assert not [thread for thread in threading.enumerate() if thread.name == "rollcast-follower"]
-
-
-def test_many_readers_see_whole_views():
-    """Each snapshot has as many points as its time says, whatever the thread does meanwhile."""
-    with serve_history(busy_run()) as served, following(served.address) as follower:
-        follower.wait_for_first(DEADLINE_S)
-        for second in range(61, 70):
-            served.history.set_next(update(float(second), points=points(1, end_s=float(second))))
-            seen = until(follower, lambda snapshot, now=float(second): snapshot.view.now_s == now)
-            assert seen.view.points()[-1].time_s == RUN.started_unix_s + second

@@ -17,16 +17,6 @@ def view():
     return view_of(busy_run())
 
 
-def test_have_units_and_separators(view):
-    shown = text_of(view)
-    assert shown["env steps/s"] == "41,200/s"
-    assert shown["trainer waits"] == "38 %"
-    assert shown["queue"] == "48 of 64"
-    assert shown["env steps"] == "18,200,000"
-    assert shown["data staleness"] == "p50 400 ms"
-    assert shown["publish lag"] == "p50 12 ms"
-
-
 def test_what_is_not_known_is_a_dash():
     nothing = status(updates=0, mean_return=None, queue_capacity=0, evaluation=EvaluationStatus())
     shown = text_of(view_of(update(1.0, run=RUN, status=nothing, delays=PolicyDelays())))
@@ -51,14 +41,7 @@ def test_there_are_none_before_the_first_update():
     assert rows(RunView()) == ()
 
 
-def test_the_goal_stands_beside_the_return(view):
-    row = next(row for row in rows(view) if row.name == "mean return")
-    assert (row.text, row.note) == ("187.3", "goal 200.0")
-
-
-def test_an_evaluation_is_told_with_its_interval_and_the_best(view):
-    row = next(row for row in rows(view) if row.name == "evaluation")
-    assert (row.text, row.note) == ("214.3", "200.0 to 228.6, v790; best 214.3, v790")
+def test_an_evaluation_of_the_status_is_newer_than_those_of_the_history():
     newer = EvaluationStatus(
         evaluations=3,
         mean_return=190.0,

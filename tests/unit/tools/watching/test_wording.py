@@ -262,13 +262,5 @@ def test_names_the_slow_actor(fraction: float):
 
 
 def test_state_of_a_lost_actor_counts_before_what_it_did():
-    lost = actor("a", state=ActorState.LOST)
-    assert [
-        state_text(lost),
-        state_text(actor("a")),
-        state_text(dataclasses.replace(actor("a"), acting_state=None)),
-    ] == [
-        "lost",
-        "acting",
-        "connected",
-    ]
+    actors = actor("a", state=ActorState.LOST), actor("a"), actor("a", acting_state=None)
+    assert [state_text(one) for one in actors] == ["lost", "acting", "connected"]
