@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 _COMMAND = """\
 #!/bin/bash
 cd {folder} || exit 99
@@ -50,11 +48,3 @@ class FakeSlurm:
         noted = self.folder / "calls"
         lines = noted.read_text().splitlines() if noted.exists() else []
         return [line for line in lines if line.startswith(name)]
-
-
-@pytest.fixture
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    """Slurm's commands on PATH."""
-    fake = FakeSlurm(tmp_path / "fake-slurm")
-    monkeypatch.setenv("PATH", fake.path())
-    return fake

@@ -4,9 +4,7 @@ import pytest
 
 from rollcast.services.errors import SlurmError
 from rollcast.tools.slurm.cluster import Cluster, Queued
-from tests.fake_slurm import FakeSlurm, fake_slurm
-
-__all__ = ["fake_slurm"]
+from tests.fake_slurm import FakeSlurm
 
 
 @pytest.fixture

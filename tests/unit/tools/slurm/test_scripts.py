@@ -12,11 +12,8 @@ import pytest
 from rollcast.tools.slurm.folder import Job, SlurmFolder
 from rollcast.tools.slurm.scripts import Resources, Surroundings, array_script, learner_script
 from rollcast.tools.slurm.template import TEMPLATE
-from tests.fake_slurm import FakeSlurm, fake_slurm
+from tests.fake_slurm import FakeSlurm
 from tests.processes import DEADLINE_S, wait_until
-
-__all__ = ["fake_slurm"]
-
 
 ANY = Resources()
 

@@ -6,16 +6,9 @@ from rollcast.services.errors import ConfigurationError, SlurmError
 from rollcast.tools.slurm.cluster import Cluster
 from rollcast.tools.slurm.folder import Job, SlurmFolder
 from rollcast.tools.slurm.submission import add_actors, check_not_queued, submit_run
-from tests.fake_slurm import FakeSlurm, fake_slurm
-
-__all__ = ["fake_slurm"]
+from tests.fake_slurm import FakeSlurm
 
 QUOTA = "Batch job submission failed: Job violates accounting/QOS policy"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return SlurmFolder(tmp_path / "run")
 
 
 def in_queue(fake: FakeSlurm, folder: SlurmFolder, *rows: str) -> None:
