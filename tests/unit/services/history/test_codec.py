@@ -24,6 +24,7 @@ from rollcast.services.history.history import (
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from rollcast.v1 import history_pb2
+from tests.unit.services.status.test_codec import ACTORS
 
 COUNTS, FLOATS, NAMES = st.integers(0, 2**64 - 1), st.floats(allow_nan=False), st.text(max_size=9)
 MAYBE = st.none() | FLOATS
@@ -58,18 +59,6 @@ DELAYS = st.builds(
     trajectories_by_lag=st.lists(COUNTS, max_size=33).map(tuple),
     max_policy_lag=st.none() | COUNTS,
     **dict.fromkeys(("data_age_p50_s", "data_age_p99_s", "publish_lag_p50_s", "publish_lag_p99_s"), MAYBE),
-)
-ACTORS = st.builds(
-    ActorInfo,
-    actor_id=NAMES,
-    slot=st.integers(0, 99),
-    incarnation=st.integers(0, 99),
-    state=st.sampled_from(ActorState),
-    acting_state=st.none() | st.sampled_from(ActingState),
-    applied_policy_version=COUNTS,
-    env_steps_per_second=st.floats(0, 1e9),
-    answer_p50_s=st.floats(0, 1e9),
-    answer_p99_s=st.floats(0, 1e9),
 )
 
 
@@ -110,11 +99,29 @@ def test_updates_come_back_as_they_were(updates):
     assert list(updates_from_protos(wire)) == updates
 
 
-def test_many_lanes_are_cut_into_messages_of_bounded_size():
+def many_lanes() -> HistoryUpdate:
     lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(1000))
-    update = HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)
+    return HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)
+
+
+def many_actors_and_events() -> HistoryUpdate:
+    return HistoryUpdate(
+        now_s=3.0,
+        status=LearnerStatus(phase=Phase.TRAINING),
+        points=(HistoryPoint(time_s=1.0, interval_s=1.0),),
+        actors=tuple(
+            ActorInfo(actor_id=f"{i}", slot=i, incarnation=1, state=ActorState.FAILED, last_error="x" * 2000)
+            for i in range(1000)
+        ),
+        events=(HistoryEvent(time_s=1.0, severity=EventSeverity.ERROR, who="a", text="b", detail="c" * 8000),) * 300,
+    )
+
+
+@pytest.mark.parametrize(("many", "n_messages"), [(many_lanes, 4), (many_actors_and_events, 5)])
+def test_an_update_with_many_is_cut_into_messages_of_bounded_size(many, n_messages):
+    update = many()
     messages = list(update_to_protos(update))
-    assert len(messages) == 4
+    assert len(messages) == n_messages
     assert max(message.ByteSize() for message in messages) < 1_100_000
     assert [message.continues for message in messages] == [True] * (len(messages) - 1) + [False]
     assert all(message.HasField("status") == (i == 0) for i, message in enumerate(messages))
@@ -138,8 +145,7 @@ def test_many_actors_and_events_are_cut_likewise():
 
 
 def test_an_update_whose_last_message_has_not_come_is_not_there_yet():
-    lanes = tuple(make_lane(f"actor-{i}", 540, i) for i in range(400))
-    messages = list(update_to_protos(HistoryUpdate(now_s=3.0, status=LearnerStatus(phase=Phase.TRAINING), lanes=lanes)))
+    messages = list(update_to_protos(many_lanes()))
     assert list(updates_from_protos(messages[:-1])) == []
 
 

@@ -9,6 +9,7 @@ from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.joining.activity_codec import activity_from_proto, activity_to_proto
 from rollcast.services.limits.activity_rate import ActivityRate
 from rollcast.v1 import rollout_pb2
+from tests.clocks import Clock
 
 N_STATES = len(ActingState)
 SECONDS = st.floats(0, allow_infinity=False, allow_nan=False)
@@ -75,14 +76,8 @@ def test_ignores_reports_of_more_states_than_are_known_here():
 
 
 class TestActivityRate:
-    class Clock:
-        now = 100.0
-
-        def __call__(self) -> float:
-            return self.now
-
     def test_a_stream_may_report_twice_as_often_as_asked_and_a_little_more(self):
-        clock = self.Clock()
+        clock = Clock(100.0)
         rate = ActivityRate(1.0, actor_id="a", clock=clock)
         clock.now += 30.0
         assert all(rate.count() for _ in range(2 * 30 + 10))
@@ -91,13 +86,13 @@ class TestActivityRate:
         assert refused.value.limit == "max_activity_rate"
 
     def test_reports_that_come_late_and_together_are_taken(self):
-        clock = self.Clock()
+        clock = Clock(100.0)
         rate = ActivityRate(1.0, actor_id="a", clock=clock)
         clock.now += 3600.0
         assert all(rate.count() for _ in range(3600))
 
     def test_reports_that_nobody_has_asked_for_are_ignored_but_not_without_end(self):
-        clock = self.Clock()
+        clock = Clock(100.0)
         rate = ActivityRate(0.0, actor_id="a", clock=clock)
         clock.now += 3600.0
         assert [rate.count() for _ in range(10)] == [False] * 10

@@ -46,15 +46,21 @@ AGREEMENT = JoinAgreement(
 )
 
 
-def test_offer_and_agreement_come_back():
-    assert join_offer_from_proto(join_offer_to_proto(OFFER), peer="p") == dataclasses.replace(OFFER, peer="p")
-    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), OFFER) == AGREEMENT
-
-
-def test_evaluators_offer_and_its_plan_come_back():
-    offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
-    agreement = dataclasses.replace(AGREEMENT, evaluation=EvaluationPlan(n_episodes=3, seed=4))
-    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
+@pytest.mark.parametrize(
+    ("offered", "agreed"),
+    [
+        ({}, {}),
+        ({"role": ActorRole.EVALUATE}, {"evaluation": EvaluationPlan(n_episodes=3, seed=4)}),
+        ({"n_envs": 0}, {}),  # the learner says how many environments
+        *(
+            ({"follows_redirect": True}, {"learner_address": address})
+            for address in ("host:1", "[::1]:1", "unix:/tmp/learner.sock")
+        ),
+    ],
+)
+def test_offer_and_agreement_come_back(offered: dict[str, object], agreed: dict[str, object]):
+    offer, agreement = dataclasses.replace(OFFER, **offered), dataclasses.replace(AGREEMENT, **agreed)
+    assert join_offer_from_proto(join_offer_to_proto(offer), peer="p") == dataclasses.replace(offer, peer="p")
     assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement
 
 
@@ -81,12 +87,6 @@ def test_agreement_carries_the_learners_order_of_spaces():
     assert leaf_order(agreement.spaces) == [("0", "a"), ("0", "b")]
     with pytest.raises(SpacesMismatchError, match=r"actor 'a-1\.x_Y' has .*, the learner has"):
         join_agreement_from_proto(proto, OFFER)
-
-
-def test_actor_accepts_the_learners_number_of_environments():
-    any_number = dataclasses.replace(OFFER, n_envs=0)
-    assert join_offer_from_proto(join_offer_to_proto(any_number)) == any_number
-    assert join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), any_number).n_envs == 3
 
 
 def test_offered_number_of_environments_holds_for_old_learners():
@@ -155,11 +155,3 @@ def test_rejects_agreement_that_no_learner_sends(offered: dict[str, object], cha
     proto = join_agreement_to_proto(dataclasses.replace(AGREEMENT, **changes))
     with pytest.raises(InvalidInputError, match=message):
         join_agreement_from_proto(proto, dataclasses.replace(OFFER, **offered))
-
-
-def test_redirect_of_an_actor_that_follows_comes_back():
-    offer = dataclasses.replace(OFFER, follows_redirect=True)
-    assert join_offer_from_proto(join_offer_to_proto(offer)) == offer
-    for address in ("host:1", "[::1]:1", "unix:/tmp/learner.sock"):
-        agreement = dataclasses.replace(AGREEMENT, learner_address=address)
-        assert join_agreement_from_proto(join_agreement_to_proto(agreement), offer) == agreement

@@ -147,28 +147,17 @@ def test_rollout_that_trickles_in_is_ended(stream):
     ended_after(trickle, cancelled)
 
 
-def test_a_whole_rollout_that_waits_for_the_learner_is_left_alone(stream):
+@pytest.mark.parametrize("half_sent_bytes", [0, 5], ids=["a whole rollout", "the rest of one"])
+def test_neither_who_waits_for_the_learner_nor_who_is_held_back_is_taken_for_stalled(stream, half_sent_bytes):
     refusals, cancelled = Refusals(), threading.Event()
-    room = BytesInFlight(limits(stalled_stream_s=0.01), refusals)
-    first = stream(room, "a", cancel=cancelled.set)
+    room = BytesInFlight(limits(max_bytes_in_flight=10 + 2 * half_sent_bytes, stalled_stream_s=0.01), refusals)
+    first, second = stream(room, "a", cancel=cancelled.set), stream(room, "b", cancel=cancelled.set)
+    if half_sent_bytes:
+        second.hold(half_sent_bytes, completes=False)
     first.hold(10, completes=True)
-    holder = Holder(stream(room, "b"), 10)
+    holder = Holder(second, 6, completes=not half_sent_bytes)
     held_back = [("b", "max_bytes_in_flight")]
     wait_until(lambda: [(met.who, met.limit) for met in refusals.lately()] == held_back, "it is told")
-    room.end_stalled()
-    assert not cancelled.is_set()
-    first.give_back()
-    holder.join()
-
-
-def test_a_stream_that_is_held_back_is_not_taken_for_stalled(stream):
-    cancelled = threading.Event()
-    room = BytesInFlight(limits(max_bytes_in_flight=20, stalled_stream_s=0.01))
-    first, second = stream(room, "a"), stream(room, "b", cancel=cancelled.set)
-    second.hold(5, completes=False)
-    first.hold(10, completes=True)
-    holder = Holder(second, 6, completes=False)
-    wait_until(lambda: room.n_waiting == 1, "it waits")
     room.end_stalled()
     assert not cancelled.is_set()
     first.give_back()

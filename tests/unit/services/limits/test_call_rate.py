@@ -3,13 +3,7 @@ import pytest
 from rollcast.services.errors import ThrottledError
 from rollcast.services.limits.call_rate import CallRate
 from rollcast.services.limits.limits import Limits
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+from tests.clocks import Clock
 
 
 def calls(rate, peer, n):

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.security.bearer import token_in
 from rollcast.services.security.tokens import Role, TokenFile, TokenTable, check_token, read_secret
 
 ACTOR, VIEWER, OPERATOR = "actor-token-0123456789", "viewer:token-0123456789", "operator-token-012345"
@@ -107,3 +108,22 @@ def test_a_secret_is_read_and_a_token_checked_without_being_shown(tmp_path):
     with pytest.raises(ConfigurationError, match="--token has 6 characters") as caught:
         check_token("hidden", "--token")
     assert "hidden" not in str(caught.value)
+
+
+def test_finds_the_token_among_other_metadata():
+    assert token_in((("user-agent", "x"), ("authorization", "Bearer abc"))) == "abc"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        (),
+        (("authorization", "abc"),),
+        (("authorization", "bearer abc"),),
+        (("authorization", b"Bearer abc"),),
+        (("authorization", "Bearer abc"), ("authorization", "Bearer def")),
+    ],
+)
+def test_finds_no_token_in_anything_else(metadata):
+    assert token_in(metadata) is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.services.settings.origins import Origins
 from tests.unit.services.settings.example_settings import Settings, read, refused
 
 
@@ -73,3 +74,22 @@ def test_kwargs_are_an_object_wherever_they_come_from(config: Path, monkeypatch:
     monkeypatch.setenv("ROLLCAST_ENV_KWARGS", json.dumps(kwargs))
     assert read().env_kwargs == kwargs
     assert math.isclose(read().env_kwargs["gravity"], 9.8)
+
+
+def test_the_command_line_goes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ROLLCAST_SEED", "2")
+    in_file = {"seed": 3, "algorithm": "sac"}
+    assert Origins(arguments=("--seed", "1"), from_file=in_file).value_of("seed") == "1"
+    assert Origins(arguments=("--seed=1",), from_file=in_file).value_of("seed") == "1"
+    assert Origins(from_file=in_file).value_of("seed") == "2"
+    assert Origins(from_file=in_file).value_of("algorithm") == "sac"
+    assert Origins(from_file=in_file).value_of("n_actors") is None
+
+
+def test_describes_everything_but_the_command_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ROLLCAST_IMPALA", "{}")
+    origins = Origins(arguments=("--seed=1",), from_file={"algorithm": "sac"}, file=Path("run.yaml"))
+    assert origins.describe(("seed",)) == ""
+    assert origins.describe(("impala", "learning_rate")) == " (from ROLLCAST_IMPALA)"
+    assert origins.describe(("algorithm",)) == " (from 'run.yaml')"
+    assert origins.describe(("n_actors",)) == ""

@@ -59,6 +59,9 @@ ACTORS = st.builds(
     state=st.sampled_from(ActorState),
     idle_s=st.floats(0, 9),
     last_error=st.text(),
+    acting_state=st.none() | st.sampled_from(ActingState),
+    applied_policy_version=st.integers(0, 2**64 - 1),
+    **dict.fromkeys(("env_steps_per_second", "answer_p50_s", "answer_p99_s"), st.floats(0, 1e9)),
 )
 
 
