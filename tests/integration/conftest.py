@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 
 import pytest
+import torch
 from threadpoolctl import threadpool_limits
 
 from rollcast.learner.actors.forkserver import PRELOAD
@@ -43,4 +44,6 @@ def threads_as_before() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with threadpool_limits(limits=1):
         yield
+    # new threads take what the last call has set
+    torch.set_num_threads(torch.get_num_threads())
     assert {number: signal.getsignal(number) for number in handlers} == handlers

@@ -404,6 +404,7 @@ def it_waits_for_its_name_with_its_token_until_the_server_lets_go_of_it() -> Sce
         stream.cut()
 
     async def ends(stream: Stream) -> None:
+        assert stream.authorization == "Bearer sesame"
         await first_turns_of(1)(stream)
         assert stream.hello.client == "shed"
         await stream.say_farewell("enough")

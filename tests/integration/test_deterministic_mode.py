@@ -27,10 +27,14 @@ from tests.processes import completed, free_port, running
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads_as_before")]
 
 # Two actors each; 50 updates and more. Which algorithm learns makes no difference for the order in which rollouts come:
-# the cases differ in what rollouts bring, and in how they enter. APPO: 2 * 4 * 8 steps make a batch. DQN and SAC: 96
-# entries are in the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in pieces
-# of 16 trajectories.
+# the cases differ in what rollouts bring, and in how they enter. PPO and APPO: 2 * 4 * 8 steps make a batch. DQN and
+# SAC: 96 entries are in the buffer before the first, then 4 updates a round of 2 * 4 * 4 steps. SAC's rollouts enter in
+# pieces of 16 trajectories.
 OPTIONS = {
+    "ppo": (
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 3200 "
+        "--ppo.n-epochs 1 --ppo.minibatch-steps 32 --ppo.normalize-rewards"
+    ),
     "appo": (
         "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 8 --total-steps 3200 "
         "--appo.n-epochs 2 --appo.minibatch-steps 64 "
@@ -154,12 +158,12 @@ def test_three_kinds_of_actors_give_the_same_bits(algorithm: str, in_one_thread:
 
 
 def test_separate_processes_give_the_same_bits(in_one_thread: Callable[[str], str], tmp_path: Path):
-    """One actor is behind a relay."""
+    """Both actors are behind a relay."""
     address, relay_address = (f"localhost:{free_port()}" for _ in range(2))
     acting = ("actor", "--env-id", "CartPole-v1", "--learner-address")
     with (
         running("learner", "relay", "--address", relay_address, "--learner-address", address),
-        running(*acting, address, "--actor-id", "one"),
+        running(*acting, relay_address, "--actor-id", "one"),
         running(*acting, relay_address, "--actor-id", "two"),
     ):
         completed("learner", *options_for("dqn", tmp_path / "apart", "--address", address, "--max-actors", 2))

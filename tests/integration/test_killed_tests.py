@@ -9,12 +9,13 @@ import psutil
 
 from tests.processes import ROOT, environment, is_alive, wait_until
 
-# An actor that waits for a learner, which does not end by itself.
+# An actor that waits for a learner for an hour.
 TESTS = """
 from tests.processes import ROOT, environment
 from tests.zygote import Zygote
 zygote = Zygote(environment(), imported_first=())
-actor = zygote.fork("rollcast.actor", ["--learner-address", "127.0.0.1:1"], cwd=ROOT, environment=environment())
+waiting = ["--learner-address", "127.0.0.1:1", "--connect-timeout-s", "3600"]
+actor = zygote.fork("rollcast.actor", waiting, cwd=ROOT, environment=environment())
 print(actor.pid, flush=True)
 actor.wait()
 """

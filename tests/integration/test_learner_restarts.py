@@ -41,7 +41,6 @@ def test_actor_continues_with_the_next_learner_whether_the_last_one_was_ended_or
             with running(*learner, "--run-dir", tmp_path / name) as following, LearnerClient(address) as client:
                 wait_for_updates(address)
                 now = client.status()
-                assert now.policy_lag_mean >= 0, "what was played for another learner is not learnt from"
                 (info,) = client.actors()
                 assert (info.actor_id, info.incarnation) == ("phoenix", 1), "the same process"
                 assert now.rejected_rollouts == 0

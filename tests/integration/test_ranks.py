@@ -183,8 +183,9 @@ def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_ac
         with ranks(*of_ranks, port=first.port) as second:
             second.wait_for_updates(int(saved[-1].name) + 5)
             second.end_well(signal.SIGTERM)
+        stopped_at = max(int(path.name) for path in checkpoints.glob("[0-9]*"))
         with running("learner", "learner", "--address", first.address(), *QUICK, *common) as one:
-            wait_until(lambda: first.updates() > int(saved[-1].name) + 5, "the learner to go on")
+            wait_until(lambda: first.updates() > stopped_at, "the learner to go on")
             wait_until(lambda: _n_streaming(first) == 2, "the actors of both ranks")
             with LearnerClient(first.address()) as client:
                 assert {info.incarnation for info in client.actors()} == {1}
@@ -229,6 +230,7 @@ def test_ranks_go_on_after_a_deadline_without_data_and_end_after_one_without_an_
         hanging.send_signal(signal.SIGSTOP)
         two.wait_for_updates(two.updates() + 8)
         hanging.send_signal(signal.SIGCONT)
+        wait_for_an_actor_at_each(two)
 
         two.processes[1].send_signal(signal.SIGSTOP)
         code, output = two.ended(0)

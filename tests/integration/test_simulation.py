@@ -39,6 +39,7 @@ def test_schedules_lose_nothing_and_end(of_one_process: list[dict[str, Any]]):
     n_schedules = Counter[str]()
     for line in of_one_process:
         n_schedules[line["world"]] += line["schedules"]
+    assert n_schedules["system"] == 4 + 15 + 6
     assert {n_schedules[name] for name in SYSTEM[1:]} == {15 + 6}
     assert {n_schedules[name] for name in PARTS} == {300 + 6}
     assert n_schedules["found"] == len(FOUND) + len(FOUND_SEEDS)

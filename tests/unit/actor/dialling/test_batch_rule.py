@@ -4,6 +4,10 @@ from rollcast.actor.dialling.batch_rule import LONGEST_WAIT_S, PATIENCE, BatchRu
 
 
 class TestBatch:
+    def test_is_full_when_all_wait_though_there_is_room_for_more(self):
+        assert BatchRule(8).is_full(4, 4)
+        assert not BatchRule(8).is_full(3, 4)
+
     def test_waits_as_long_as_the_last_pass_took(self):
         assert BatchRule().deadline(10.0, 0.004) == 10.004
 

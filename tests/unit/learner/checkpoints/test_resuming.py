@@ -47,8 +47,8 @@ def stopped_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ended_run(tmp_path_factory):
-    """A run of IMPALA that has come to its end, for `copied`."""
+def ended_run(stopped_run, tmp_path_factory):
+    """A run of IMPALA that has come to its end, later than the other was stopped, for `copied`."""
     run_dir = tmp_path_factory.mktemp("ended") / "run"
     train(settings_for(run_dir, "impala"))
     return run_dir

@@ -128,22 +128,6 @@ def test_an_update_with_many_is_cut_into_messages_of_bounded_size(many, n_messag
     assert list(updates_from_protos(messages)) == [update]
 
 
-def test_many_actors_and_events_are_cut_likewise():
-    update = HistoryUpdate(
-        now_s=3.0,
-        status=LearnerStatus(phase=Phase.TRAINING),
-        points=(HistoryPoint(time_s=1.0, interval_s=1.0),),
-        actors=tuple(
-            ActorInfo(actor_id=f"{i}", slot=i, incarnation=1, state=ActorState.FAILED, last_error="x" * 2000)
-            for i in range(1000)
-        ),
-        events=(HistoryEvent(time_s=1.0, severity=EventSeverity.ERROR, who="a", text="b", detail="c" * 8000),) * 300,
-    )
-    messages = list(update_to_protos(update))
-    assert max(message.ByteSize() for message in messages) < 1_100_000
-    assert list(updates_from_protos(messages)) == [update]
-
-
 def test_an_update_whose_last_message_has_not_come_is_not_there_yet():
     messages = list(update_to_protos(many_lanes()))
     assert list(updates_from_protos(messages[:-1])) == []

@@ -72,12 +72,13 @@ def test_step_bytes_are_the_sum_of_its_columns(log_prob: bool, expected: int):
 def test_samples_stay_valid_until_their_room_is_reused():
     buffer = make_buffer()
     buffer.insert(played())
-    mine = buffer.make_ring(2, n_rooms=2)
+    mine = buffer.make_ring(2, n_rooms=3)
     first = buffer.sample(2, ring=mine)
     kept = first.keys.copy()
     for _ in range(5):
         buffer.sample(2)
-    buffer.sample(2, ring=mine)
+    for _ in range(2):
+        buffer.sample(2, ring=mine)
     assert first.keys.tolist() == kept.tolist()
     assert buffer.sample(2, ring=mine).keys is first.keys
 

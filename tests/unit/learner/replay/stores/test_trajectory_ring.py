@@ -74,6 +74,16 @@ def test_rejects_missing_final_observation_and_changes_nothing():
     assert ring_.span == (0, 0)
 
 
+def test_a_cleared_ring_has_no_entries():
+    rollout, _ = World(n_steps=4, has_reset_rows=False).play(random_ends(np.random.default_rng(0), 4, 2))
+    ring_ = ring(4, 10)
+    assert ring_.insert(rollout)
+    every = np.arange(ring_.n_slots)
+    assert np.count_nonzero(ring_.is_entry(every)) == ring_.size
+    ring_.clear()
+    assert not ring_.is_entry(every).any()
+
+
 LAYOUT = make_layout(RolloutShape(SPACES, 5), log_prob=False)
 
 
