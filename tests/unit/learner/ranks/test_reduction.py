@@ -1,5 +1,7 @@
 """Two ranks with batches of B make the same updates as one learner with a batch of 2 B: on real gloo processes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from safetensors.numpy import load_file
 
 from rollcast.learner.ranks.reduction import ALONE, RankReduction
 from tests.accelerator import Accelerator
-from tests.processes import DEADLINE_S, free_port, zygote_process
+from tests.processes import environment, free_port
 from tests.rank_updates import CASES, N_UPDATES, W, alone, batch_of, learn, together
 from tests.unit.learner.ranks.boards import BoardInMemory
 
@@ -24,10 +26,19 @@ def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of both ranks, of all algorithms."""
     folder = tmp_path_factory.mktemp("ranks")
     place = {"WORLD_SIZE": str(W), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [zygote_process("tests.rank_updates", folder, RANK=str(rank), **place) for rank in range(W)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.rank_updates", str(folder)],
+            env=environment() | place | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(W)
+    ]
     try:
         for process in processes:
-            output, _ = process.communicate(DEADLINE_S)
+            output, _ = process.communicate(timeout=110)
             assert process.returncode == 0, output
     finally:
         for process in processes:
