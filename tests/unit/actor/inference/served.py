@@ -132,6 +132,6 @@ def rollouts(policy: Policy, n: int = 3, *, should_stop: Callable[[], bool] | No
     vector_env = make_vector_env(EnvironmentFactory("CartPole-v1"), N_ENVS)
     worker = make_worker(vector_env, policy, 20, actor_id="a", incarnation=1, env_seed=7)
     with contextlib.closing(worker):
-        found = [worker.collect(should_stop) for _ in range(n)]
-    assert all(rollout is not None for rollout in found)
-    return found  # type: ignore[return-value]  # none is None, as was just checked
+        found = [rollout for _ in range(n) if (rollout := worker.collect(should_stop)) is not None]
+    assert len(found) == n
+    return found

@@ -31,7 +31,7 @@ def count(number):
     return np.array(number, np.int64)
 
 
-# What is wrong with a state, by the message; None: it is left out.
+# Changes of a state, and the message about each. None: an array is left out.
 MISMATCHES = [
     (GAUSSIAN, {WEIGHT: None}, r"lack \['networks.0.layers.0.weight'\]"),
     (GAUSSIAN, {"critic": np.zeros(1)}, r"have \['critic'\] in addition"),
