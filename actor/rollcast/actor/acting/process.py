@@ -80,7 +80,8 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
     """
     del output
     stop = threading.Event()
-    stop_on_signals(stop)
+    tellers = stop_on_signals(stop)
+    reason = ""
     try:
         run_actor(settings, stop)
     except ConfigurationError:
@@ -89,24 +90,33 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
         if not stop.is_set():
             sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
-        logger.info("stopped: %s", error)
-    else:
-        logger.info("stopped" if stop.is_set() else "training has ended")
+        reason = f": {error}"
+    # The log has the signal before the end.
+    for teller in tellers:
+        teller.join()
+    logger.info("stopped%s" if stop.is_set() else "training has ended%s", reason)
     return 0
 
 
-def stop_on_signals(stop: threading.Event) -> None:
-    """Sets an event at SIGTERM, Ctrl-C or SIGHUP, and logs that."""
+def stop_on_signals(stop: threading.Event) -> list[threading.Thread]:
+    """Sets an event at SIGTERM, Ctrl-C or SIGHUP, and logs that.
+
+    Returns:
+        The threads that log, one for each signal that has come.
+    """
+    tellers: list[threading.Thread] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
         stop.set()
         # A signal may come while this thread writes to stderr, which refuses a second write within the first.
         said = ("%s: stopping after this step", signal.Signals(number).name)
-        threading.Thread(target=logger.info, args=said, name="rollcast-signal").start()
+        tellers.append(threading.Thread(target=logger.info, args=said, name="rollcast-signal"))
+        tellers[-1].start()
 
     for number in stop_signals():
         signal.signal(number, on_signal)
+    return tellers
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
