@@ -47,6 +47,11 @@ class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.found: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from wrapping the hook in what imports its compiler, which takes seconds, and slows each call."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: OpOverload[..., Any],

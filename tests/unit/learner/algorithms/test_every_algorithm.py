@@ -120,6 +120,7 @@ FIRST_UPDATES = """
 import sys
 import tempfile
 from pathlib import Path
+from rollcast.learner.devices.waits import WaitDetector
 from tests.every_algorithm import CASES
 for name in sys.argv[1:]:
     case = CASES[name]
@@ -128,7 +129,8 @@ for name in sys.argv[1:]:
     with tempfile.TemporaryDirectory() as folder:
         algorithm.save(Path(folder))
         algorithm.load(Path(folder))
-    case.update(algorithm, case.batches("cpu"))
+    with WaitDetector():  # as the last update before one is captured
+        case.update(algorithm, case.batches("cpu"))
     print(name, *sorted({"sympy", "torch._dynamo"} & sys.modules.keys()))
 """
 
