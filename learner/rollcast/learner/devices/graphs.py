@@ -1,7 +1,7 @@
 """Replays the device's part of updates as CUDA graphs, in which the host launches one graph instead of each kernel.
 
-Never run on a GPU so far: `unit/learner/devices/test_graphs.py` shows on the CPU that an update repeats the same
-operations on the same memory for any batch and numbers, as a graph needs. Tests marked `gpu` cover the rest.
+`unit/learner/devices/test_graphs.py` shows on the CPU that an update repeats the same operations on the same memory for
+any batch and numbers, as a graph needs. Tests marked `gpu` cover the rest.
 """
 
 import contextlib
@@ -185,7 +185,8 @@ class GraphedWork(DeviceWork):
             try:
                 plan.capture(work)
             except Exception as error:  # noqa: BLE001 - whatever it is: nothing was run; the update continues without
-                self._give_up(f"the capture failed: {type(error).__name__}: {error}")
+                reason = str(error).partition("\n")[0]  # CUDA's errors go on with general advice
+                self._give_up(f"the capture failed: {type(error).__name__}: {reason}")
                 return work(batch, numbers)
             if not self._n_replayed:
                 logger.info("updates are replayed as CUDA graphs from here on")
