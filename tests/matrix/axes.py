@@ -33,7 +33,7 @@ N_SAMPLED = 8
 
 # Options with choices that are no axis, and why.
 NO_AXES: Final[Mapping[str, str]] = {
-    "device": "what may be chosen depends on the machine: always the CPU",
+    "device": "what may be chosen depends on the machine: the CPU, or that of `--device`",
     "atari": "a game of its own, with tests of its own",
     "insecure": "who may connect has nothing to do with what is learnt",
     "dashboard": "watching changes nothing",

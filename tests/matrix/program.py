@@ -61,6 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-pairs", action="store_true", help="random cases only")
     parser.add_argument("--processes", type=int, default=_PROCESSES, help="cases at once")
     parser.add_argument("--deadline", type=int, default=_DEADLINE_S, help="seconds that a case may take")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, the device of every learner")
     parser.add_argument("--record", action="store_true", help="write the tables of the documentation, and run nothing")
     options = parser.parse_args(words)
     if options.record:
@@ -68,6 +69,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     cases = [] if options.no_pairs else [*covering(), *refused()]
     cases += sampled(options.sample, random.Random(options.seed))
+    cases = [{**case, "device": options.device} for case in cases]
     _print(f"{len(cases)} of {axes.n_combinations():.1e} combinations")
     reports = []
     for report in _run_all(cases, options.processes, options.deadline):
@@ -146,6 +148,8 @@ def _run_all(cases: Sequence[Case], n_processes: int, deadline_s: int) -> Iterat
 
 def _prepare() -> None:
     """Prepares a process: warnings are errors, as in tests, and what actors write goes nowhere."""
+    # CUDA starts once in a process, and deterministic cases come after others.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     warnings.simplefilter("error")
     signal.signal(signal.SIGALRM, _on_alarm)
     sys.stderr = os.fdopen(os.dup(2), "w")
