@@ -19,6 +19,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 # Packages that the tests marked `gpu` and the benchmarks import beside torch, and those that they come with.
 WANTED: Final = (
+    "cryptography",
     "grpcio",
     "grpcio-health-checking",
     "grpcio-reflection",

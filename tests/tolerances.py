@@ -1,4 +1,7 @@
-"""The bound on the difference of two computations of the same numbers that add in another order."""
+"""The bound on the difference of two computations of the same numbers that add in another order, and what else rounds."""
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
@@ -17,3 +20,19 @@ def rounding_bound(dtype: torch.dtype, n_terms: int) -> float:
     off_by = n_terms * torch.finfo(dtype).eps / 2
     assert off_by < 1, f"a sum of {n_terms} terms in {dtype} may be anything"
     return 2 * off_by / (1 - off_by)
+
+
+@contextlib.contextmanager
+def tf32_as_it_was(*, allowed: bool | None = None) -> Iterator[None]:
+    """Leaves torch's permission to round products to TF32 as it was; a monkeypatch cannot, because torch computes it.
+
+    Args:
+        allowed: The permission inside the block; None: as it was.
+    """
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    if allowed is not None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

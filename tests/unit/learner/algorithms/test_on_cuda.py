@@ -4,6 +4,7 @@
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.devices.determinism import deterministic_arithmetic
 from tests.every_algorithm import CASES, same_state
+from tests.tolerances import tf32_as_it_was
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,9 +32,9 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 @pytest.fixture(autouse=True)
-def products_have_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def products_have_all_bits() -> Iterator[None]:
+    with tf32_as_it_was(allowed=False):
+        yield
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.batches import random_batch
 from tests.every_algorithm import make_algorithm
+from tests.tolerances import tf32_as_it_was
 
 T, B = 5, 4
 CPU = torch.device("cpu")
@@ -32,6 +33,9 @@ _PASSES = {"n_epochs": 1, "minibatch_steps": T * B}
 # gradients, as a share of the gradient's. bfloat16 rounds each number to 8 bits, a share of 0.004; the sum over a batch
 # of 20 rows cancels most of the gradient, and not the rounding. 0.15 are a cosine of 0.99. Found: at most 0.10.
 TOLERANCE = 0.15
+# The same for TF32, which rounds the factors of products to 11 bits: a stand-in on the CPU that rounds them so differs by
+# 0.026 at most, an H200 by 0.033.
+TF32_TOLERANCE = 0.05
 # The same where only the order of images in memory differs: convolutions then add in another order.
 ORDER_TOLERANCE = 1e-4
 
@@ -175,9 +179,8 @@ def test_gpu_without_the_precision_is_refused_by_its_name(monkeypatch, precision
 
 @pytest.fixture
 def _tf32_as_it_was() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    with tf32_as_it_was():
+        yield
 
 
 @pytest.mark.usefixtures("_tf32_as_it_was")
@@ -201,4 +204,6 @@ def test_update_on_a_gpu_is_that_in_fp32_on_the_cpu_to_the_stated_tolerance(name
     arithmetic = choose_arithmetic(precision, "auto", torch.device("cuda"))
     set_tf32(arithmetic)
     gradient = gradient_of_update(name, arithmetic.networks, gradients, "cuda").cpu()
-    assert relative_difference(gradient, expected) < {"fp32": 1e-3, "tf32": 0.01, "bf16": TOLERANCE}[precision]
+    assert (
+        relative_difference(gradient, expected) < {"fp32": 1e-3, "tf32": TF32_TOLERANCE, "bf16": TOLERANCE}[precision]
+    )
