@@ -1,4 +1,4 @@
-"""The bound on the difference of two computations of the same numbers that add in another order, and what else rounds."""
+"""The bound on the difference of two computations that add the same numbers in another order, and torch's TF32."""
 
 import contextlib
 from collections.abc import Iterator

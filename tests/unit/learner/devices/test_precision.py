@@ -33,8 +33,8 @@ _PASSES = {"n_epochs": 1, "minibatch_steps": T * B}
 # gradients, as a share of the gradient's. bfloat16 rounds each number to 8 bits, a share of 0.004; the sum over a batch
 # of 20 rows cancels most of the gradient, and not the rounding. 0.15 are a cosine of 0.99. Found: at most 0.10.
 TOLERANCE = 0.15
-# The same for TF32, which rounds the factors of products to 11 bits: a stand-in on the CPU that rounds them so differs by
-# 0.026 at most, an H200 by 0.033.
+# The same for TF32, which rounds the factors of products to 11 bits: a stand-in on the CPU that rounds them so differs
+# by 0.026 at most, an H200 by 0.033.
 TF32_TOLERANCE = 0.05
 # The same where only the order of images in memory differs: convolutions then add in another order.
 ORDER_TOLERANCE = 1e-4
