@@ -34,7 +34,7 @@ class RelayIntake:
     The learner itself agrees with every actor. Any thread may call.
 
     Args:
-        relay: This relay.
+        relay_id: This relay's name.
         link: The connection to the learner.
         max_actors: Actors that may have a stream at once.
         policies: Is told when an actor can use a policy.
@@ -42,13 +42,13 @@ class RelayIntake:
 
     def __init__(
         self,
-        relay: Relay,
+        relay_id: str,
         link: LearnerLink,
         *,
         max_actors: int,
         policies: PolicyRequests,
     ) -> None:
-        self._relay = relay
+        self._relay_id = relay_id
         self._link = link
         self._max_actors = max_actors
         self._policies = policies
@@ -94,12 +94,12 @@ class RelayIntake:
         link = self._link.current()
         if offer.role is ActorRole.ACT:
             self._check_room()
-        agreement = link.client.join(dataclasses.replace(offer, via=(*offer.via, self._relay)))
+        agreement = link.client.join(dataclasses.replace(offer, via=(*offer.via, link.relay)))
         if agreement.learner_nonce != link.learner_nonce:
             # The call has found the learner's successor before the link has noticed that the learner is gone.
             self._link.drop(link)
             raise NotReadyError(
-                f"another learner has just taken over behind relay {self._relay.relay_id!r}; join again with backoff"
+                f"another learner has just taken over behind relay {self._relay_id!r}; join again with backoff"
             )
         agreement = dataclasses.replace(agreement, max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES)
         if offer.role is ActorRole.ACT:
@@ -169,21 +169,21 @@ class RelayIntake:
         ):
             raise UnknownActorError(
                 f"actor {actor_id!r}, incarnation {incarnation}, has not joined through relay "
-                f"{self._relay.relay_id!r}: call Join first"
+                f"{self._relay_id!r}: call Join first"
             )
         return joined
 
     def _check_way(self, offer: JoinOffer) -> None:
         names = [relay.relay_id for relay in offer.via]
-        if self._relay in offer.via:
+        if any(map(self._link.is_own, offer.via)):
             raise RefusedError(
-                f"relays form a loop: actor {offer.actor_id!r} comes back to relay {self._relay.relay_id!r} through "
+                f"relays form a loop: actor {offer.actor_id!r} comes back to relay {self._relay_id!r} through "
                 f"{names}; expected a learner at the end; correct the --learner-address of one of them"
             )
         if len(offer.via) >= MAX_RELAYS_IN_A_ROW:
             raise LimitExceededError(
                 f"actor {offer.actor_id!r} comes through {len(names)} relays, {names}; expected at most "
-                f"{MAX_RELAYS_IN_A_ROW} with {self._relay.relay_id!r}; give each an address nearer to the learner",
+                f"{MAX_RELAYS_IN_A_ROW} with {self._relay_id!r}; give each an address nearer to the learner",
                 limit="max_relays_in_a_row",
             )
 
@@ -192,7 +192,7 @@ class RelayIntake:
             n_actors = len(self._streaming)
         if n_actors >= self._max_actors:
             raise LimitExceededError(
-                f"{n_actors} actors have streams through relay {self._relay.relay_id!r} and max_actors is "
+                f"{n_actors} actors have streams through relay {self._relay_id!r} and max_actors is "
                 f"{self._max_actors}: start another relay, or raise its --max-actors",
                 limit="max_actors",
             )

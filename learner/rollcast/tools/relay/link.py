@@ -1,6 +1,7 @@
 """Keeps a relay's connection to its learner, over every reconnect."""
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from rollcast.actor.connection.join_attempts import JoinAttempts
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.errors import (
     ConfigurationError,
+    LearnerUnreachableError,
     NotReadyError,
     RefusedError,
     RollcastError,
@@ -32,11 +34,13 @@ class OpenLink:
         client: Makes the calls.
         bundles: Carries the rollouts.
         learner_nonce: The number of the learner's process.
+        relay: This relay, by the name under which that learner knows it.
     """
 
     client: RelayClient
     bundles: BundleLink
     learner_nonce: int
+    relay: Relay
 
 
 class Follower(Protocol):
@@ -51,7 +55,7 @@ class LearnerLink:
 
     Args:
         addresses: The learner's addresses, tried in their order: `host:port`, `unix:/path` or `file:/path`.
-        relay: This relay.
+        relay_id: This relay's name.
         security: Certificates and token; their files are read again at every attempt.
         wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
         connect_timeout_s: How long the first connection may take, in seconds.
@@ -63,7 +67,7 @@ class LearnerLink:
     def __init__(
         self,
         addresses: Sequence[str],
-        relay: Relay,
+        relay_id: str,
         *,
         security: ClientSecurity,
         wait_s: float,
@@ -73,7 +77,9 @@ class LearnerLink:
         stop: threading.Event,
     ) -> None:
         self._addresses = tuple(addresses)
-        self._relay = relay
+        self._relay_id = relay_id
+        # A number for each address: whoever brings it back has it by that way.
+        self._ways = {address: Relay(relay_id, secrets.randbelow(2**64 - 1) + 1) for address in addresses}
         self._security = security
         self._wait_s = wait_s
         self._connect_timeout_s = connect_timeout_s
@@ -82,9 +88,11 @@ class LearnerLink:
         self._ending = Ending(stop)
         # of the thread that keeps the connection: whether this attempt has found a learner, and whether any has
         self._has_opened = self._was_open = False
-        self._lock = threading.Lock()  # guards the five below
+        self._lock = threading.Lock()  # guards the six below
         # The relays that wait until this one has a learner, the newest last.
         self._waiting: dict[Relay, None] = {}
+        # The ways that lead back to this relay.
+        self._loops: set[Relay] = set()
         self._open: OpenLink | None = None
         self._bundles: BundleLink | None = None
         self._reason = "it has not answered yet"
@@ -105,6 +113,10 @@ class LearnerLink:
         with self._lock:
             return self._n_bundles_before + (0 if self._bundles is None else self._bundles.n_bundles)
 
+    def is_own(self, relay: Relay) -> bool:
+        """Returns whether a relay is this one, by whatever way it has come back."""
+        return relay in self._ways.values()
+
     def start(self) -> None:
         """Begins to connect."""
         self._thread = threading.Thread(target=self._keep, name="rollcast-link", daemon=True)
@@ -119,7 +131,7 @@ class LearnerLink:
         with self._lock:
             if self._open is None:
                 raise NotReadyError(
-                    f"relay {self._relay.relay_id!r} has no connection to its learner at "
+                    f"relay {self._relay_id!r} has no connection to its learner at "
                     f"{', '.join(self._addresses)}: {self._reason}; try again with backoff, or join elsewhere"
                 )
             return self._open
@@ -133,25 +145,28 @@ class LearnerLink:
 
         Raises:
             NotReadyError: There is no learner at this moment.
-            RefusedError: This relay has only one way, and that leads back to it.
+            RefusedError: All ways of this relay lead back to it.
         """
         with self._lock:
             if self._open is not None:
                 return self._open.learner_nonce
             for other in (*waiting, relay):
-                # Another address may still lead to a learner.
-                if other == self._relay and len(self._addresses) == 1:
-                    raise RefusedError(
-                        f"relays form a loop: the learner of relay {self._relay.relay_id!r} is at "
-                        f"{self._addresses[0]}, which leads back to it through relay {relay.relay_id!r}; expected a "
-                        "learner at the end; correct the --learner-address of one of them"
-                    )
+                if self.is_own(other):
+                    self._loops.add(other)
+                    continue
                 self._waiting.pop(other, None)
                 self._waiting[other] = None
+            # Another address may still lead to a learner.
+            if self._loops.issuperset(self._ways.values()):
+                raise RefusedError(
+                    f"relays form a loop: the learner of relay {self._relay_id!r} is at "
+                    f"{', '.join(self._addresses)}, which leads back to it through relay {relay.relay_id!r}; expected "
+                    "a learner at the end; correct the --learner-address of one of them"
+                )
             while len(self._waiting) > MAX_RELAYS:
                 del self._waiting[next(iter(self._waiting))]
         raise NotReadyError(
-            f"relay {self._relay.relay_id!r} has no connection to its learner at this moment; expected one; its log "
+            f"relay {self._relay_id!r} has no connection to its learner at this moment; expected one; its log "
             "says why; try again with backoff"
         )
 
@@ -212,6 +227,9 @@ class LearnerLink:
                 error = caught
             with self._lock:
                 self._open = None
+                if isinstance(error, NotReadyError) and self._ways[address] in self._loops:
+                    # So it is not waited for as a learner that starts again is.
+                    error = LearnerUnreachableError(f"the way by {address} leads back to this relay; {error}")
                 # Without its advice: that of this relay follows.
                 self._reason = str(error).partition(";")[0]
             if self._ending.is_set():
@@ -236,17 +254,18 @@ class LearnerLink:
             raise NotReadyError(str(error)) from error
         with client:
             with self._lock:
-                bundles = client.open_bundles(self._relay, waiting=self._waiting, wait_s=self._wait_s)
+                bundles = client.open_bundles(self._ways[address], waiting=self._waiting, wait_s=self._wait_s)
                 self._bundles = bundles
             if self._ending.is_set():
                 bundles.close()
 
             def on_open(learner_nonce: int) -> None:
-                link = OpenLink(client, bundles, learner_nonce)
+                link = OpenLink(client, bundles, learner_nonce, self._ways[address])
                 self._follower.follow(link)
                 with self._lock:
                     self._open = link
                     self._waiting.clear()
+                    self._loops.clear()
                 # Also if a join finds another learner, and drops this link, before the link has ended by itself.
                 self._has_opened = True
                 logger.info("relaying to the learner at %s", address)

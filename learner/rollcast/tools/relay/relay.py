@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -10,7 +9,6 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.metrics.families import Families
 from rollcast.services.policies.encodings import PolicyEncoding
@@ -67,12 +65,11 @@ class RollcastRelay:
         self._announcement = announcement
         self._announced = contextlib.ExitStack()
         self._stop = threading.Event()
-        relay = Relay(relay_id, secrets.randbelow(2**64 - 1) + 1)
         control = RefusingControl(relay_id, ", ".join(learner_addresses))
         self.policies = RelayedPolicies(control.refuse, self._stop, encodings)
         self.link = LearnerLink(
             learner_addresses,
-            relay,
+            relay_id,
             security=client_security,
             wait_s=wait_s,
             connect_timeout_s=connect_timeout_s,
@@ -80,7 +77,7 @@ class RollcastRelay:
             follower=self.policies,
             stop=self._stop,
         )
-        self.intake = RelayIntake(relay, self.link, max_actors=limits.max_actors, policies=self.policies)
+        self.intake = RelayIntake(relay_id, self.link, max_actors=limits.max_actors, policies=self.policies)
         self._server: GrpcServer = make_server(
             address,
             sink=self.intake,

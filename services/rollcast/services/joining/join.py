@@ -24,7 +24,8 @@ class Relay:
 
     Attributes:
         relay_id: Its name, for people.
-        nonce: The number of its process, not 0. Only a peer that knows it may send for the relay's actors.
+        nonce: A number of its process, one for each address of its learner, not 0. Only a peer that knows it may
+            send for the relay's actors.
     """
 
     relay_id: str

@@ -200,13 +200,21 @@ def test_a_learner_that_is_gone_is_told_and_its_successor_found():
             assert next(iter(client.subscribe_policy()))[0] == 7
 
 
+@pytest.mark.parametrize("n_names", [1, 2])
 @pytest.mark.parametrize("n_relays", [1, 2, 3])
-def test_a_loop_of_relays_is_refused(n_relays: int):
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(n_relays)]
+def test_a_loop_of_relays_is_refused(tmp_path_factory: pytest.TempPathFactory, n_relays: int, n_names: int):
+    folder = tmp_path_factory.mktemp("r")
     with contextlib.ExitStack() as stack:
         relays = [
-            stack.enter_context(relaying(addresses[(i + 1) % n_relays], address=address, waits=False))
-            for i, address in enumerate(addresses)
+            stack.enter_context(
+                relaying(
+                    # the same socket, by one name or by several
+                    *(f"unix:{folder}/{'./' * name}{(i + 1) % n_relays}" for name in range(n_names)),
+                    address=f"unix:{folder}/{i}",
+                    waits=False,
+                )
+            )
+            for i in range(n_relays)
         ]
         wait_until(lambda: any(relay.link.error for relay in relays), "a relay to find itself")
         error = next(relay.link.error for relay in relays if relay.link.error)
