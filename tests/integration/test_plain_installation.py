@@ -222,10 +222,9 @@ for command in sys.argv[1:]:
 """
         done = run(programs / "python", "-c", asked, *modules, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "")
-        names = [command if command == "replay serve" else command.split()[0] for command in modules]
         assert done.stderr.splitlines() == [
-            f"rollcast {name.split()[0]}: rollcast {name} needs {missing}, which this Python does not have; expected "
+            f"rollcast {command.split()[0]}: this command needs {missing}, which this Python does not have; expected "
             f"the extra 'learner'; install it: {programs / 'pip'} install 'rollcast[learner] @ {wheel.as_uri()}'"
-            for name, missing in zip(names, modules.values(), strict=True)
+            for command, missing in modules.items()
         ]
         assert list(tmp_path.iterdir()) == [], "nothing is begun"

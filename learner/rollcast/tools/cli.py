@@ -86,7 +86,7 @@ def _run(name: str, command: Command, arguments: list[str]) -> int:
         program += f" {command.subcommand}"
     settings: Any = command.settings().from_command_line(program, arguments)
     if command.extra:
-        require_extra(command.extra, program, *command.modules)
+        require_extra(command.extra, "this command", *command.modules)
     if command.logs:
         log_to_stderr(settings.log_level)
     if command.has_large_buffers:

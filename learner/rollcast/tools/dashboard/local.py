@@ -126,7 +126,7 @@ def _plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
     Raises:
         ConfigurationError: The run cannot have a dashboard with these settings.
     """
-    require_extra("dashboard", "rollcast train --dashboard")
+    require_extra("dashboard", "--dashboard")
     if settings.actor_kind == "sequential":
         raise ConfigurationError(
             "dashboard is set, and actor_kind is 'sequential', which has no server that a page could ask; expected "
