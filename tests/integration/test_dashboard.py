@@ -240,6 +240,11 @@ class TestWhatItShows:
                 for choice in ("1 h", "1 min"):
                     seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
                     seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
+                rows = seen.page.locator("tbody tr[data-actor]")
+                assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "node-2", "left-arm"]
+                seen.page.locator("[data-choice=first]").get_by_text("slowest").click()
+                seen.wait_for_text(".strips-head", "the slowest first")
+                assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "left-arm", "node-1"]
                 seen.page.get_by_label("find an actor").fill("node-150")
                 seen.page.wait_for_selector('tr[data-actor="node-150"]')
                 assert seen.complaints == []

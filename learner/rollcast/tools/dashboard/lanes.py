@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
 from rollcast.services.status.numbers import period
-from rollcast.services.status.status import ActorInfo
+from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.tools.dashboard.figures import COLUMNS, actor_row, learner_row
 from rollcast.tools.dashboard.lane_changes import Cells, SentLanes, largest_states
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import UNKNOWN, StateLook, looks
 
+# The actors that come first.
+First = Literal["worst off", "slowest"]
 # Actors that are rows; the others are strips.
 N_ROWS: Final = 12
 # Seconds that lanes show, by choice, and the cells into which they are divided. A learner remembers an hour of them.
@@ -39,7 +41,7 @@ class Lanes(Element, component="lanes.js"):
         self._props["columns"] = [{"name": name, "title": title} for name, title in COLUMNS]
         self._sent = SentLanes()
         self._is_ready = False
-        self._shown: tuple[RunView, float, str] | None = None
+        self._shown: tuple[RunView, float, str, First] | None = None
         self._sent_picture: dict[str, Any] = {}
         self._scale: tuple[float, int] | None = None
         self._next_cells = 0.0
@@ -53,8 +55,8 @@ class Lanes(Element, component="lanes.js"):
             self.begin_again()
             if self._shown is not None:
                 # There may be nothing new for long, or ever.
-                view, span_s, find = self._shown
-                self.show(view, span_s=span_s, find=find)
+                view, span_s, find, first = self._shown
+                self.show(view, span_s=span_s, find=find, first=first)
 
         self.on("chosen", choose)
         self.on("ready", begin)
@@ -65,21 +67,25 @@ class Lanes(Element, component="lanes.js"):
         self._sent_picture = {}
         self._scale = None
 
-    def show(self, view: RunView, *, span_s: float, find: str) -> None:
+    def show(self, view: RunView, *, span_s: float, find: str, first: First) -> None:
         """Sends what has changed.
 
         Args:
             view: The run.
             span_s: Seconds to show: 60, 300 or 3600.
-            find: Actors with this text in their names, or in their relays', come first; empty: the worst off do.
+            find: Actors with this text in their names, or in their relays', come first; empty: those of `first` do.
+            first: The actors that come first.
         """
-        self._shown = view, span_s, find
+        self._shown = view, span_s, find, first
         if not self._is_ready or view.now_s is None:
             return
         n_cells = _CELLS[span_s]
         forget = self._scale != (span_s, n_cells)
         self._scale = span_s, n_cells
         ranked = view.ranked_actors()
+        if first == "slowest":
+            # of those that play; the others have no speed
+            ranked.sort(key=lambda actor: (actor.state is not ActorState.STREAMING, actor.env_steps_per_second))
         if find:
             ranked.sort(
                 key=lambda actor: not any(find.lower() in name.lower() for name in (actor.actor_id, *actor.via))
@@ -94,7 +100,7 @@ class Lanes(Element, component="lanes.js"):
         picture = {
             "rows": [learner_row(view), *map(actor_row, rows)],
             "order": [actor.actor_id for actor in others],
-            "others": f"{len(rows)} of {len(ranked)} actors are rows above, the worst off first; the other "
+            "others": f"{len(rows)} of {len(ranked)} actors are rows above, the {first} first; the other "
             f"{len(others)} are a strip of colour each.",
             "from": f"{period(span_s)} ago",
             "until": "now",

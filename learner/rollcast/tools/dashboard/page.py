@@ -22,7 +22,7 @@ from rollcast.tools.dashboard.figures import (
     throttled_rows,
     title_of,
 )
-from rollcast.tools.dashboard.lanes import LONGEST_S, Lanes
+from rollcast.tools.dashboard.lanes import LONGEST_S, First, Lanes
 from rollcast.tools.dashboard.metrics import Metrics
 from rollcast.tools.dashboard.relays import Relays
 from rollcast.tools.dashboard.text import Text
@@ -99,6 +99,7 @@ class Page:
         self._over: charts.XAxis = "steps"
         self._which: _Which = "all"
         self._find = ""
+        self._first: First = "worst off"
         self._next_lines = 0.0
         self._dark = ui.dark_mode(None)
         ui.add_css(Path(__file__).with_name("style.css"))
@@ -174,9 +175,13 @@ class Page:
         with ui.element("section").classes("card"):
             with ui.element("div").classes("choices"):
                 Text("lanes", tag="h2")
-                ui.input(placeholder="find an actor", on_change=lambda event: self._choose(find=event.value)).props(
+                ui.input(placeholder="find an actor", on_change=lambda e: self._choose(find=e.value or "")).props(
                     'dense aria-label="find an actor" clearable data-choice=find'
                 )
+                Text("first the", tag="span")
+                ui.toggle(
+                    ["worst off", "slowest"], value=self._first, on_change=lambda e: self._choose(first=e.value)
+                ).props('dense flat no-caps aria-label="actors that come first" data-choice=first')
             self._lanes = Lanes(self._show_actor)
             with ui.element("div").classes("legend"):
                 for whose, actor_id in (("learner", ""), ("actors", "a")):
@@ -209,12 +214,14 @@ class Page:
         span_s: int | None = None,
         over: charts.XAxis | None = None,
         which: _Which | None = None,
-        find: str | None = "",
+        first: First | None = None,
+        find: str | None = None,
     ) -> None:
         self._span_s = self._span_s if span_s is None else span_s
         self._over = over or self._over
         self._which = which or self._which
-        self._find = self._find if find == "" and (span_s, over, which) != (None, None, None) else find or ""
+        self._first = first or self._first
+        self._find = self._find if find is None else find
         self._seen = None
         self._next_lines = 0.0
         self.refresh()
@@ -234,7 +241,7 @@ class Page:
         self._show_numbers(snapshot.view)
         self._show_events(snapshot.view)
         self._relays.show(snapshot.view)
-        self._lanes.show(snapshot.view, span_s=float(self._span_s or LONGEST_S), find=self._find)
+        self._lanes.show(snapshot.view, span_s=float(self._span_s or LONGEST_S), find=self._find, first=self._first)
 
     def _show_head(self, snapshot: Snapshot) -> None:
         view, problem = snapshot.view, snapshot.problem
