@@ -22,7 +22,7 @@ from tests.processes import ROOT
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = tuple(sorted(path.parent.name for path in FOLDER.glob("overlays/*/kustomization.yaml")))
 # TLS is the last, so that it reaches what the others add
-COMPONENTS = ("evaluator", "gpu", "keda", "spot", "tls")
+COMPONENTS = ("dashboard", "evaluator", "gpu", "keda", "relay", "spot", "tls")
 
 Document = dict[str, Any]
 # Files of secrets, by the secret's name.
@@ -112,6 +112,8 @@ def make_secrets(folder: Path) -> Secrets:
                 assert done.returncode == 0, f"{line}\n{done.stderr}"
                 data = json.loads(done.stdout)["data"]
                 secrets[command[4]] = {name: base64.b64decode(content) for name, content in data.items()}
+            elif command[0] != "kubectl":
+                subprocess.run(["bash", "-c", line], cwd=folder, check=True)
     return secrets
 
 

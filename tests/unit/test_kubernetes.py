@@ -14,6 +14,8 @@ from rollcast.actor.settings import ActorSettings
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.scaling.bounds import ActorBounds
+from rollcast.tools.dashboard.settings import DashboardSettings
+from rollcast.tools.relay.settings import RelaySettings
 from rollcast.tools.scaling.settings import ScalerSettings
 from tests.documents import text_of
 from tests.manifests import (
@@ -31,8 +33,10 @@ from tests.manifests import (
 
 # the newest three, and one that has been out of support for a while
 VERSIONS = ("1.37", "1.36", "1.35", "1.29")
-# the one that has no overlay, every two, and all
-SETS = [("evaluator",), *itertools.combinations(COMPONENTS, 2), COMPONENTS]
+WITHOUT_OVERLAY = ("dashboard", "evaluator", "relay")
+# those that have no overlay, every two, and all
+SETS = [*((name,) for name in WITHOUT_OVERLAY), *itertools.combinations(COMPONENTS, 2), COMPONENTS]
+PODS = ("learner", "actor", "evaluator", "scaler", "relay", "dashboard")
 # KEDA's own kinds, which are not Kubernetes': what we use of them
 SCALED_OBJECT = {
     "type": "object",
@@ -110,7 +114,7 @@ def everything(tmp_path_factory):
 def test_every_component_has_an_overlay_or_needs_none():
     found = {path.parent.name for path in FOLDER.glob("components/*/kustomization.yaml")}
     assert found == set(COMPONENTS)
-    assert set(OVERLAYS) == found - {"evaluator"}
+    assert set(OVERLAYS) == found - set(WITHOUT_OVERLAY)
 
 
 def test_overlays_are_valid(documents):
@@ -134,7 +138,7 @@ def test_validation_refuses_a_field_that_does_not_exist(documents):
 def test_components_go_together(tmp_path, components):
     documents = build_with(tmp_path, components)
     check(documents, VERSIONS[0])
-    others = {"evaluator": "evaluator", "keda": "scaler"}
+    others = {"dashboard": "dashboard", "evaluator": "evaluator", "keda": "scaler", "relay": "relay"}
     for name in ("learner", "actor", *(others[component] for component in components if component in others)):
         assert ("ROLLCAST_TLS_CA" in environment_of(documents, name)) == ("tls" in components)
     assert ("nvidia.com/gpu" in container(documents, "learner")["resources"]["limits"]) == ("gpu" in components)
@@ -142,7 +146,14 @@ def test_components_go_together(tmp_path, components):
 
 
 def test_sets_only_what_there_is(everything):
-    pods = {"learner": ServingSettings, "actor": ActorSettings, "evaluator": ActorSettings, "scaler": ScalerSettings}
+    pods = {
+        "learner": ServingSettings,
+        "actor": ActorSettings,
+        "evaluator": ActorSettings,
+        "scaler": ScalerSettings,
+        "relay": RelaySettings,
+        "dashboard": DashboardSettings,
+    }
     for name, settings in pods.items():
         known = {f"ROLLCAST_{field.upper()}" for field in settings.model_fields}
         # of the exec probes
@@ -154,12 +165,12 @@ WIRED = {
     *("ROLLCAST_LEARNER_ADDRESS", "ROLLCAST_ADDRESS", "ROLLCAST_METRICS_ADDRESS", "ROLLCAST_INSECURE", "ROLLCAST_ROLE"),
     *("ROLLCAST_TLS_CA", "ROLLCAST_TLS_CERT", "ROLLCAST_TLS_KEY", "ROLLCAST_TLS_CLIENT_CA", "ROLLCAST_TOKEN_FILE"),
     *("ROLLCAST_TOKENS_FILE", "ROLLCAST_SERVE_TLS_CERT", "ROLLCAST_SERVE_TLS_KEY", "ROLLCAST_SERVE_TLS_CLIENT_CA"),
-    "ROLLCAST_DEVICE",
+    *("ROLLCAST_LISTEN_ADDRESS", "ROLLCAST_DEVICE"),
 }
 
 
 def test_what_a_config_map_may_set_is_in_no_pod_where_it_would_win(everything):
-    for name in ("learner", "actor", "evaluator", "scaler"):
+    for name in PODS:
         assert {entry["name"] for entry in container(everything, name).get("env", ())} <= WIRED, name
 
 
@@ -197,15 +208,23 @@ def test_learner_is_one_pod_with_a_volume_of_its_own_and_an_address(documents):
     assert mounts[claim["metadata"]["name"]] == "/runs"
 
 
-def test_actors_find_the_learner_by_its_service(documents):
-    service = find(documents, "Service", "learner")
-    (port,) = service["spec"]["ports"]
-    address = f"{service['metadata']['name']}:{port['port']}"
-    assert environment_of(documents, "actor")["ROLLCAST_LEARNER_ADDRESS"] == address
+def test_pods_find_each_other_by_services(documents, everything):
+    def address_of(documents, name):
+        service = find(documents, "Service", name)["spec"]
+        (port,) = service["ports"]
+        assert service["selector"] == pod_labels(documents, name)
+        assert {"name": port["targetPort"], "containerPort": port["port"]} in container(documents, name)["ports"]
+        return f"{name}:{port['port']}"
+
+    assert environment_of(documents, "actor")["ROLLCAST_LEARNER_ADDRESS"] == address_of(documents, "learner")
+    for name in ("actor", "evaluator"):
+        assert environment_of(everything, name)["ROLLCAST_LEARNER_ADDRESS"] == address_of(everything, "relay")
+    for name in ("relay", "scaler", "dashboard"):
+        assert environment_of(everything, name)["ROLLCAST_LEARNER_ADDRESS"] == address_of(everything, "learner")
 
 
 def test_every_volume_that_is_mounted_is_there(everything):
-    for name in ("learner", "actor", "evaluator", "scaler"):
+    for name in PODS:
         volumes = {volume["name"] for volume in pod(everything, name)["volumes"]}
         if name == "learner":
             volumes |= {"runs"}
@@ -213,7 +232,7 @@ def test_every_volume_that_is_mounted_is_there(everything):
 
 
 def test_pods_keep_the_restricted_standard(everything):
-    for name in ("learner", "actor", "evaluator", "scaler"):
+    for name in PODS:
         spec, inside = pod(everything, name), container(everything, name)
         assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -227,11 +246,29 @@ def test_pods_keep_the_restricted_standard(everything):
         assert "memory" in inside["resources"]["limits"]
 
 
-def test_budget_and_policy_select_the_pods_that_they_mean(documents):
-    for kind, name, path in (("PodDisruptionBudget", "actor", "selector"), ("NetworkPolicy", "learner", "podSelector")):
-        component = find(documents, "StatefulSet" if name == "learner" else "Deployment", name)
-        labels = component["spec"]["template"]["metadata"]["labels"]
-        assert find(documents, kind, name)["spec"][path]["matchLabels"] == labels
+def pod_labels(documents, name):
+    kind = "StatefulSet" if name == "learner" else "Deployment"
+    return find(documents, kind, name)["spec"]["template"]["metadata"]["labels"]
+
+
+def test_budget_and_policies_select_the_pods_that_they_mean(everything):
+    for kind, name, path in (
+        ("PodDisruptionBudget", "actor", "selector"),
+        ("NetworkPolicy", "learner", "podSelector"),
+        ("NetworkPolicy", "relay", "podSelector"),
+    ):
+        assert find(everything, kind, name)["spec"][path]["matchLabels"] == pod_labels(everything, name)
+
+
+def test_who_may_reach_the_learner_may_reach_its_relays(everything):
+    learner, relay = (find(everything, "NetworkPolicy", name)["spec"]["ingress"] for name in ("learner", "relay"))
+    assert relay == learner
+
+
+def test_only_port_forward_reaches_the_page_which_has_no_login(everything):
+    assert environment_of(everything, "dashboard")["ROLLCAST_LISTEN_ADDRESS"] == "localhost:8080"
+    command = container(everything, "dashboard")["livenessProbe"]["exec"]["command"]
+    assert "http://localhost:8080/healthz" in command[-1]
 
 
 def test_evaluator_is_an_actor_with_another_role():
