@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rollcast.learner import main
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.client.client import LearnerClient
@@ -156,10 +158,13 @@ def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
         assert [actor.wait(120) for actor in two] == [0, 0]
 
 
-def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_actors_of_both(tmp_path: Path):
+def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_actors_of_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     run, checkpoints = tmp_path / "run", tmp_path / "run" / "checkpoints"
     ppo = ("--ppo.minibatch-steps", 16, "--ppo.n-epochs", 2, "--normalize-observations")
-    common = ("--run-dir", run, "--resume", "auto", *ppo, *ENDLESS)
+    # records are those of the beginning and of checkpoints
+    common = ("--run-dir", run, "--resume", "auto", "--log-interval-s", 3600, *ppo, *ENDLESS)
     of_ranks = (*common, "--ranks.check-updates", 1)
     with ranks(*of_ranks) as first, actors(first.address(), 2, "--reconnect-timeout-s", 120) as both:
         first.wait_for_updates()
@@ -180,6 +185,16 @@ def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_ac
         saved = sorted(checkpoints.glob("[0-9]*"))
         assert len(saved) == 2
         assert all((path / "rank1" / "training.json").is_file() for path in saved)
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [record["train/updates"] for record in records] == [1, *(int(path.name) for path in saved)]
+        assert main(["ls", str(run), "--json-output"]) == 0
+        (listed,) = json.loads(capsys.readouterr().out)
+        state = json.loads((saved[-1] / "training.json").read_text())
+        assert listed["env_steps"] == records[-1]["env_steps"] == state["progress"]["env_steps"]
+        copy = shutil.copytree(run, tmp_path / "copy")
+        for command in (["compare", run, copy], ["doctor", run], ["plot", run, "--out", tmp_path / "curves.svg"]):
+            assert main([str(part) for part in command]) == 0, command
+        assert (tmp_path / "curves.svg").is_file()
         with ranks(*of_ranks, port=first.port) as second:
             second.wait_for_updates(int(saved[-1].name) + 5)
             second.end_well(signal.SIGTERM)
