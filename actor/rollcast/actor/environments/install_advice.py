@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import Final
 
 from gymnasium import registry
@@ -28,6 +29,8 @@ def for_unknown_id(env_id: str) -> str:
             if importlib.util.find_spec(module) is not None:
                 return f"write '{module}:{name}', so that the package that registers it is imported"
             return f"{package} registers it: {typed('pip')} install {package}, and write '{module}:{name}'"
+    if Path(f"{env_id}.py").is_file():
+        return f"{env_id}.py is in this folder: write '{env_id}:NAME', with the name of a class or a function in it"
     guess = did_you_mean(name, registry)
     if guess:
         return guess

@@ -67,6 +67,13 @@ def test_rejects_wrong_entry_points(env_id, message):
             make()
 
 
+def test_a_file_in_this_folder_is_meant_before_anything_else(tmp_path, monkeypatch):
+    (tmp_path / "cartpole.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"cartpole\.py is in this folder: write 'cartpole:NAME'"):
+        EnvironmentFactory("cartpole")()
+
+
 def test_rejects_wrong_arguments_of_environment():
     for env_id in ("CartPole-v1", f"{HERE}:NumberedEnv"):
         with pytest.raises(
