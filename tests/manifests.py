@@ -22,7 +22,7 @@ from tests.processes import ROOT
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = tuple(sorted(path.parent.name for path in FOLDER.glob("overlays/*/kustomization.yaml")))
 # TLS is the last, so that it reaches what the others add
-COMPONENTS = ("dashboard", "evaluator", "gpu", "keda", "relay", "spot", "tls")
+COMPONENTS = ("dashboard", "evaluator", "gpu", "keda", "podmonitor", "relay", "spot", "tls")
 
 Document = dict[str, Any]
 # Files of secrets, by the secret's name.

@@ -1,7 +1,6 @@
 """Every overlay and every set of components is built by kubectl, and is valid in several versions of Kubernetes."""
 
 import copy
-import itertools
 import os
 import re
 
@@ -33,11 +32,11 @@ from tests.manifests import (
 
 # the newest three, and one that has been out of support for a while
 VERSIONS = ("1.37", "1.36", "1.35", "1.29")
-WITHOUT_OVERLAY = ("dashboard", "evaluator", "relay")
-# those that have no overlay, every two, and all
-SETS = [*((name,) for name in WITHOUT_OVERLAY), *itertools.combinations(COMPONENTS, 2), COMPONENTS]
+WITHOUT_OVERLAY = ("dashboard", "evaluator", "podmonitor", "relay")
+# those that have no overlay, and each with TLS, which patches what the others add
+SETS = [*((name,) for name in WITHOUT_OVERLAY), *((name, "tls") for name in COMPONENTS[:-1])]
 PODS = ("learner", "actor", "evaluator", "scaler", "relay", "dashboard")
-# KEDA's own kinds, which are not Kubernetes': what we use of them
+# Kinds of KEDA and of Prometheus' operator, which are not Kubernetes': what we use of them
 SCALED_OBJECT = {
     "type": "object",
     "additionalProperties": False,
@@ -83,7 +82,20 @@ TRIGGER_AUTHENTICATION = {
         }
     },
 }
-KEDAS = {"ScaledObject": SCALED_OBJECT, "TriggerAuthentication": TRIGGER_AUTHENTICATION}
+POD_MONITOR = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["selector", "podMetricsEndpoints"],
+    "properties": {
+        "selector": {"properties": {"matchLabels": {"type": "object"}}, "additionalProperties": False},
+        "podMetricsEndpoints": {"items": {"properties": {"port": {"type": "string"}}, "additionalProperties": False}},
+    },
+}
+OWN_KINDS = {
+    "ScaledObject": ("keda.sh/v1alpha1", SCALED_OBJECT),
+    "TriggerAuthentication": ("keda.sh/v1alpha1", TRIGGER_AUTHENTICATION),
+    "PodMonitor": ("monitoring.coreos.com/v1", POD_MONITOR),
+}
 SPOT_LABELS = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -94,9 +106,10 @@ SPOT_LABELS = {
 
 def check(documents, version):
     for document in documents:
-        if document["kind"] in KEDAS:
-            assert document["apiVersion"] == "keda.sh/v1alpha1"
-            jsonschema.validate(document["spec"], KEDAS[document["kind"]])
+        if document["kind"] in OWN_KINDS:
+            version_of_kind, schema = OWN_KINDS[document["kind"]]
+            assert document["apiVersion"] == version_of_kind
+            jsonschema.validate(document["spec"], schema)
         else:
             kubernetes_validate.validate(document, version, strict=True)
 
@@ -258,6 +271,17 @@ def test_budget_and_policies_select_the_pods_that_they_mean(everything):
         ("NetworkPolicy", "relay", "podSelector"),
     ):
         assert find(everything, kind, name)["spec"][path]["matchLabels"] == pod_labels(everything, name)
+
+
+def test_prometheus_finds_all_pods_with_metrics_by_the_monitor_as_by_their_annotations(everything):
+    monitor = find(everything, "PodMonitor", "rollcast")["spec"]
+    for name in ("learner", "actor", "evaluator", "relay"):
+        assert monitor["selector"]["matchLabels"].items() <= pod_labels(everything, name).items()
+        ports = {port["name"]: port["containerPort"] for port in container(everything, name)["ports"]}
+        assert monitor["podMetricsEndpoints"] == [{"port": "metrics"}]
+        kind = "StatefulSet" if name == "learner" else "Deployment"
+        annotations = find(everything, kind, name)["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["prometheus.io/port"] == str(ports["metrics"])
 
 
 def test_who_may_reach_the_learner_may_reach_its_relays(everything):
