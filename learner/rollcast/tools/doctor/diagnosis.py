@@ -123,12 +123,18 @@ def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Fin
     somebody_plays = any(info.state is ActorState.STREAMING for info in actors)
     for info in actors:
         if info.state in (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED):
-            why = f": {info.last_error}" if info.last_error else ", without a reason"
+            if info.last_error:
+                why, advice = f": {info.last_error}", "fix the error and start the actor again, or read its own log"
+            else:
+                why, advice = (
+                    "; it gave no reason",
+                    "its process, machine or network broke: start another, or read its log",
+                )
             yield Finding(
                 severity=Severity.NOTE if somebody_plays else Severity.WRONG,
                 what=f"actor {info.actor_id} (slot {info.slot}) is {info.state.name.lower()}, for {info.idle_s:.0f} s"
                 f"{why}",
-                advice="fix the error and start it again under its name, or read its own log",
+                advice=advice,
             )
     if status.actors_alive < status.actors_expected:
         yield _wrong(

@@ -63,7 +63,7 @@ def test_healthy_learner_has_no_findings():
         ),
         (status_of(), [actor("a", state=ActorState.LOST, last_error="boom")], "wrong", r"a \(slot 0\) is lost.*: boom"),
         (status_of(), [actor("a", state=ActorState.REFUSED, last_error="NaN")], "wrong", r"is refused.*: NaN"),
-        (status_of(), [actor("a", state=ActorState.FAILED), actor("b")], "note", "is failed.*without a reason"),
+        (status_of(), [actor("a", state=ActorState.FAILED), actor("b")], "note", "is failed.*; it gave no reason"),
         (status_of(actors_expected=4), (), "wrong", "2 of 4 actors are alive"),
         (
             status_of(),
