@@ -230,8 +230,8 @@ class LearnerLink:
                 if isinstance(error, NotReadyError) and self._ways[address] in self._loops:
                     # So it is not waited for as a learner that starts again is.
                     error = LearnerUnreachableError(f"the way by {address} leads back to this relay; {error}")
-                # Without its advice: that of this relay follows.
-                self._reason = str(error).partition(";")[0]
+                # Without its advice: that of this relay follows. gRPC's own words have semicolons, too.
+                self._reason = str(error).partition("; expected")[0].partition("; try again")[0]
             if self._ending.is_set():
                 return
             now = time.monotonic()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import threading
 import time
 from collections import Counter
@@ -259,6 +260,18 @@ def test_reasons_of_relays_in_a_row_do_not_nest():
             wait_until(lambda: reason().count("has no connection to its learner") > 1, "the reason of the next one")
             assert reason().count("has no connection to its learner") == 2
             assert reason().count("try again") == 1
+
+
+def test_a_relay_without_a_learner_says_whole_what_it_has_met():
+    with relaying(f"127.0.0.1:{free_port()}", waits=False) as relay:
+
+        def reason() -> str:
+            with pytest.raises(NotReadyError) as refused:
+                relay.link.current()
+            return str(refused.value)
+
+        wait_until(lambda: "no learner answers" in reason(), "the first attempt")
+        assert re.search(r"\(failed to connect [^()]*\); try again with backoff", reason())
 
 
 def test_a_relay_that_finds_itself_on_the_way_says_so(learner: Learner, relay: RollcastRelay):
