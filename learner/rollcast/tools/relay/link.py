@@ -34,7 +34,7 @@ class OpenLink:
         client: Makes the calls.
         bundles: Carries the rollouts.
         learner_nonce: The number of the learner's process.
-        relay: This relay, by the name under which that learner knows it.
+        relay: This relay, with the number by which that learner knows it.
     """
 
     client: RelayClient
@@ -78,7 +78,7 @@ class LearnerLink:
     ) -> None:
         self._addresses = tuple(addresses)
         self._relay_id = relay_id
-        # A number for each address: whoever brings it back has it by that way.
+        # A number for each address: the number that comes back tells which way leads here again.
         self._ways = {address: Relay(relay_id, secrets.randbelow(2**64 - 1) + 1) for address in addresses}
         self._security = security
         self._wait_s = wait_s
@@ -150,19 +150,20 @@ class LearnerLink:
         with self._lock:
             if self._open is not None:
                 return self._open.learner_nonce
-            for other in (*waiting, relay):
-                if self.is_own(other):
-                    self._loops.add(other)
-                    continue
-                self._waiting.pop(other, None)
-                self._waiting[other] = None
+            relays = (*waiting, relay)
+            back = {other for other in relays if self.is_own(other)}
+            self._loops |= back
             # Another address may still lead to a learner.
-            if self._loops.issuperset(self._ways.values()):
+            if back and self._loops.issuperset(self._ways.values()):
                 raise RefusedError(
                     f"relays form a loop: the learner of relay {self._relay_id!r} is at "
                     f"{', '.join(self._addresses)}, which leads back to it through relay {relay.relay_id!r}; expected "
                     "a learner at the end; correct the --learner-address of one of them"
                 )
+            for other in relays:
+                if other not in back:
+                    self._waiting.pop(other, None)
+                    self._waiting[other] = None
             while len(self._waiting) > MAX_RELAYS:
                 del self._waiting[next(iter(self._waiting))]
         raise NotReadyError(

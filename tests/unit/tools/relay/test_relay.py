@@ -224,6 +224,15 @@ def test_a_loop_of_relays_is_refused(tmp_path_factory: pytest.TempPathFactory, n
         assert "correct the --learner-address of one of them" in str(error)
 
 
+def test_a_relay_that_is_not_of_the_loop_waits_beside_it(tmp_path_factory: pytest.TempPathFactory):
+    looped = f"unix:{tmp_path_factory.mktemp('r')}/0"
+    with relaying(looped, address=looped, waits=False) as relay:
+        wait_until(lambda: relay.link.error, "the relay to find itself")
+        assert isinstance(relay.link.error, RefusedError)
+        with pytest.raises(NotReadyError):
+            relay.intake.admit(Relay("other", 7), ())
+
+
 def test_a_relay_that_has_another_way_is_no_loop(learner: Learner):
     ports = free_port(), free_port()
     first, second = (f"127.0.0.1:{port}" for port in ports)
