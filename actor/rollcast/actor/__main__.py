@@ -2,17 +2,20 @@
 
 from typing import NoReturn
 
+from rollcast.services.process.imports import keep_imports, uncollected_imports
 from rollcast.services.process.interrupts import end_imports_quietly, run_to_end
 
 
 def main() -> NoReturn:
     """Runs an actor, and ends the process; see `rollcast.actor.acting.process.main`."""
     end_imports_quietly()
+    keep_imports()
     run_to_end(_run)
 
 
 def _run() -> int:
-    from rollcast.actor.acting.process import main as run
+    with uncollected_imports():
+        from rollcast.actor.acting.process import main as run
 
     return run()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.imports import uncollected_imports
 from rollcast.services.process.installation import require_extra
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.settings.suggestions import did_you_mean
@@ -84,14 +85,16 @@ def _run(name: str, command: Command, arguments: list[str]) -> int:
                 f"there is no command {name} {given!r}; expected rollcast {name} {command.subcommand}"
             )
         program += f" {command.subcommand}"
-    settings: Any = command.settings().from_command_line(program, arguments)
+    with uncollected_imports():
+        settings: Any = command.settings().from_command_line(program, arguments)
     if command.extra:
         require_extra(command.extra, "this command", *command.modules)
     if command.logs:
         log_to_stderr(settings.log_level)
     if command.has_large_buffers:
         reuse_large_buffers()
-    run = command.function()
+    with uncollected_imports():
+        run = command.function()
     if not command.outlives_output:
         return run(settings, sys.stdout)
     from rollcast.learner.commands.printing import lossy

@@ -4,14 +4,17 @@ Imports little before torch, so that the forkserver starts during that import.
 """
 
 import os
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rollcast.learner.ranks.rank_info import rank_info, refuse_ranks
-from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.settings.train import TrainSettings
+from rollcast.services.process.imports import uncollected_imports
+
+if TYPE_CHECKING:
+    from rollcast.learner.settings.learner import ServingSettings
+    from rollcast.learner.settings.train import TrainSettings
 
 
-def train_here(settings: TrainSettings, output: IO[str]) -> int:
+def train_here(settings: "TrainSettings", output: IO[str]) -> int:
     """Trains with actors on this machine, with `dashboard` beside a page; returns the exit code.
 
     Raises:
@@ -23,9 +26,10 @@ def train_here(settings: TrainSettings, output: IO[str]) -> int:
 
         # it starts on another core while this one imports torch
         start_forkserver()
-    from rich.console import Console
+    with uncollected_imports():
+        from rich.console import Console
 
-    from rollcast.learner.commands.train import train
+        from rollcast.learner.commands.train import train
 
     console = Console(file=output)
     if not settings.dashboard:
@@ -39,7 +43,7 @@ def train_here(settings: TrainSettings, output: IO[str]) -> int:
         return train(settings, console, local_address=dashboard.learner_address, link=dashboard.link)
 
 
-def serve_actors(settings: ServingSettings, output: IO[str]) -> int:
+def serve_actors(settings: "ServingSettings", output: IO[str]) -> int:
     """Trains with the actors that connect, as one of several ranks under torchrun; returns the exit code.
 
     Raises:
@@ -49,8 +53,9 @@ def serve_actors(settings: ServingSettings, output: IO[str]) -> int:
     if place is not None:
         # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from rich.console import Console
+    with uncollected_imports():
+        from rich.console import Console
 
-    from rollcast.learner.commands.learner import learner
+        from rollcast.learner.commands.learner import learner
 
     return learner(settings, Console(file=output), place)
