@@ -1,14 +1,15 @@
 """The table of `rollcast`'s commands: a row names what a command takes, what it needs and what runs it.
 
-Imports neither torch nor grpc; a row's modules are imported when they are asked for.
+Imports nothing beyond Python itself; a row's modules are imported when they are asked for.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from rollcast.services.settings.settings import ProcessSettings
+if TYPE_CHECKING:
+    from rollcast.services.settings.settings import ProcessSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class Command:
     outlives_output: bool = False
     has_large_buffers: bool = False
 
-    def settings(self) -> type[ProcessSettings]:
+    def settings(self) -> "type[ProcessSettings]":
         """Imports and returns the class of its settings."""
         settings: type[ProcessSettings] = _imported(self.settings_from)
         return settings
 
-    def function(self) -> Callable[[ProcessSettings, IO[str]], int]:
+    def function(self) -> "Callable[[ProcessSettings, IO[str]], int]":
         """Imports and returns what runs it."""
         function: Callable[[ProcessSettings, IO[str]], int] = _imported(self.runs)
         return function

@@ -1,9 +1,14 @@
-"""Decides how many actors a learner wants, with hysteresis and limits; knows neither clock nor network."""
+"""Decides how many actors a learner wants, with hysteresis and limits; knows neither clock nor network.
+
+Imports no library, because settings take the rules from here.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollcast.tools.scaling.waits import Waits
+if TYPE_CHECKING:
+    from rollcast.tools.scaling.waits import Waits
 
 # With fewer of the wanted actors than this share, the others are still on their way.
 _PRESENT = 0.8
@@ -103,7 +108,7 @@ class ScalingController:
         """Returns True if enough of the wanted actors are there to judge by their waits."""
         return n_actors >= _PRESENT * self._wanted
 
-    def decide(self, waits: Waits, now: float) -> bool:
+    def decide(self, waits: "Waits", now: float) -> bool:
         """Decides by a full window that began after the last change.
 
         Args:
@@ -131,11 +136,11 @@ class ScalingController:
             return self._lower(waits, now)
         return False
 
-    def _gained_too_little(self, step: _Step, waits: Waits) -> bool:
+    def _gained_too_little(self, step: _Step, waits: "Waits") -> bool:
         expected = _GAIN * (min(waits.n_actors, self._wanted) / step.n_actors - 1)
         return waits.env_steps_per_second < step.env_steps_per_second * (1 + expected)
 
-    def _take_back(self, step: _Step, waits: Waits, now: float) -> bool:
+    def _take_back(self, step: _Step, waits: "Waits", now: float) -> bool:
         self._useless = _Bound(step.n_actors, now + self._rules.retry_s)
         return self._change(
             step.n_actors,
@@ -144,7 +149,7 @@ class ScalingController:
             now,
         )
 
-    def _raise(self, waits: Waits, now: float) -> bool:
+    def _raise(self, waits: "Waits", now: float) -> bool:
         rules = self._rules
         most = rules.max_growth * self._wanted
         needed = waits.n_actors / (1 - waits.learner) if waits.learner < 1 else math.inf
@@ -157,7 +162,7 @@ class ScalingController:
         self._step = self._step or _Step(self._wanted, waits.env_steps_per_second)
         return self._change(wanted, f"the trainer waited {waits.learner:.0%} of its time", now)
 
-    def _lower(self, waits: Waits, now: float) -> bool:
+    def _lower(self, waits: "Waits", now: float) -> bool:
         rules = self._rules
         if now - self._changed_at < rules.cooldown_s:
             return False

@@ -1,14 +1,19 @@
-"""Defines what both sides know of a policy: its architecture and the arrays of one version."""
+"""Defines what both sides know of a policy: its architecture and the arrays of one version.
+
+Imports neither numpy nor gymnasium, because settings take names and bounds from here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Literal
 
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 AUTO_NETWORK = "auto"
 # Networks that need no import: an MLP for vectors and, for images, the torso that the name says. "auto": the Nature CNN
@@ -28,7 +33,7 @@ PolicyHead = Literal["default", "squashed_gaussian", "q_values", "dueling_q_valu
 MAX_OBSERVATION_CLIP: Final = 1e6
 
 # A state_dict as numpy arrays, by torch's names of parameters and buffers.
-PolicyState = Mapping[str, NDArray[np.generic]]
+PolicyState = Mapping[str, "NDArray[np.generic]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,4 +105,4 @@ class SavedPolicy:
     policy_version: int
     env_steps: int
     mean_return: float | None
-    spaces: EnvironmentSpaces | None = None
+    spaces: "EnvironmentSpaces | None" = None

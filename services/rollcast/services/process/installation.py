@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -133,6 +132,9 @@ def install_extra(extra: str) -> str:
 
 def _origin() -> str:
     """Returns ` @ URL` for a package that was installed from a file or a repository; an index needs no address."""
+    # Imported here: it takes as long as everything else that `rollcast --help` needs.
+    from importlib import metadata
+
     try:
         origin = json.loads(metadata.distribution("rollcast").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.settings.file import read_settings
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean
 
@@ -42,6 +41,9 @@ def read_recipe(name: str) -> dict[str, Any]:
     Raises:
         ConfigurationError: There is no such recipe, or its file cannot be read.
     """
+    # Imported here: most processes read no recipe, and YAML takes time to import.
+    from rollcast.services.settings.file import read_settings
+
     return read_settings(recipe_file(name), expected="a recipe", advice="restore it")
 
 

@@ -86,7 +86,7 @@ class TestInstallExtra:
                 return origin
 
         monkeypatch.setattr(installation, "_SOURCES", tmp_path)
-        monkeypatch.setattr(installation.metadata, "distribution", lambda name: Installed())
+        monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
         assert install_extra("video") == f".venv/bin/pip install '{requirement}'"
 
     def test_names_the_build_in_an_image(self, shell: Path, tmp_path: Path, monkeypatch):

@@ -1,0 +1,30 @@
+"""A command imports no library that it does not need: each takes 10 to 1,000 ms of the processor at every start."""
+
+import subprocess
+import sys
+
+import pytest
+
+LARGE = {"torch", "numpy", "gymnasium", "grpc", "google", "prometheus_client", "rich", "tensorboard", "safetensors"}
+
+
+def libraries_after(program: str) -> set[str]:
+    """Returns the packages that a program has imported, without Python's own and rollcast."""
+    program += "\nprint(*{name.partition('.')[0] for name in sys.modules if not name.startswith('__')})"
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{program}"], capture_output=True, text=True, check=True)
+    return set(done.stdout.split("\n")[-2].split()) - sys.stdlib_module_names - {"rollcast", "_distutils_hack"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["trian"]])
+def test_what_needs_no_settings_imports_no_library(arguments: list[str]):
+    assert libraries_after(f"from rollcast.tools import cli\ncli.main({arguments})") == set()
+
+
+def test_help_and_settings_of_every_command_import_no_large_library():
+    program = "from rollcast.tools.commands import COMMANDS\nfor command in COMMANDS.values(): command.settings()"
+    assert not libraries_after(program) & LARGE
+
+
+@pytest.mark.parametrize("name", ["completion", "recipes"])
+def test_commands_that_only_print_import_no_large_library(name: str):
+    assert not libraries_after(f"from rollcast.tools.commands import COMMANDS\nCOMMANDS[{name!r}].function()") & LARGE
