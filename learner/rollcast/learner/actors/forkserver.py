@@ -5,13 +5,8 @@ from multiprocessing import forkserver
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.socket_paths import short_temporary_paths
 
-# The modules that it imports once, so that every actor starts in milliseconds. None of these loads torch.
-PRELOAD = (
-    "rollcast.actor.acting.local_process",
-    "rollcast.actor.policies.numpy_acting",
-    "rollcast.actor.vector.child",
-    "gymnasium.envs.classic_control",
-)
+# The module that it imports once, so that every actor starts in milliseconds.
+PRELOAD = ("rollcast.actor.acting.preloaded",)
 
 
 def start_forkserver() -> None:
