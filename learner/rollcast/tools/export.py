@@ -15,7 +15,7 @@ from rollcast.actor.threads import limit_threads
 from rollcast.learner.commands.printing import print_table
 from rollcast.learner.disk import write_whole
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.saved import saved_policy_path
+from rollcast.services.policies.policies import saved_policy_path
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.tools.settings import ExportSettings
 

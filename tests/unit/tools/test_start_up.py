@@ -25,6 +25,18 @@ def test_help_and_settings_of_every_command_import_no_large_library():
     assert not libraries_after(program) & LARGE
 
 
-@pytest.mark.parametrize("name", ["completion", "recipes"])
-def test_commands_that_only_print_import_no_large_library(name: str):
-    assert not libraries_after(f"from rollcast.tools.commands import COMMANDS\nCOMMANDS[{name!r}].function()") & LARGE
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        *((name, set()) for name in ("completion", "ls", "recipes")),
+        *((name, {"numpy"}) for name in ("compare", "track")),
+        *(
+            (name, {"numpy", "gymnasium", "grpc", "google", "safetensors"})
+            for name in ("actor", "relay", "scaler", "status")
+        ),
+        ("top", {"numpy", "gymnasium", "grpc", "google", "safetensors", "rich"}),
+    ],
+)
+def test_a_command_imports_only_the_large_libraries_that_it_needs(name: str, allowed: set[str]):
+    program = f"from rollcast.tools.commands import COMMANDS\nCOMMANDS[{name!r}].function()"
+    assert libraries_after(program) & LARGE <= allowed

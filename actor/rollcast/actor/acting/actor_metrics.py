@@ -1,10 +1,7 @@
 """The metrics of an actor process, for Prometheus."""
 
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
-
-from prometheus_client import Metric
 
 from rollcast.actor.acting.state_clock import StateClock
 from rollcast.services.environments.latencies import Latencies
@@ -88,7 +85,7 @@ class ActorMetrics:
         self._episodes += int((rollout.terminated | rollout.truncated).sum())
         self._policy_version = rollout.policy_version
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """Returns the metrics of this moment."""
         families = Families()
         about = {"version": software_version(), "actor": self._name}

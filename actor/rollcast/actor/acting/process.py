@@ -28,7 +28,7 @@ from rollcast.actor.vector.supply import EnvironmentSupply
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.join import ActorRole
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.printable import log_to_stderr, printable_lines
@@ -140,9 +140,7 @@ def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
         contextlib.ExitStack() as stack,
     ):
         metrics = ActorMetrics()
-        if settings.metrics_address is not None:
-            server = stack.enter_context(MetricsServer(settings.metrics_address, metrics.collect))
-            logger.info("metrics for Prometheus at http://%s/metrics", server.address)
+        stack.enter_context(served_metrics(settings.metrics_address, metrics.collect, logger.info))
         in_one_run: Callable[..., bool]
         if dial_in is not None:
             # imported here: a server, which other actors do not need

@@ -4,10 +4,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Iterable
 from typing import IO
-
-from prometheus_client import Metric
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import probe_spaces
@@ -23,7 +20,7 @@ from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.replay_serve import ReplayServeSettings
 from rollcast.learner.writers.prometheus import add_actors, add_values
 from rollcast.services.metrics.families import Families
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.replay.replay import ACTORS
 from rollcast.services.security.security import ServerSecurity
@@ -138,7 +135,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
     )
     stops.append(actors)
 
-    def collect() -> Iterable[Metric]:
+    def collect() -> Families:
         families = Families()
         add_values(families, buffer_metrics(buffers))
         add_actors(families, actors.actor_infos)
@@ -146,9 +143,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(actors)
-        if settings.metrics_address is not None:
-            server = stack.enter_context(MetricsServer(settings.metrics_address, collect))
-            logger.info("metrics for Prometheus at http://%s/metrics", server.address)
+        stack.enter_context(served_metrics(settings.metrics_address, collect, logger.info))
         n_entries = sum(buffer.info().capacity for buffer in buffers.values())
         where = ", ".join(actors.addresses)
         logger.info("serving a replay buffer of %d entries at %s; a restart begins with a new one", n_entries, where)

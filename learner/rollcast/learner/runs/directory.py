@@ -10,8 +10,7 @@ from typing import Any, Final
 from rollcast.learner.disk import write_whole
 from rollcast.learner.runs.lock import is_locked, lock
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicyName, SavedPolicy
-from rollcast.services.policies.saved import encode_saved_policy, read_run_policy, saved_policy_path
+from rollcast.services.policies.policies import PolicyName, SavedPolicy, saved_policy_path
 from rollcast.services.settings.file import encode_settings, read_settings
 
 _HISTORY = "history"
@@ -203,6 +202,9 @@ class RunDirectory:
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
         """Writes a policy, replacing the one of that name."""
+        # Imported here: commands that list runs read no policy, and it brings numpy and gymnasium.
+        from rollcast.services.policies.saved import encode_saved_policy
+
         write_whole(self.policy_path(name), encode_saved_policy(policy))
 
     def read_policy(self, name: PolicyName) -> SavedPolicy:
@@ -214,6 +216,8 @@ class RunDirectory:
         Raises:
             ConfigurationError: There is no policy of that name, or `write_policy` did not write the file.
         """
+        from rollcast.services.policies.saved import read_run_policy
+
         return read_run_policy(self.path, name)
 
     def cut_metrics(self, env_steps: int) -> None:

@@ -26,7 +26,8 @@ from rollcast.learner.training.run_keeper import WRITE_TIMEOUT_S, RunKeeper
 from rollcast.learner.training.schedule import TrainingSchedule
 from rollcast.learner.training.summary import EndReason, TrainingSummary, of_progress
 from rollcast.learner.training.update_metrics import UpdateMetrics
-from rollcast.learner.writers import MetricsWriter, metric_names, write_all
+from rollcast.learner.writers import metric_names
+from rollcast.learner.writers.writer import MetricsWriter, write_all
 from rollcast.services.errors import (
     ActorFailedError,
     CollectInterruptedError,

@@ -61,18 +61,15 @@ from rollcast.learner.training.run_parts import (
 from rollcast.learner.training.stall_watchdog import StallWatchdog
 from rollcast.learner.training.summary import TrainingSummary
 from rollcast.learner.training.trainer import Trainer
-from rollcast.learner.writers import (
-    JsonLinesWriter,
-    MetricsWriter,
-    PrometheusWriter,
-    TensorBoardWriter,
-    TrackerWriter,
-    close_all,
-)
+from rollcast.learner.writers.json_lines import JsonLinesWriter
+from rollcast.learner.writers.prometheus import PrometheusWriter
+from rollcast.learner.writers.tensorboard import TensorBoardWriter
+from rollcast.learner.writers.tracker import TrackerWriter
 from rollcast.learner.writers.tracker_backends import TrackerName, make_tracker
+from rollcast.learner.writers.writer import MetricsWriter, close_all
 from rollcast.services.errors import AddressInUseError, RankLostError
 from rollcast.services.history.history import RunFacts
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.process.cores import usable_cores
 from rollcast.services.process.installation import require_extra
 from rollcast.services.process.periodic import PeriodicThread
@@ -219,9 +216,7 @@ def training_run(
         if not settings.durable:
             _refuse_forgotten_log(settings, learner, folder, ranks.rank)
         try:
-            if settings.metrics_address is not None:
-                server = stack.enter_context(MetricsServer(settings.metrics_address, prometheus.collect))
-                announce(f"metrics for Prometheus at http://{server.address}/metrics")
+            stack.enter_context(served_metrics(settings.metrics_address, prometheus.collect, announce))
             yield run
         except (AddressInUseError, RankLostError):
             # Nothing was learnt. Without its folder, the same command works once the address is free, or all ranks

@@ -1,10 +1,8 @@
 """Keeps the newest metrics of a run, for the scrapes of Prometheus."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
-
-from prometheus_client import Metric
 
 from rollcast.learner.writers import metric_names
 from rollcast.learner.writers.exported_names import exported_name
@@ -56,7 +54,7 @@ class PrometheusWriter:
     def close(self) -> None:
         """Does nothing: the values are served until the process ends."""
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """Returns the metrics of this moment."""
         status, families = self._status(), Families()
         _add_learner(families, status)

@@ -4,15 +4,13 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import IO, NoReturn
-
-from prometheus_client import Metric
 
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.services.errors import RefusedError
 from rollcast.services.metrics.families import Families
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.process.periodic import PeriodicThread
 from rollcast.services.rendezvous import announced
 from rollcast.services.server.policy import make_policy_server
@@ -53,9 +51,7 @@ def serve_policy(settings: ServePolicySettings, output: IO[str]) -> int:
         server.start()
         stack.callback(server.stop, _GRACE_S)
         stack.enter_context(announced(server.address, settings.announcement()))
-        if settings.metrics_address is not None:
-            metrics = stack.enter_context(MetricsServer(settings.metrics_address, control.collect))
-            logger.info("metrics for Prometheus at http://%s/metrics", metrics.address)
+        stack.enter_context(served_metrics(settings.metrics_address, control.collect, logger.info))
         if settings.follow:
             stack.enter_context(PeriodicThread(policy.look, settings.follow_interval_s, name="follow"))
         logger.info(
@@ -104,7 +100,7 @@ class PolicyControl:
             acts=self._policy.publisher.act_status(),
         )
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """Returns the same as metrics."""
         acts, families = self._policy.publisher.act_status(), Families()
         families.gauge("policy_version", "Version of the policy that is served.", self._policy.saved.policy_version)

@@ -8,8 +8,7 @@ from rollcast.actor.loaded_policy import find_saved_policy
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.services.errors import ProtocolMismatchError, RollcastError
-from rollcast.services.policies.policies import PolicyName, SavedPolicy
-from rollcast.services.policies.saved import saved_policy_path
+from rollcast.services.policies.policies import PolicyName, SavedPolicy, saved_policy_path
 from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match
 
 logger = logging.getLogger(__name__)

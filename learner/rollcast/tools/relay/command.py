@@ -6,7 +6,7 @@ import signal
 from typing import IO
 
 from rollcast.learner.commands.signals import stop_on_signals
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.tools.relay.relay import RollcastRelay
 from rollcast.tools.relay.settings import RelaySettings
@@ -39,8 +39,6 @@ def relay(settings: RelaySettings, output: IO[str]) -> int:
     with stop_on_signals(relaying.stop) as received, contextlib.ExitStack() as stack:
         stack.callback(relaying.close)
         relaying.start()
-        if settings.metrics_address is not None:
-            server = stack.enter_context(MetricsServer(settings.metrics_address, relaying.collect))
-            logger.info("metrics for Prometheus at http://%s/metrics", server.address)
+        stack.enter_context(served_metrics(settings.metrics_address, relaying.collect, logger.info))
         relaying.run(wait_for_next_run=settings.wait_for_next_run)
     return 130 if signal.SIGINT in received else 0

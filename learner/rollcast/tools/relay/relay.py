@@ -4,10 +4,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
-
-from prometheus_client import Metric
 
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
 from rollcast.services.metrics.families import Families
@@ -138,7 +136,7 @@ class RollcastRelay:
         self.link.close(_GRACE_S)
         self.policies.close()
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """Returns the metrics of the relay, for Prometheus."""
         families = Families()
         families.gauge("relay_connected", "1 while the relay has a connection to its learner", self.link.is_open)

@@ -10,7 +10,7 @@ from typing import IO
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError
-from rollcast.services.metrics.server import MetricsServer
+from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.status.status import LearnerStatus
@@ -48,9 +48,7 @@ def scaler(settings: ScalerSettings, output: IO[str]) -> int:
         server.start()
         with contextlib.ExitStack() as stack:
             stack.callback(server.stop)
-            if settings.metrics_address is not None:
-                metrics = stack.enter_context(MetricsServer(settings.metrics_address, watched.collect))
-                logger.info("metrics for Prometheus at http://%s/metrics", metrics.address)
+            stack.enter_context(served_metrics(settings.metrics_address, watched.collect, logger.info))
             logger.info("telling KEDA at %s how many actors %s wants", server.address, settings.learner_address)
             watched.run(stop, settings.interval_s)
     return 130 if signal.SIGINT in received else 0

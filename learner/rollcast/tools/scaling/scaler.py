@@ -4,10 +4,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
-
-from prometheus_client import Metric
 
 from rollcast.services.errors import NotReadyError, PermissionDeniedError, RollcastError, UnauthenticatedError
 from rollcast.services.metrics.families import Families
@@ -170,7 +168,7 @@ class Scaler:
             logger.info("still %d actors: %s", before, controller.withheld)
         self._withheld = bool(controller.withheld)
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """Returns the metrics of the scaler, for Prometheus."""
         with self._changed:
             families = Families()

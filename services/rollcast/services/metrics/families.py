@@ -1,19 +1,22 @@
-"""Collects samples by the name of their metric, as Prometheus wants them."""
+"""Collects samples by the name of their metric, as Prometheus wants them; its client is imported to read them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 _PREFIX: Final = "rollcast_"
+
+_Kind = Literal["gauge", "counter"]
 
 
 class Families:
     """The metrics of one scrape: each has a name, a line of help, and a sample for each set of labels."""
 
     def __init__(self) -> None:
-        self._families: dict[str, Metric] = {}
+        self._meanings: dict[str, tuple[_Kind, str]] = {}
+        self._samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
 
     def gauge(self, name: str, meaning: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Adds a sample of a value that rises and falls.
@@ -24,26 +27,25 @@ class Families:
             value: The value; NaN where it is unknown.
             labels: The labels of the sample; their names are the same for all samples of a name.
         """
-        self._add(GaugeMetricFamily, name, meaning, value, labels or {})
+        self._add("gauge", name, meaning, value, labels or {})
 
     def counter(self, name: str, meaning: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Adds a sample of a value that only grows while the process lives; Prometheus adds `_total` to its name."""
-        self._add(CounterMetricFamily, name, meaning, value, labels or {})
+        self._add("counter", name, meaning, value, labels or {})
 
-    def __iter__(self) -> Iterator[Metric]:
+    def __iter__(self) -> "Iterator[Metric]":
         """Yields the metrics in the order of their first samples."""
-        return iter(self._families.values())
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def _add(
-        self,
-        kind: type[GaugeMetricFamily | CounterMetricFamily],
-        name: str,
-        meaning: str,
-        value: float,
-        labels: Mapping[str, str],
-    ) -> None:
-        family = self._families.get(name)
-        if family is None:
-            family = self._families[name] = kind(f"{_PREFIX}{name}", meaning, labels=list(labels))
-        assert isinstance(family, kind), f"{name} is a {family.type} and not a {kind.__name__}"
-        family.add_metric(list(labels.values()), value)
+        for name, (kind, meaning) in self._meanings.items():
+            samples = self._samples[name]
+            make = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+            family = make(f"{_PREFIX}{name}", meaning, labels=list(samples[0][0]))
+            for labels, value in samples:
+                family.add_metric(list(labels.values()), value)
+            yield family
+
+    def _add(self, kind: _Kind, name: str, meaning: str, value: float, labels: Mapping[str, str]) -> None:
+        known, _ = self._meanings.setdefault(name, (kind, meaning))
+        assert known == kind, f"{name} is a {known} and not a {kind}"
+        self._samples.setdefault(name, []).append((labels, value))

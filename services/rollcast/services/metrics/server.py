@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from rollcast.services.address import Address, parse_web_address
+from rollcast.services.metrics.families import Families
 from rollcast.services.server.binding import check_bindable
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _PLACE_S: Final = 1.0
 # Metrics are collected and written down at most so often.
 _FRESH_S: Final = 1.0
 
-Collect = Callable[[], Iterable[Metric]]
+Collect = Callable[[], Families]
 # The type that socketserver names: UDP's requests are pairs.
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 

@@ -5,6 +5,7 @@ Imports neither numpy nor gymnasium, because settings take names and bounds from
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from rollcast.services.errors import InvalidInputError
@@ -106,3 +107,8 @@ class SavedPolicy:
     env_steps: int
     mean_return: float | None
     spaces: "EnvironmentSpaces | None" = None
+
+
+def saved_policy_path(run: Path, name: PolicyName) -> Path:
+    """Returns the path of the last or the best policy in a run directory."""
+    return run / f"policy_{name}.safetensors"

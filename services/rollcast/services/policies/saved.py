@@ -15,7 +15,7 @@ import safetensors.numpy
 import xxhash
 
 from rollcast.services.errors import ConfigurationError, InvalidInputError
-from rollcast.services.policies.policies import PolicyName, PolicySpec, SavedPolicy
+from rollcast.services.policies.policies import PolicyName, PolicySpec, SavedPolicy, saved_policy_path
 from rollcast.services.spaces.codec import environment_spaces_from_json, environment_spaces_to_json
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -31,11 +31,6 @@ _OLD_KEYS: Final = frozenset({"spec", "policy_version", "env_steps", "mean_retur
 _MAX_HEADER_BYTES: Final = 100_000_000
 # safetensors writes at most 100 MB of metadata. Only a Box with millions of different bounds comes near this.
 _MAX_SPACES_CHARACTERS: Final = 1 << 24
-
-
-def saved_policy_path(run: Path, name: PolicyName) -> Path:
-    """Returns the path of the last or the best policy in a run directory."""
-    return run / f"policy_{name}.safetensors"
 
 
 def encode_saved_policy(policy: SavedPolicy) -> bytes:

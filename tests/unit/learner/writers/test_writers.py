@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.learner.writers import JsonLinesWriter, MetricsWriter, TensorBoardWriter, close_all, write_all
+from rollcast.learner.writers.json_lines import JsonLinesWriter
+from rollcast.learner.writers.tensorboard import TensorBoardWriter
+from rollcast.learner.writers.writer import MetricsWriter, close_all, write_all
 from tests.chaos.disk import SmallDisk
 
 Records = list[tuple[float, int, dict[str, float | None]]]
