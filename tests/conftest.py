@@ -5,19 +5,26 @@ No test leaves a thread or a process behind.
 Also lists, after a run, the unit tests that are too slow for `make quick` and not marked `slow`.
 """
 
+import gc
 import multiprocessing
 import os
 import resource
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from rollcast.actor.rounding import fix_rounding
+from tests.processes import SHARED_ZYGOTE, environment
+from tests.zygote import share
 
+# Until all tests are collected: what is imported and collected stays, and to look through it takes seconds.
+gc.disable()
 # `make numeric` has the tests run on two as well.
 _N_THREADS = int(os.environ.get("TEST_THREADS", "1"))
 try:
@@ -41,6 +48,23 @@ _GONE_WITHIN_S = 60.0
 # CPU time, with that of child processes: a busy machine does not change it much.
 _SLOW_CPU_S = 2.0
 _CPU = "cpu_s"
+_TESTS = Path(__file__).parent
+# The folders whose tests are short, but for those marked `slow`.
+_QUICK = ("unit", "contract", "budgets")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has the processes of this run share the one that forks commands; it imports for seconds."""
+    if not getattr(config.option, "numprocesses", None):
+        return
+    # it collects nothing itself
+    gc.enable()
+    if SHARED_ZYGOTE not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="zygote-")
+        config.add_cleanup(folder.cleanup)
+        path = Path(folder.name) / "socket"
+        share(path, environment())
+        os.environ[SHARED_ZYGOTE] = str(path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,6 +75,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none"))
+    if hasattr(config, "workerinput"):
+        items[:] = _long_files_first(items)
+
+
+def _long_files_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Orders the files for processes that each take the next: files of quick tests come last, so all end at once.
+
+    Before them, files of all folders are mixed: those of one folder mostly wait, those of another mostly compute.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    folders: dict[str, list[Path]] = {}
+    for path, tests in files.items():
+        folder = path.relative_to(_TESTS).parts[0]
+        is_quick = folder in _QUICK and not any("slow" in test.keywords for test in tests)
+        folders.setdefault("" if is_quick else folder, []).append(path)
+    places = {
+        path: (folder == "", (index + 0.5) / len(paths))
+        for folder, paths in folders.items()
+        for index, path in enumerate(paths)
+    }
+    return [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage from now on, but not among what is there already."""
+    gc.enable()
+    gc.freeze()
 
 
 # What Ctrl-C and Ctrl-\ send, with what Python does then.

@@ -1,5 +1,6 @@
 """Running rollcast's commands as a user does, and waiting on states with deadlines."""
 
+import atexit
 import contextlib
 import functools
 import os
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # the four source roots of the namespace package `rollcast`
 SOURCE_ROOTS = tuple(ROOT / name for name in ("proto", "services", "actor", "learner"))
 
+# The variable with the place of the warm process, where the processes of a run of pytest share one.
+SHARED_ZYGOTE = "TEST_ZYGOTE"
+
 # No state that a test waits for takes a quarter of it on a machine of two cores with other work.
 DEADLINE_S = 120.0
 
@@ -45,8 +49,9 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def zygote() -> Zygote:
-    """The warm process that forks the commands of this test process."""
-    return Zygote(environment())
+    """The warm process that forks the commands of this test process, or of all that share the tests of a run."""
+    shared = os.environ.get(SHARED_ZYGOTE)
+    return Zygote.of(shared) if shared else Zygote.started(environment())
 
 
 def rollcast(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -185,13 +190,15 @@ def free_ports(n: int) -> int:
             held.append(_hold(0))
             first = int(held[0].getsockname()[1])
             held += [_hold(first + i) for i in range(1, n)]
-            _held_ports.extend(held)
+            for port in held:
+                _held_ports.enter_context(port)
             return first
         for port in held:
             port.close()
 
 
-_held_ports: list[socket.socket] = []
+_held_ports = contextlib.ExitStack()
+atexit.register(_held_ports.close)
 
 
 def _hold(port: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """Runs the stages of `make test`. One that fails does not hide the others.
 
-`python -m tests.stages --at-once lint types -- unit system`: each stage is a target of the Makefile; those that are at
+`python -m tests.stages --at-once lint types -- pytest speed`: each stage is a target of the Makefile; those that are at
 once run two at a time, before the others. A stage of pytest leaves a report, `build/tests/STAGE.xml`, or several,
 `STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run here, or not all of it, ends well and
 leaves the reason in `STAGE.skipped`.

@@ -14,6 +14,7 @@ import json
 import multiprocessing.util
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -128,37 +129,84 @@ class ForkedProcess:
         self._exit_code = exit_code
         self._ended.set()
 
-    def await_start(self, zygote: subprocess.Popen[bytes]) -> None:
+    def await_start(self, zygote_ended: threading.Event) -> None:
         """Waits until the process exists.
 
         The test's own timeout is the limit: on a machine with much other work the zygote imports for minutes.
         """
         while not self._started.wait(_LOOK_S):
-            assert zygote.poll() is None, f"the zygote has ended with {zygote.returncode}: did it print why?"
+            assert not zygote_ended.is_set(), "the zygote has ended: did it print why?"
+
+
+def _start(
+    ends: Sequence[socket.socket], environment: Mapping[str, str], imported_first: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """Starts a zygote that serves the other end of the first socket, and ends with it; it takes calls at the second."""
+    numbers = [end.fileno() for end in ends]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.zygote", ",".join(map(str, numbers)), *imported_first],
+        # a library with threads of its own cannot be forked
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        cwd=_ROOT,
+        pass_fds=numbers,
+    )
+
+
+def share(path: Path, environment: Mapping[str, str]) -> None:
+    """Lets other processes call one zygote at a path, by `Zygote.of`.
+
+    It starts when the first process calls it, and ends with this process.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen()
+
+    def start() -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        select.select([listener], [], [])
+        with listener, theirs:
+            process = _start([theirs, listener], environment, _IMPORTED_FIRST)
+        with ours:
+            process.wait()
+
+    threading.Thread(target=start, name="test-zygote", daemon=True).start()
 
 
 class Zygote:
-    """The warm process of this test process; it ends with it.
+    """A connection to a warm process; what it has started ends with it.
 
     Args:
-        environment: Its variables.
-        imported_first: The modules that its forks have already.
+        channel: The connection.
+        process: The warm process, if it is this one's child.
     """
 
-    def __init__(self, environment: Mapping[str, str], imported_first: Sequence[str] = _IMPORTED_FIRST) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.zygote", str(theirs.fileno()), *imported_first],
-                # a library with threads of its own cannot be forked
-                env={**environment, "OMP_NUM_THREADS": "1"},
-                cwd=_ROOT,
-                pass_fds=[theirs.fileno()],
-            )
+    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._socket = channel
+        self._process = process
         self._lock = threading.Lock()
         self._processes: dict[int, ForkedProcess] = {}
         self._n_asked = 0
+        self._ended = threading.Event()
         threading.Thread(target=self._listen, name="test-zygote", daemon=True).start()
+
+    @classmethod
+    def started(cls, environment: Mapping[str, str], imported_first: Sequence[str] = _IMPORTED_FIRST) -> "Zygote":
+        """Starts a warm process that ends with this one.
+
+        Args:
+            environment: Its variables.
+            imported_first: The modules that its forks have already.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            return cls(ours, _start([theirs], environment, imported_first))
+
+    @classmethod
+    def of(cls, path: str) -> "Zygote":
+        """Connects to the warm process that another process shares."""
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.connect(path)
+        return cls(channel)
 
     def fork(
         self,
@@ -198,7 +246,7 @@ class Zygote:
             socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], ends)
         for _, end in pipes:
             os.close(end)
-        process.await_start(self._process)
+        process.await_start(self._ended)
         return process
 
     def _listen(self) -> None:
@@ -209,6 +257,7 @@ class Zygote:
                 self._processes[number].has_started(value)
             else:
                 self._processes.pop(number).has_ended(value)
+        self._ended.set()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,8 +270,12 @@ class _Request:
     environment: dict[str, str]
 
 
-def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
-    """Forks a process for each request until there are no more; returns in the forked processes only."""
+def _serve(owner: socket.socket, listener: socket.socket | None) -> tuple[_Request, list[int], socket.socket]:
+    """Forks a process for each request until the owner is gone; returns in the forked processes only.
+
+    Returns:
+        The request, its descriptors, and the channel from which it came.
+    """
     # a Ctrl-C in the tests' terminal is for the tests
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     woken, wake = os.pipe()
@@ -230,38 +283,61 @@ def _serve(channel: socket.socket) -> tuple[_Request, list[int]]:
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    numbers: dict[int, int] = {}
+    running: dict[int, tuple[socket.socket, int]] = {}
     with selectors.DefaultSelector() as selector:
-        selector.register(channel, selectors.EVENT_READ)
-        selector.register(woken, selectors.EVENT_READ)
+        for source in (owner, woken, *filter(None, [listener])):
+            selector.register(source, selectors.EVENT_READ)
         while True:
-            ready = {key.fileobj for key, _ in selector.select()}
-            if woken in ready:
-                os.read(woken, 4096)
-                _reap(channel, numbers)
-            if channel in ready:
-                message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 3)
-                if not message:
-                    os._exit(0)
-                request = _Request(**json.loads(message))
-                pid = os.fork()
-                if pid == 0:
+            for source in [key.fileobj for key, _ in selector.select()]:
+                if not isinstance(source, socket.socket):
+                    os.read(woken, 4096)
+                    _reap(running)
+                elif source is listener:
+                    selector.register(listener.accept()[0], selectors.EVENT_READ)
+                elif forked := _answer(source, running, is_owner=source is owner):
                     signal.set_wakeup_fd(-1)
-                    for end in (woken, wake):
-                        os.close(end)
-                    return request, fds
-                numbers[pid] = request.number
-                for fd in fds:
-                    os.close(fd)
+                    os.close(wake)
+                    for key in selector.get_map().values():
+                        if key.fileobj is not source:
+                            os.close(key.fd)
+                    return *forked, source
+                elif source.fileno() == -1:
+                    selector.unregister(source)
 
 
-def _reap(channel: socket.socket, numbers: dict[int, int]) -> None:
+def _answer(
+    channel: socket.socket, running: dict[int, tuple[socket.socket, int]], *, is_owner: bool
+) -> tuple[_Request, list[int]] | None:
+    """Reads from a channel and forks; returns what it has read in the forked process only."""
+    message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 3)
+    if not message:
+        if is_owner:
+            os._exit(0)
+        for pid, (other, _) in running.items():
+            if other is channel:
+                os.kill(pid, signal.SIGKILL)
+        channel.close()
+        return None
+    request = _Request(**json.loads(message))
+    pid = os.fork()
+    if pid == 0:
+        return request, fds
+    running[pid] = channel, request.number
+    for fd in fds:
+        os.close(fd)
+    return None
+
+
+def _reap(running: dict[int, tuple[socket.socket, int]]) -> None:
     """Reports every child that has ended."""
-    while numbers:
+    while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        channel.send(json.dumps([numbers.pop(pid), "exit code", os.waitstatus_to_exitcode(status)]).encode())
+        channel, number = running.pop(pid)
+        # who has left need not know
+        with contextlib.suppress(OSError):
+            channel.send(json.dumps([number, "exit code", os.waitstatus_to_exitcode(status)]).encode())
 
 
 def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
@@ -348,14 +424,17 @@ def _become_forkserver(asked: socket.socket) -> NoReturn:
 
 
 def _main() -> Any:
+    # nothing that is imported is garbage
+    gc.disable()
     for module in sys.argv[2:]:
         __import__(module)
     n_threads = len(os.listdir("/proc/self/task"))
     assert n_threads == 1, f"{n_threads} threads after the imports; a process with threads cannot be forked"
     # what is never collected stays shared with the forked processes
     gc.freeze()
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    request, fds = _serve(channel)
+    gc.enable()
+    owner, *listeners = (socket.socket(fileno=int(number)) for number in sys.argv[1].split(","))
+    request, fds, channel = _serve(owner, listeners[0] if listeners else None)
     _become(request, fds, channel)
     if request.is_script:
         # as it has it when Python itself runs it
