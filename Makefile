@@ -20,18 +20,17 @@ PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
 # Where it is set, each of the processes that tests start compiles all modules anew, and so does each of pytest's.
 unexport PYTHONDONTWRITEBYTECODE
 # How many tests run at once: one more than there are cores, because some of them wait.
-UNIT_PROCESSES ?= 3
 TEST_PROCESSES ?= 3
 # those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
 # `make gpu`, for report, which measures nothing, and for the two of `make bench-against`; the rest is what they share
 BENCHMARKS   = $(filter-out recipes report sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 # The slowest tests are named at the end: CI has 25 minutes. tests/stages.py reads the report.
 PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
-# The last process with many tests left hands some to those that have finished.
-SHARED_OUT   = --dist worksteal --numprocesses
+# Each process takes the next file, in the order of tests/conftest.py: what the tests of a file share is made once.
+SHARED_OUT   = --dist loadfile --no-loadscope-reorder --numprocesses $(TEST_PROCESSES)
 # Each check uses one core: two at a time. The stages after them use both.
 CHECKS       = types collect docs format-check lint imports proto-check
-STAGES      ?= unit system
+STAGES      ?= pytest
 
 WALKS        = tests/integration/test_run_ends.py tests/attacks/test_leaving_clients.py
 
@@ -90,7 +89,7 @@ test: $(VENV)/.docs ## everything CI runs; a stage that fails does not hide the 
 # mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
 .PHONY: quick
 quick: format lint types ## the inner loop: format, lint, types, and the unit tests that take less than half a second each
-	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) -m 'not slow' -q tests/unit tests/contract
+	$(PYTEST) $(SHARED_OUT) -m 'not slow' -q tests/unit tests/contract
 
 .PHONY: bench
 bench: env ## run every benchmark, one after the other, and print their tables; ONLY="acting ingest" for some
@@ -175,29 +174,31 @@ docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are erro
 	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 
+UNIT = tests/unit tests/contract tests/attacks $(wildcard tests/budgets)
+
+# In one run: tests with containers and those of deadlines wait, and those with processes compute meanwhile. Should the
+# images not build, the tests that need them build them again, fail and say why.
+.PHONY: pytest
+pytest: env ## every test; without a Docker engine, or a Slurm cluster, those that need it are skipped
+	-@! docker info >/dev/null 2>&1 || $(MAKE) --no-print-directory --silent images
+	$(PYTEST) $(SHARED_OUT) tests/e2e tests/integration $(UNIT)
+
 .PHONY: unit
 unit: env ## unit tests, golden wire bytes, hostile input
-	$(PYTEST) $(SHARED_OUT) $(UNIT_PROCESSES) tests/unit tests/contract tests/attacks $(wildcard tests/budgets)
+	$(PYTEST) $(SHARED_OUT) $(UNIT)
 
 # Libraries choose their instructions once a process, so this is a run of pytest for each, two at a time.
 .PHONY: numeric
 numeric: env ## tests of computed numbers with every instruction set of this processor, on one thread and on two
 	$(BIN)/python -m tests.numeric $(PYTEST_ARGS)
 
-# Together: tests with containers wait for them, and those with processes compute meanwhile. Should the images not build,
-# the tests that need them build them again, fail and say why.
-.PHONY: system
-system: env ## integration and e2e together; without a Docker engine, or a Slurm cluster, their tests are skipped
-	-@! docker info >/dev/null 2>&1 || $(MAKE) --no-print-directory --silent images
-	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e tests/integration
-
 .PHONY: integration
 integration: env ## real servers and processes, and clients in other languages (Node.js, where there is one)
-	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/integration
+	$(PYTEST) $(SHARED_OUT) tests/integration
 
 .PHONY: e2e
 e2e: env images ## real containers on a Docker engine, and a real Slurm cluster
-	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) tests/e2e
+	$(PYTEST) $(SHARED_OUT) tests/e2e
 
 # Other Pythons than that of the environment, and no torch: light-3.12 takes python3.12, or pyenv's.
 light-%: env ## unit tests of the installation without torch on another Python, in build/light: make light-3.12
@@ -237,7 +238,7 @@ attacks: env ## hostile clients: what each attack, each field of each RPC and ea
 
 .PHONY: walks
 walks: env ## every case of the walks over what there is, of which make test has some
-	$(PYTEST) $(SHARED_OUT) $(TEST_PROCESSES) -m 'whole or not whole' $(WALKS)
+	$(PYTEST) --dist worksteal --numprocesses $(TEST_PROCESSES) -m 'whole or not whole' $(WALKS)
 
 .PHONY: fuzz
 fuzz: env ## hostile input by the million for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less
