@@ -21,7 +21,7 @@ def process(request: pytest.FixtureRequest) -> type[ProcessSettings]:
 
 class TestOptions:
     def test_are_those_that_the_parser_takes(self, process: type[ProcessSettings]):
-        parser = CommandLineParser("rollcast", [], [])
+        parser = CommandLineParser([])
         CliSettingsSource(process, cli_parse_args=False, root_parser=parser)
         # a whole group as JSON, `--impala {...}`, is for programs, and not in the help
         parsed = {name for action in parser._actions for name in action.option_strings if action.nargs != "?"}

@@ -19,16 +19,23 @@ class CommandLineParser(argparse.ArgumentParser):
     """Parses options exactly as they are spelt, and raises the errors that argparse would print.
 
     Args:
-        program: The beginning of the command line: `"rollcast train"`.
         known: All options, for suggestions.
-        applicable: The options that apply here, which are suggested first.
     """
 
-    def __init__(self, program: str, known: Sequence[str], applicable: Sequence[str]) -> None:
-        super().__init__(prog=program, allow_abbrev=False, add_help=False)
-        self._known, self._applicable = [*known, CONFIG, HELP, HELP_ALL], applicable
+    def __init__(self, known: Sequence[str]) -> None:
+        super().__init__(allow_abbrev=False, add_help=False)
+        self._known, self._applicable = [*known, CONFIG, HELP, HELP_ALL], known
         # also takes -1e3 for a value, not only -1000
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+
+    def expect(self, program: str, applicable: Sequence[str]) -> None:
+        """Sets what errors about the next command line say.
+
+        Args:
+            program: Its beginning: `"rollcast train"`.
+            applicable: The options that apply to it, which are suggested first.
+        """
+        self.prog, self._applicable = program, applicable
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -1,5 +1,6 @@
 """Lists the options of a settings class, one for each setting, for help, errors and completion."""
 
+import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,12 @@ def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = N
         settings: The class.
         defaults: Defaults that replace those of the class, by name, nested like the settings.
     """
-    return tuple(_options(settings, {} if defaults is None else defaults, ()))
+    return _own_options(settings) if defaults is None else tuple(_options(settings, defaults, ()))
+
+
+@functools.cache
+def _own_options(settings: type[BaseModel]) -> tuple[Option, ...]:
+    return tuple(_options(settings, {}, ()))
 
 
 def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[Option]:

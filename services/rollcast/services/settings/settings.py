@@ -1,10 +1,12 @@
 """Defines the base of every process's settings: command line, then environment, then file, then default."""
 
 import dataclasses
+import functools
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
@@ -137,9 +139,6 @@ class ProcessSettings(BaseSettings):
 
     first_options: ClassVar[tuple[str, ...]] = ()
 
-    _from_file: ClassVar[Mapping[str, Any]] = {}
-    _preset: ClassVar[Mapping[str, Any]] = {}
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -151,7 +150,8 @@ class ProcessSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Orders the sources: command line (pydantic-settings puts it first), arguments, environment, file, preset."""
         del env_settings, dotenv_settings, file_secret_settings
-        plain = (InitSettingsSource(settings_cls, dict(values)) for values in (cls._from_file, cls._preset))
+        read, *beside = _BESIDE.get()
+        plain = (InitSettingsSource(settings_cls, dict(values)) for values in beside if read is settings_cls)
         return init_settings, _Environment(settings_cls, env_ignore_empty=True), *plain
 
     @model_validator(mode="before")
@@ -183,16 +183,17 @@ class ProcessSettings(BaseSettings):
             raise SystemExit(0)
         if misspelt := _misspelt_variables(cls, origins, scope):
             raise ConfigurationError("\n".join(misspelt))
-        # A new subclass, so that one call's file and preset do not affect the next.
-        given = {"_from_file": origins.from_file, "_preset": origins.preset, "__module__": cls.__module__}
-        reader = type(cls.__name__, (cls,), given)
-        parser = CommandLineParser(program, HelpScope().spellings(cls), scope.spellings(cls))
+        parser, source = _command_line(cls)
+        parser.expect(program, scope.spellings(cls))
+        source(args=rest)
+        given = _BESIDE.set((cls, origins.from_file, origins.preset))
         try:
-            source = _CommandLine(reader, cli_prog_name=program, cli_parse_args=rest, root_parser=parser)
-            settings: Self = reader(_cli_settings_source=source)
+            settings = cls(_cli_settings_source=source)
         except ValidationError as error:
             told = describe_validation_error(error, cls, origins, scope.spellings(cls))
             raise ConfigurationError(told) from error
+        finally:
+            _BESIDE.reset(given)
         return settings.completed(origins)
 
     @classmethod
@@ -225,6 +226,19 @@ class ProcessSettings(BaseSettings):
         """Returns the settings that apply to the given values."""
         del origins
         return HelpScope()
+
+
+# The class whose settings are being read, what its file has, and its preset.
+_BESIDE: Final[ContextVar[tuple[type[ProcessSettings] | None, Mapping[str, Any], Mapping[str, Any]]]] = ContextVar(
+    "beside", default=(None, {}, {})
+)
+
+
+@functools.cache
+def _command_line(settings: type[ProcessSettings]) -> tuple[CommandLineParser, _CommandLine]:
+    """Builds the parser of a class, which takes longer than to parse, and the source that reads by it."""
+    parser = CommandLineParser(HelpScope().spellings(settings))
+    return parser, _CommandLine(settings, root_parser=parser)
 
 
 def describe_validation_error(

@@ -1,9 +1,11 @@
 """The command line, and its errors."""
 
+from pathlib import Path
+
 import pytest
 
 from rollcast.services.settings.suggestions import did_you_mean
-from tests.unit.services.settings.example_settings import Positional, read, refused
+from tests.unit.services.settings.example_settings import Positional, Settings, read, refused
 
 
 class TestCommandLine:
@@ -34,6 +36,15 @@ class TestCommandLine:
     )
     def test_that_is_wrong_is_refused_with_what_may_be_meant(self, arguments: tuple[str, ...], message: str):
         assert refused(*arguments).startswith(message)
+
+    def test_leaves_nothing_to_the_next(self, tmp_path: Path):
+        (tmp_path / "run.yaml").write_text("n_actors: 7\n")
+        first = read("--config", str(tmp_path / "run.yaml"), "--seed=3", "--deterministic", "--network.activation=relu")
+        assert (first.n_actors, first.seed, first.deterministic, first.network.activation) == (7, 3, True, "relu")
+        assert read("--sizes=3") == Settings(sizes=(3,))
+        refused("--seed=x", "--n-actors=9")
+        assert read() == Settings()
+        assert "rollcast try RUN_DIR" in refused(settings=Positional)
 
     def test_names_every_option_that_does_not_exist(self):
         assert refused("--n-actor", "1", "--foo").count("there is no such option") == 2
