@@ -27,8 +27,8 @@ NOT_TYPED = {
     "scp": "needs a second machine",
 }
 
-# Settings in front of commands, which then end sooner: the pages say that numbers differ. The README's sample trains
-# to the end.
+# Settings in front of commands, which then end sooner: the pages say that numbers differ. The README's first run
+# trains to the end.
 SOONER = {
     "rollcast train --algorithm impala --run-dir runs/first": "ROLLCAST_STOP_RETURN=150",
     "rollcast train --resume runs/second": "ROLLCAST_STOP_RETURN=150",
