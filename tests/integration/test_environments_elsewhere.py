@@ -145,10 +145,11 @@ class TestTrain:
                 assert playing.wait(DEADLINE_S) == 0
                 assert "training has ended" in playing.stdout.read()
 
-    def test_stops_and_resumes_with_the_same_client(self, tmp_path: Path):
+    def test_stops_and_resumes_with_the_same_client_and_evaluator(self, tmp_path: Path):
         address, socket = f"127.0.0.1:{free_port()}", f"unix:{tmp_path / 'play'}"
-        options = ("--address", address, "--envs-per-actor", 4, "--stop-return", 1e9)
-        with game(socket, "cartpole", 4) as playing:
+        options = ("--address", address, "--envs-per-actor", 4, "--stop-return", 1e9, "--eval-interval-steps", 500)
+        evaluator = ("actor", "--role", "evaluate", "--learner-address", address)
+        with game(socket, "cartpole", 4) as playing, running(*evaluator):
             with running(
                 *("learner", "train", "--serve-environments", socket, "--run-dir", tmp_path / "run", *options)
             ) as training:
@@ -158,7 +159,8 @@ class TestTrain:
                 assert ended(training) == 0
                 said = training.stdout.read()
                 assert f"resuming {tmp_path / 'run'}: " in said
-                assert "solved" in said
+                (evaluation,) = (line for line in said.splitlines() if line.startswith("evaluation "))
+                assert "(solved: 10)" in evaluation
             assert playing.wait(DEADLINE_S) == 0
             assert "training has ended" in playing.stdout.read()
 

@@ -80,20 +80,17 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
             update={"env_id": DIALLED_IN, **({} if "n_actors" in self.model_fields_set else {"n_actors": 1})}
         )
         for option, is_given, expected in (
-            (f"--n-actors {settings.n_actors}", settings.n_actors != 1, "1, which all clients dial"),
+            (
+                f"--n-actors {settings.n_actors}",
+                settings.n_actors != 1,
+                "1, which all clients dial; more are started by `rollcast actor`, each with an address of its own",
+            ),
             (
                 "--actor-kind sequential",
                 settings.actor_kind == "sequential",
                 "subprocess, since clients are answered while the learner learns",
             ),
             ("--deterministic", settings.deterministic, "one of the two, since clients decide when they step"),
-            *(
-                (option, value is not None, "no evaluation, for which this process has no environment of its own")
-                for option, value in (
-                    ("--eval-interval-s", settings.eval_interval_s),
-                    ("--eval-interval-steps", settings.eval_interval_steps),
-                )
-            ),
         ):
             if is_given:
                 raise ConfigurationError(

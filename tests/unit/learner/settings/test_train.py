@@ -26,8 +26,6 @@ class TestServedEnvironments:
             (("--n-actors", "2"), "--n-actors 2 with --serve-environments localhost:50052; expected 1"),
             (("--actor-kind", "sequential"), "--actor-kind sequential with .* expected subprocess"),
             (("--deterministic",), "--deterministic with .* clients decide when they step"),
-            (("--eval-interval-s", "9"), "--eval-interval-s with .* expected no evaluation"),
-            (("--eval-interval-steps", "9"), "--eval-interval-steps with .* expected no evaluation"),
         ],
     )
     def test_exclude_what_they_cannot_do(self, arguments, said):
