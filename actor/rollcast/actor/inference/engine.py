@@ -3,9 +3,9 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,16 @@ from rollcast.actor.inference.followed_policies import FollowedPolicies, Followe
 from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
-from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RollcastError, ThrottledError
+from rollcast.services.errors import (
+    ConfigurationError,
+    InvalidSpaceError,
+    NotReadyError,
+    ProtocolMismatchError,
+    RollcastError,
+    ThrottledError,
+)
 from rollcast.services.inference.inference import InferenceNetwork, Inferred, Question, TakeAnswer
-from rollcast.services.policies.policies import AUTO_NETWORK
+from rollcast.services.policies.policies import AUTO_NETWORK, PolicyState
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import Observation, space_leaves
 
@@ -24,6 +31,11 @@ logger = logging.getLogger(__name__)
 
 # Networks that are kept at once, each with its weights: one, and another while a new run takes over from it.
 _MAX_NETWORKS: Final = 4
+# Networks that do not fit, which are refused without being built again.
+_MAX_REFUSED: Final = 256
+
+# The dtype and shape of each array of a policy, by name.
+_Kinds: TypeAlias = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class _Network:
@@ -31,13 +43,15 @@ class _Network:
 
     Attributes:
         network: Its spaces and architecture.
+        digest: The digest of its message.
         n_streams: The streams that share it; guarded by the engine's lock.
         policy: The policy; None before it is made.
         loaded: What it has loaded.
     """
 
-    def __init__(self, network: InferenceNetwork) -> None:
+    def __init__(self, network: InferenceNetwork, digest: bytes) -> None:
         self.network = network
+        self.digest = digest
         self.n_streams = 0
         self.policy: Policy | None = None
         self.loaded: FollowedPolicy | None = None
@@ -80,6 +94,9 @@ class InferenceEngine:
         self._waiting: list[_Waiting] = []
         self._newest: FollowedPolicy | None = None
         self._is_closed = False
+        # Of the engine's thread: why networks do not fit the learner's policies, whose arrays are of these kinds.
+        self._refused: dict[bytes, tuple[type[RollcastError], str]] = {}
+        self._refused_by: _Kinds = {}
         self._policies = policies
         self._thread = threading.Thread(target=self._run, name="rollcast-inference", daemon=True)
 
@@ -114,7 +131,7 @@ class InferenceEngine:
                     "let each run have its own server of central inference"
                 )
             self._policies.follow(self._take)
-            kept = self._networks.setdefault(digest, _Network(network))
+            kept = self._networks.setdefault(digest, _Network(network, digest))
             kept.n_streams += 1
         try:
             yield partial(self._ask, kept)
@@ -181,21 +198,39 @@ class InferenceEngine:
                 one.take(failure)
 
     def _loaded(self, network: _Network, newest: FollowedPolicy) -> Policy:
-        """Returns the policy of a network with the newest weights."""
+        """Returns the policy of a network with the newest weights; one that does not fit is built once."""
+        if network.loaded is newest and network.policy is not None:
+            return network.policy
+        if (kinds := _kinds(newest.state)) != self._refused_by:  # another run, which others may fit
+            self._refused, self._refused_by = {}, kinds
+        if (refusal := self._refused.get(network.digest)) is not None:
+            kind, message = refusal
+            raise kind(message)
+        try:
+            return self._load(network, newest)
+        except (ProtocolMismatchError, ConfigurationError, InvalidSpaceError) as error:
+            if len(self._refused) == _MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[network.digest] = type(error), str(error)
+            raise
+
+    def _load(self, network: _Network, newest: FollowedPolicy) -> Policy:
         policy, known = network.policy, network.network
         if policy is None:
             policy = make_policy(
                 known.spaces, known.spec, seed=0, allowed_network=self._allowed_network, device=self._device
             )
-            network.loaded = None
-        if network.loaded is not newest:
-            policy.load(newest.version, newest.state)
-            network.loaded = newest
+        policy.load(newest.version, newest.state)
         if network.policy is None:
             for key in known.spaces:  # the first pass takes seconds on a GPU
                 policy.parameters_of(_any_observation(known, key), key, policy.initial_state(1))
-            network.policy = policy
+        network.policy, network.loaded = policy, newest
         return policy
+
+
+def _kinds(state: PolicyState) -> _Kinds:
+    """Returns what decides whether a network fits."""
+    return {name: (array.dtype, array.shape) for name, array in state.items()}
 
 
 def _unfit(question: Question, newest: FollowedPolicy) -> Inferred | RollcastError | None:

@@ -7,6 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from rollcast.actor.inference import engine as engine_module
+from rollcast.actor.policies.make import make_policy
 from rollcast.services.errors import NotReadyError, ProtocolMismatchError, ThrottledError
 from rollcast.services.inference.codec import network_from_bytes, network_to_bytes
 from rollcast.services.inference.inference import InferenceNetwork, Question, weights_digest
@@ -71,6 +73,25 @@ def test_an_error_ends_the_streams_of_its_network_alone():
             assert isinstance(answers.get(timeout=DEADLINE_S), ProtocolMismatchError)
             good(question(state), answers.put)
             assert answers.get(timeout=DEADLINE_S).policy_version == 1
+
+
+def test_a_network_that_does_not_fit_is_built_once_and_may_fit_the_next_run(monkeypatch):
+    built, answers, other = [], queue.Queue(), PolicySpec(hidden_sizes=(4,))
+    monkeypatch.setattr(engine_module, "make_policy", lambda *a, **k: built.append(a) or make_policy(*a, **k))
+    policies = Policies(1, weights(SPEC))
+    with engine_of(policies) as engine:
+
+        def opened():
+            with engine.stream(*network(other)) as ask:
+                ask(None, answers.put)
+                return answers.get(timeout=DEADLINE_S)
+
+        first, second = opened(), opened()
+        assert isinstance(second, ProtocolMismatchError)
+        assert str(second) == str(first)
+        assert len(built) == 1
+        policies.publish(1, weights(other))
+        assert opened() is None
 
 
 def test_streams_of_a_network_share_it_and_too_many_networks_are_refused():
