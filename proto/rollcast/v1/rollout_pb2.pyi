@@ -63,7 +63,7 @@ ACTING_STATE_WAITING_FOR_POLICY: ActingState
 ACTING_STATE_LOADING_POLICY: ActingState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "follows_redirect", "digest", "via")
+    __slots__ = ("actor_id", "process_nonce", "protocol_version", "software_version", "substeps", "n_envs", "network", "incarnation", "acknowledged_sequence", "role", "follows_redirect", "plays_by_clock", "digest", "via")
     ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class JoinRequest(_message.Message):
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_REDIRECT_FIELD_NUMBER: _ClassVar[int]
+    PLAYS_BY_CLOCK_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     VIA_FIELD_NUMBER: _ClassVar[int]
     actor_id: str
@@ -88,9 +89,10 @@ class JoinRequest(_message.Message):
     acknowledged_sequence: int
     role: ActorRole
     follows_redirect: bool
+    plays_by_clock: bool
     digest: int
     via: _containers.RepeatedCompositeFieldContainer[Relay]
-    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., follows_redirect: _Optional[bool] = ..., digest: _Optional[int] = ..., via: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ...) -> None: ...
+    def __init__(self, actor_id: _Optional[str] = ..., process_nonce: _Optional[int] = ..., protocol_version: _Optional[int] = ..., software_version: _Optional[str] = ..., substeps: _Optional[_Iterable[_Union[_space_pb2.SubstepSpaces, _Mapping]]] = ..., n_envs: _Optional[int] = ..., network: _Optional[str] = ..., incarnation: _Optional[int] = ..., acknowledged_sequence: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., follows_redirect: _Optional[bool] = ..., plays_by_clock: _Optional[bool] = ..., digest: _Optional[int] = ..., via: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ...) -> None: ...
 
 class Relay(_message.Message):
     __slots__ = ("relay_id", "nonce")

@@ -209,6 +209,7 @@ def make_offer(
     actor_id: str,
     network: str,
     role: ActorRole = ActorRole.ACT,
+    plays_by_clock: bool = False,
 ) -> JoinOffer:
     """Makes the offer with which an actor joins, with a nonce of its own.
 
@@ -218,6 +219,7 @@ def make_offer(
         actor_id: Its name; empty: the learner chooses one.
         network: The policy network with which it was started.
         role: The part that it plays.
+        plays_by_clock: Whether the clock decides what it plays.
     """
     return JoinOffer(
         actor_id=actor_id,
@@ -227,4 +229,5 @@ def make_offer(
         network=network,
         software_version=software_version(),
         role=role,
+        plays_by_clock=plays_by_clock,
     )

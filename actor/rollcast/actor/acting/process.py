@@ -236,7 +236,13 @@ def _act_in_one_run(
     connect_timeout_s: float,
 ) -> bool:
     """Joins and acts; returns True if training has ended."""
-    offer = make_offer(environments.spaces, environments.n_envs, actor_id=settings.actor_id, network=settings.network)
+    offer = make_offer(
+        environments.spaces,
+        environments.n_envs,
+        actor_id=settings.actor_id,
+        network=settings.network,
+        plays_by_clock=(settings.inference_address or settings.serve_environments) is not None,
+    )
     with LearnerConnection(
         settings.learner_address,
         offer,

@@ -116,8 +116,8 @@ class RolloutIntake:
 
         Raises:
             TrainingEndedError: Training has ended.
-            ProtocolMismatchError: The actor was started with another policy network; or with another number of
-                environments, and all actors play in step.
+            ProtocolMismatchError: The actor was started with another policy network; or all actors play in step, and it
+                has another number of environments, or plays by the clock.
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
             RefusedError: It is an evaluator, and this run evaluates no policies.
@@ -152,6 +152,11 @@ class RolloutIntake:
             spaces=parts.rollout_shape.spaces,
         )
         self._check_n_envs(offer)
+        if parts.rule.in_step and offer.plays_by_clock:
+            raise ProtocolMismatchError(
+                f"{_actor(offer)} has --inference-address or --serve-environments, so the clock decides what it plays, "
+                "and this learner has --deterministic; expected one of the two; leave the other out"
+            )
         record = parts.registry.join(offer)
         env_seed, agent_seed = self._seeds.of(record.slot, record.incarnation)
         # An actor that has a stream joins again only to ask for its progress.

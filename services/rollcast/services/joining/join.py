@@ -49,6 +49,7 @@ class JoinOffer:
     role: ActorRole = ActorRole.ACT
     via: tuple[Relay, ...] = ()
     follows_redirect: bool = False
+    plays_by_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

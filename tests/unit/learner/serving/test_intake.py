@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
@@ -103,6 +104,14 @@ def test_an_actor_of_auto_plays_every_network_that_needs_no_import(trained: str,
     else:
         with pytest.raises(ProtocolMismatchError, match=f"--network '{started_with}', the learner trains '{trained}'"):
             intake.join(offer(network=started_with))
+
+
+def test_actors_in_step_do_not_play_by_the_clock():
+    Intake().intake.join(offer(plays_by_clock=True))
+    intake = Intake(rule=CreditRule(in_step=True)).intake
+    with pytest.raises(ProtocolMismatchError, match=r"has --inference-address or .* this learner has --deterministic"):
+        intake.join(offer(n_envs=4, plays_by_clock=True))
+    intake.join(offer(n_envs=4))
 
 
 def passes_on(stream: IntakeStream) -> None:
