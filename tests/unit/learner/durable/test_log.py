@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from rollcast.learner.durable.log import RolloutLog
@@ -15,9 +16,10 @@ from rollcast.learner.durable.recovery import take_inventory
 from rollcast.learner.durable.segments import SegmentWriter, segment_names, spare_paths
 from rollcast.learner.queueing.queue import SliceName
 from rollcast.services.errors import NotReadyError
+from rollcast.services.rollouts.rollouts import NOT_BY_POLICY
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import always, make_rollout
-from tests.unit.learner.durable.logs import HEADER, append, open_log, sequences
+from tests.rollouts import always, assert_same_rollout, make_rollout
+from tests.unit.learner.durable.logs import HEADER, NOTHING, append, open_log, recovered, sequences
 
 
 class Disk:
@@ -273,3 +275,12 @@ def test_a_log_that_is_closed_takes_nothing(tmp_path: Path):
     assert not append(log, make_rollout(sequence=2), always)
     assert log.metrics()["durable/segments"] == 1
     assert sequences(tmp_path) == [1]
+
+
+def test_the_versions_of_steps_come_back(tmp_path: Path):
+    rollout = make_rollout(policy_version=3, policy_versions=np.array([[3, 4], [NOT_BY_POLICY, 5], [5, 5]]))
+    log = open_log(tmp_path, take_inventory(tmp_path, HEADER, NOTHING))
+    assert append(log, rollout)
+    log.close()
+    (piece,) = recovered(tmp_path)
+    assert_same_rollout(piece.rollout, rollout)

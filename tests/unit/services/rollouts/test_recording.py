@@ -100,6 +100,7 @@ class TestRoundTrip:
                 seed=seed + i,
                 sequence=i + 1,
                 valid=np.ones((n_steps, n_envs), np.bool_) if has_valid else None,
+                policy_versions=np.arange(-1, n_steps * n_envs - 1).reshape(n_steps, n_envs) if has_valid else None,
             )
             for i in range(n_rollouts)
         ]
