@@ -160,7 +160,7 @@ def _changed(
     via_relay = "RelayService" in method.full_name
 
     def fresh(make: Callable[[], Message]) -> Message:
-        if method.client_streaming and "reflection" not in method.full_name:
+        if method.client_streaming and method.containing_service.name in ("RolloutService", "RelayService"):
             walker.join(via_relay=via_relay)
         return make()
 

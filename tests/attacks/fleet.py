@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import queue
 import threading
 import time
 import urllib.request
@@ -12,12 +13,17 @@ from typing import Final
 import grpc
 import psutil
 
+from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
 from rollcast.services.security.security import ClientSecurity
+from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import Phase
+from rollcast.v1.environment_pb2 import PlayRequest
+from rollcast.v1.environment_pb2_grpc import EnvironmentServiceStub
 from tests.keda import Keda
+from tests.play_messages import agent, hello, turn, turns
 from tests.processes import DEADLINE_S, free_port, status_of, wait_until, zygote_process
 from tests.zygote import ForkedProcess
 
@@ -84,23 +90,56 @@ class Figures:
     answers_s: Mapping[str, float]
 
 
+class _HonestGame:
+    """A client of the actor that serves environments: plays until it is closed, and comes back if it is cut off."""
+
+    def __init__(self, address: str, spaces: EnvironmentSpaces) -> None:
+        self._address, self._spaces = address, spaces
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="honest-game", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._over.set()
+        self._thread.join(DEADLINE_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            with contextlib.suppress(grpc.RpcError), make_channel(self._address, OPERATOR) as channel:
+                self._play(EnvironmentServiceStub(channel))
+
+    def _play(self, stub: EnvironmentServiceStub) -> None:
+        requests: queue.SimpleQueue[PlayRequest | None] = queue.SimpleQueue()
+        requests.put(hello("honest", offered=self._spaces))
+        try:
+            for _ in stub.Play(iter(requests.get, None)):
+                requests.put(None if self._over.wait(_STEP_S) else turns(turn(agent(observation=[bytes(16)]))))
+        finally:
+            requests.put(None)
+
+
 class Fleet:
-    """A learner, a relay, a replay server, a scaler, a dashboard, and three actors, one with metrics of its own.
+    """A learner, a relay, a replay server, a scaler, a dashboard, three actors, and one that serves environments.
+
+    Two of the actors have metrics of their own.
 
     Attributes:
         members: Every process.
         servers: The names of those that serve RPCs.
     """
 
-    servers = ("learner", "relay", "replay", "scaler")
+    servers = ("learner", "relay", "replay", "scaler", "games")
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = {member.name: member for member in members}
         # Connected from the beginning: nobody new is let in while strangers hold all connections.
         self._steady = LearnerClient(self.address("learner"), security=OPERATOR, timeout_s=DEADLINE_S)
+        self._game = _HonestGame(self.address("games"), self._steady.describe().spaces)
 
     def close(self) -> None:
-        """Ends its connection."""
+        """Ends its connections."""
+        self._game.close()
         self._steady.close()
 
     def address(self, name: str) -> str:
@@ -153,7 +192,8 @@ class Fleet:
             questions[f"{name}: actors"] = learner(name, LearnerClient.actors)
             questions[f"{name}: description"] = learner(name, LearnerClient.describe)
         questions["learner: history"] = learner("learner", lambda client: next(client.watch_history()))
-        questions["relay: health"] = learner("relay", LearnerClient.is_serving)
+        for name in ("relay", "games"):
+            questions[f"{name}: health"] = learner(name, LearnerClient.is_serving)
         questions["replay: info"] = self._replay_info
         questions["scaler: metric"] = self._wanted_actors
         questions["dashboard: page"] = lambda: _read(f"http://{self.address('dashboard')}/", "training")
@@ -198,14 +238,16 @@ def fleet(folder: Path) -> Iterator[Fleet]:
     for secret in (tokens, folder / "operator"):
         secret.chmod(0o600)
     environment = (*_ENVIRONMENT, f'{{"step_s": {_STEP_S}}}')
-    served = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "dashboard")}
-    metrics = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "actor")}
+    served = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "dashboard", "games")}
+    metrics = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "actor", "games")}
+    websockets = {"games": free_port()}
 
     def at(name: str) -> str:
         return f"127.0.0.1:{served[name]}"
 
     def command(name: str, *arguments: object, process: str = "rollcast.learner") -> tuple[str, tuple[object, ...]]:
-        serves = (("--listen-address" if name == "dashboard" else "--address"), at(name)) if name in served else ()
+        option = {"dashboard": "--listen-address", "games": "--serve-environments"}.get(name, "--address")
+        serves = (option, at(name)) if name in served else ()
         tells = ("--metrics-address", f"127.0.0.1:{metrics[name]}") if name in metrics else ()
         return name, (process, *arguments, *serves, *tells)
 
@@ -226,6 +268,8 @@ def fleet(folder: Path) -> Iterator[Fleet]:
         2,
     )
     of_learner = ("--learner-address", at("learner"), *operator)
+    of_games = ("--actor-id", "honest-games", "--envs-per-actor", 8, "--serve-tokens-file", tokens)
+    of_games = (*of_games, "--serve-websockets", f"127.0.0.1:{websockets['games']}")
     commands = dict(
         (
             command("learner", "learner", *environment, *learns, "--tokens-file", tokens),
@@ -236,13 +280,14 @@ def fleet(folder: Path) -> Iterator[Fleet]:
             actor("actor", "learner"),
             actor("actor-of-relay", "relay"),
             actor("actor-of-replay", "replay"),
+            command("games", *of_learner, *of_games, process="rollcast.actor"),
         )
     )
     with contextlib.ExitStack() as stack:
         members = []
         for name, arguments in commands.items():
             process = zygote_process("tests.attacks.few_descriptors", DESCRIPTORS, *arguments)
-            ports = {"serves": served.get(name), "metrics": metrics.get(name)}
+            ports = {"serves": served.get(name), "metrics": metrics.get(name), "websockets": websockets.get(name)}
             members.append(Member(name, process, {what: port for what, port in ports.items() if port is not None}))
             stack.callback(members[-1].close)
             if name == "learner":  # those that find none wait for seconds before they look again
@@ -264,7 +309,7 @@ def _is_running(started: Fleet) -> bool:
         assert member.process.poll() is None, f"{member.name} has ended: {''.join(member.last)}"
     try:
         with LearnerClient(started.address("learner"), security=OPERATOR) as client:
-            is_trained = client.status().updates > 0 and sum(actor.rollouts > 0 for actor in client.actors()) == 2
+            is_trained = client.status().updates > 0 and sum(actor.rollouts > 0 for actor in client.actors()) == 3
         if not is_trained:
             return False
         with ReplayClient(started.address("replay"), security=OPERATOR) as client:

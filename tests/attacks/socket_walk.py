@@ -25,7 +25,7 @@ _WHOLE: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\
 # Every place in the code that listens, and what the fleet has of it; the store of ranks is torch's, and open by design.
 LISTENERS: Final = {
     "services/rollcast/services/server/listening.py": "serves",
-    "services/rollcast/services/server/environment_sockets.py": "environments over WebSockets, which no member serves",
+    "services/rollcast/services/server/environment_sockets.py": "websockets",
     "services/rollcast/services/server/binding.py": "looks whether an address is free",
     "services/rollcast/services/metrics/server.py": "metrics",
     "learner/rollcast/tools/dashboard/server.py": "serves",

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -19,16 +20,32 @@ from rollcast.keda import external_scaler_pb2
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RefusedError
+from rollcast.services.inference.codec import network_to_bytes
+from rollcast.services.inference.inference import InferenceNetwork, weights_digest
 from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.joining.join_codec import join_offer_to_proto
+from rollcast.services.policies.spec_codec import policy_spec_to_proto
 from rollcast.services.rollouts.codec import RolloutEncoder, rollout_to_proto
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.spaces.codec import environment_spaces_to_proto
-from rollcast.services.spaces.spaces import EnvironmentSpaces
-from rollcast.v1 import history_pb2, learner_pb2, policy_pb2, relay_pb2, replay_pb2, rollout_pb2, space_pb2, tensor_pb2
+from rollcast.services.spaces.leaf_schema import leaf_schema
+from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.v1 import (
+    environment_pb2,
+    history_pb2,
+    inference_pb2,
+    learner_pb2,
+    policy_pb2,
+    relay_pb2,
+    replay_pb2,
+    rollout_pb2,
+    space_pb2,
+    tensor_pb2,
+)
 from tests.attacks.fields import CannotFillError
+from tests.play_messages import agent, hello, turn
 from tests.rollouts import random_rollout
 
 RELAY: Final = rollout_pb2.Relay(relay_id="walker", nonce=7)
@@ -68,6 +85,7 @@ _PLAIN: Final[tuple[Message, ...]] = (
     rollout_pb2.TensorFrame(sequence=1, offset=0),
     rollout_pb2.ActorActivity(state=rollout_pb2.ACTING_STATE_ACTING, seconds=[1.0] * 6, policy_version=1),
     relay_pb2.StreamEnd(clean=True),
+    environment_pb2.EpisodeValue(name="score", value=1.0),
     learner_pb2.DescribeLearnerRequest(),
     learner_pb2.GetStatusRequest(),
     learner_pb2.WatchStatusRequest(interval_s=1.0),
@@ -100,6 +118,11 @@ _HELD: Final = {
     "rollcast.v1.StreamRolloutsRequest.body": None,
     "rollcast.v1.SubscribePolicyRequest.base_digest": None,
     "rollcast.v1.Tensor.data": None,
+    "rollcast.v1.AgentTurn.observation": None,
+    "rollcast.v1.AgentTurn.executed_action": None,
+    "rollcast.v1.InferenceQuestion.weights_digest": None,
+    "rollcast.v1.InferenceQuestion.observation": None,
+    "rollcast.v1.InferenceQuestion.state": None,
     "google.protobuf.Any.value": None,
 }
 
@@ -120,7 +143,8 @@ class Walker:
         self._agreement: Any = None
         self._evaluator: _Evaluator | None = None
         self._address, self._security = address, security
-        with LearnerClient(address_of_learner or address, security=security, timeout_s=30.0) as learner:
+        self._address_of_learner = address_of_learner or address
+        with self._learner() as learner:
             self._described = learner.describe()
         self._spaces: EnvironmentSpaces = self._described.spaces
         (self._key,) = self._spaces
@@ -142,6 +166,15 @@ class Walker:
             "rollcast.v1.ReportEvaluationRequest": self._report,
             "rollcast.v1.Evaluation": lambda: self._report().evaluation,
             "rollcast.v1.ActRequest": self._act,
+            "rollcast.v1.PlayRequest": lambda: hello("walker", offered=self._spaces),
+            "rollcast.v1.Hello": lambda: hello("walker", offered=self._spaces).hello,
+            "rollcast.v1.Turns": lambda: environment_pb2.Turns(turns=[self._turn()]),
+            "rollcast.v1.EnvironmentTurn": self._turn,
+            "rollcast.v1.AgentTurn": lambda: self._turn().agents[0],
+            "rollcast.v1.PolicySpec": lambda: policy_spec_to_proto(self._described.policy),
+            "rollcast.v1.InferRequest": lambda: inference_pb2.InferRequest(network=self._network()),
+            "rollcast.v1.InferenceNetwork": self._network,
+            "rollcast.v1.InferenceQuestion": self._question,
             "google.rpc.Status": lambda: status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message="m"),
         }
 
@@ -192,6 +225,10 @@ class Walker:
             return []
         if isinstance(message, rollout_pb2.StreamRolloutsRequest):
             return self._before_part(message)
+        if isinstance(message, environment_pb2.PlayRequest):
+            return [hello("walker", offered=self._spaces)] if message.HasField("turns") else []
+        if isinstance(message, inference_pb2.InferRequest):
+            return [inference_pb2.InferRequest(network=self._network())] if message.HasField("question") else []
         if not isinstance(message, relay_pb2.StreamBundlesRequest):
             raise CannotFillError(f"what comes before a message of {method.full_name} is not known here; add it")
         if message.HasField("open"):
@@ -233,6 +270,9 @@ class Walker:
         offer = self._offer(next(self._names), via=((RELAY,) if via_relay else ()))
         self._agreement = self._client.join(offer)
 
+    def _learner(self) -> LearnerClient:
+        return LearnerClient(self._address_of_learner, security=self._security, timeout_s=30.0)
+
     def _offer(self, name: str, **changes: Any) -> JoinOffer:
         fields = {
             "actor_id": name,
@@ -268,6 +308,27 @@ class Walker:
     def _act(self) -> policy_pb2.ActRequest:
         columns = self._rollout.substeps[0].last_observation
         return policy_pb2.ActRequest(observation=columns, deterministic=True, substep_key=self._key)
+
+    def _turn(self) -> environment_pb2.EnvironmentTurn:
+        return turn(agent(observation=self._seen()))
+
+    def _seen(self) -> list[bytes]:
+        (substep,) = self._spaces.values()
+        return [
+            bytes(math.prod(schema.shape) * schema.dtype.itemsize)
+            for schema in map(leaf_schema, space_leaves(substep.observation).values())
+        ]
+
+    def _network(self) -> inference_pb2.InferenceNetwork:
+        network = network_to_bytes(InferenceNetwork(self._spaces, self._described.policy))
+        return inference_pb2.InferRequest.FromString(network).network
+
+    def _question(self) -> inference_pb2.InferenceQuestion:
+        with self._learner() as learner:
+            version, state = learner.get_policy()
+        return inference_pb2.InferenceQuestion(
+            policy_version=version, weights_digest=weights_digest(state), n=1, observation=self._seen()
+        )
 
     def _report(self) -> rollout_pb2.ReportEvaluationRequest:
         if self._evaluator is None:

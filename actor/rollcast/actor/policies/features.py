@@ -129,7 +129,7 @@ def feature_layout(observation_space: Space[Any], network: str = AUTO_NETWORK) -
 
 def _vector_leaf(path: str, leaf: Space[Any], offset: int) -> VectorLeaf:
     if isinstance(leaf, Discrete):
-        one_hot_offsets = np.array([-int(leaf.start)], dtype=np.int64)
+        one_hot_offsets = -np.array([leaf.start], dtype=np.int64)  # the smallest start wraps around, and back in a sum
         return VectorLeaf(path=path, space=leaf, offset=offset, size=int(leaf.n), one_hot_offsets=one_hot_offsets)
     if isinstance(leaf, MultiDiscrete):
         sizes = leaf.nvec.ravel().astype(np.int64)

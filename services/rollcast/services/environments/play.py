@@ -137,8 +137,9 @@ class EnvironmentPlay:
             reason = str(error)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
+            tasks[0].cancel()
+            # Not cancelled: gRPC cannot end a call whose first message is broken off, and its client would wait on.
+            client.stop_writing()
             # Before any wait, which a server that stops may cancel, too.
             self._sink.leave(client, reason)
             _log.info("%s is gone: %s", client.name, reason)
@@ -205,6 +206,7 @@ class _Client:
         self._seeds: tuple[int, ...] | None = None
         self._answers: deque[_Answer] = deque()
         self._end: RollcastError | Farewell | None = None
+        self._is_over = False
         self._has_more = asyncio.Event()
 
     @property
@@ -240,6 +242,11 @@ class _Client:
 
         self._calls(note)
 
+    def stop_writing(self) -> None:
+        """Has `write` return once the message that is on its way is written. Called in the loop."""
+        self._is_over = True
+        self._has_more.set()
+
     async def write(self, send: Send, max_message_bytes: int) -> str:
         """Writes what there is to write until the sink ends the stream; returns the reason.
 
@@ -249,13 +256,15 @@ class _Client:
         while True:
             await self._has_more.wait()
             self._has_more.clear()
-            if self._seeds is not None:
+            if self._seeds is not None and not self._is_over:
                 message = welcome_to_bytes(self.name, self._seeds, max_message_bytes)
                 self._seeds, self.is_welcome = None, True
                 await send(message)
-            while self._answers:
+            while self._answers and not self._is_over:
                 for message in self._next_answer(max_message_bytes):
                     await send(message)
+            if self._is_over:
+                return ""
             if isinstance(self._end, Farewell):
                 await send(farewell_to_bytes(self._end))
                 return self._end.reason

@@ -52,7 +52,7 @@ class EnvironmentSockets:
         admission: The steps.
         play: Plays the environments of a client.
         opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
-        max_connections: Streams at once, at most.
+        max_connections: Connections at once, at most; a further one is closed.
         silence_s: Seconds that a connection may leave a ping unanswered.
     """
 
@@ -75,6 +75,7 @@ class EnvironmentSockets:
         self._silence_s = silence_s
         self._listening = Listening(address, security, opens)
         self._streams: set[asyncio.Task[None]] = set()
+        self._connections: set[_Connection] = set()
         # The connections without a first message, by descriptor: each counts as half open until this is closed.
         self._half_open: dict[int, contextlib.ExitStack] = {}
         self._servers: list[Server] = []
@@ -135,11 +136,24 @@ class EnvironmentSockets:
             await server.wait_closed()
 
     def _accepted(self, connection: "_Connection", where: _Where) -> None:
-        """Counts a connection as half open, until its first message or its end."""
+        """Counts a connection until its end, and as half open until its first message.
+
+        Raises:
+            ConnectionAbortedError: It is one too many, and closed; asyncio then takes the next one.
+        """
+        if len(self._connections) >= self._max_connections:
+            connection.close()
+            raise ConnectionAbortedError
         loop, descriptor = asyncio.get_running_loop(), connection.fileno()
         self._half_open[descriptor] = stack = contextlib.ExitStack()
         stack.callback(self._half_open.pop, descriptor)
-        connection.when_closed = stack.close
+        self._connections.add(connection)
+
+        def closed() -> None:
+            self._connections.discard(connection)
+            stack.close()
+
+        connection.when_closed = closed
 
         def cut() -> None:
             loop.call_soon_threadsafe(connection.cut)
@@ -147,9 +161,7 @@ class EnvironmentSockets:
         stack.enter_context(self._admission.request(_peer(where), cut, is_large=True))
 
     def _answer_at_once(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuses a connection that is one too many, or that a page of another machine has opened; else None."""
-        if len(self._streams) >= self._max_connections:
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
+        """Refuses a connection that a page of another machine has opened; else None."""
         origin = request.headers.get("Origin")
         if origin is not None and self._security.tokens is None and not _is_local(origin):
             return connection.respond(

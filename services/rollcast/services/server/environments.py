@@ -176,7 +176,10 @@ class EnvironmentServer:
         gate = StreamGate(self._limits, refusals, look_after=(half_open.end_late,), is_fixed=True, has_threads=False)
         rate = CallRate(self._limits, is_fixed=True)
         admission = Admission(self._tokens, rate, half_open, gate, refusals)
-        silence_ms, max_connections = int(_SILENCE_S * 1000), room_for_connections(self._limits.max_connections)
+        # Both listeners share the descriptors.
+        n_listeners = 1 if self._websocket_address is None else 2
+        max_connections = room_for_connections(n_listeners * self._limits.max_connections) // n_listeners
+        silence_ms = int(_SILENCE_S * 1000)
         options = dict(SERVER_OPTIONS) | {
             "grpc.keepalive_timeout_ms": silence_ms,
             "grpc.http2.ping_timeout_ms": silence_ms,
@@ -202,7 +205,9 @@ class EnvironmentServer:
             reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         self._listening.bind(server)
         # File modes guard a unix socket; a page comes over TCP, whatever else is served.
-        sockets = self._make_sockets(Admission(self._security.tokens, rate, half_open, gate, refusals), play)
+        sockets = self._make_sockets(
+            Admission(self._security.tokens, rate, half_open, gate, refusals), play, max_connections
+        )
         gate.start()
         try:
             if sockets is not None:
@@ -219,7 +224,9 @@ class EnvironmentServer:
             await asyncio.gather(server.stop(self._grace_s), *([sockets.stop(self._grace_s)] if sockets else []))
             gate.stop()
 
-    def _make_sockets(self, admission: Admission, play: EnvironmentPlay) -> "EnvironmentSockets | None":
+    def _make_sockets(
+        self, admission: Admission, play: EnvironmentPlay, max_connections: int
+    ) -> "EnvironmentSockets | None":
         if self._websocket_address is None:
             return None
         from rollcast.services.server.environment_sockets import EnvironmentSockets
@@ -230,7 +237,7 @@ class EnvironmentServer:
             admission,
             play,
             opens=_OPENS,
-            max_connections=self._limits.max_connections,
+            max_connections=max_connections,
             silence_s=_SILENCE_S,
         )
 

@@ -53,6 +53,12 @@ def test_vectors_match_their_brute_force_twin(name):
     assert not layout.images
 
 
+def test_the_smallest_start_of_a_discrete_has_its_column():
+    least = np.iinfo(np.int64).min
+    features = VectorFeatures(feature_layout(spaces.Discrete(3, start=least)))
+    np.testing.assert_array_equal(features({"": np.array([least, least + 2])}), [[1, 0, 0], [0, 0, 1]])
+
+
 def test_a_single_float32_leaf_is_not_copied():
     features = VectorFeatures(feature_layout(spaces.Box(-1, 1, (4,), np.float32)))
     batch = np.zeros((3, 4), np.float32)

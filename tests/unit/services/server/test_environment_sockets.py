@@ -341,6 +341,25 @@ class TestHalfOpenConnections:
             with pytest.raises(BlockingIOError):  # it is still open
                 silent.recv(1)
 
+    def test_one_above_the_connections_is_closed_at_once(self, serve: Serve):
+        server = serve(limits=Limits(max_connections=2, stalled_stream_s=DEADLINE_S))
+        with dial(server) as playing, contextlib.ExitStack() as stack:
+            assert is_welcome(playing)
+            silent = self.silent(stack, server)
+            for _ in range(3):
+                assert self.silent(stack, server).recv(1) == b""
+            playing.send(turn())
+            assert answer(playing).HasField("actions")
+            silent.close()
+
+            def is_let_in() -> bool:
+                with contextlib.suppress(ConnectionClosed, InvalidMessage, OSError), dial(server) as another:
+                    another.send(hello("another"))
+                    return answer(another).welcome.client == "another"
+                return False
+
+            wait_until(is_let_in, "the place of the one that has left")
+
     @pytest.mark.parametrize("half_way", ["plain", "TLS"], indirect=True)
     def test_a_silent_one_is_ended_in_time(self, half_way: Callable[..., object]):
         server, _ = half_way(Limits(stalled_stream_s=0.2))
