@@ -341,6 +341,14 @@ class TestHalfOpenConnections:
             with pytest.raises(BlockingIOError):  # it is still open
                 silent.recv(1)
 
+    def test_an_address_may_open_so_many_streams_a_second(self, serve: Serve):
+        server = serve(limits=Limits(calls_per_second_per_host=0.1))
+        with dial(server) as first:
+            assert is_welcome(first)
+            with dial(server) as second:
+                said, code = refusal(second)
+                assert (said.startswith("RESOURCE_EXHAUSTED: 127.0.0.1 made more than"), code) == (True, 4008)
+
     def test_one_above_the_connections_is_closed_at_once(self, serve: Serve):
         server = serve(limits=Limits(max_connections=2, stalled_stream_s=DEADLINE_S))
         with dial(server) as playing, contextlib.ExitStack() as stack:

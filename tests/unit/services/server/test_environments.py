@@ -231,6 +231,13 @@ class TestLimits:
         assert isinstance(error, ThrottledError)
         assert error.limit == "max_streams"
 
+    def test_an_address_may_open_so_many_streams_a_second(self):
+        with served(Sink(), limits=Limits(calls_per_second_per_host=0.1)) as (_, channel):
+            first = Game(channel).say(hello("first"))
+            assert first.hear().HasField("welcome")
+            error = Game(channel).say(hello("second")).error()
+            assert error.limit == "calls_per_second_per_host"
+
     def test_a_large_message_is_refused(self):
         with playing() as (_, game):
             game.say(turns(turn(agent(observation=(bytes(5 << 20),)))))
