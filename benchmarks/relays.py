@@ -1,12 +1,14 @@
 """Measures the learner's processor time for each rollout with many actors: connected directly, and through relays.
 
     python -m benchmarks.relays [--direct 256] [--actors 1000] [--relays 4] [--seconds 10] [--rounds 3]
+    python -m benchmarks.relays --direct 64 --actors 64 --relays 0 --ingest-processes 1 [--envs 1]
 
 Learner and actors are those of `benchmarks.actors`: `rollcast learner` in a process of its own, and synthetic actors
 that send rollouts of 32 steps of one environment as fast as their credits allow. Between them stand `rollcast relay`
 processes, each with its share of the actors. Each round measures some actors directly, then many through the
-relays, each time with a learner of its own. The cost is that of all threads of the learner but the trainer's. All of
-it shares the cores of this machine, so the rollouts a second say little.
+relays, and as many with a learner that has ingest processes, each time with a learner of its own. The cost is that of
+all threads of the learner's process but the trainer's. All of it shares the cores of this machine, so the rollouts a
+second say little.
 """
 
 import argparse
@@ -21,6 +23,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from benchmarks.actors import (
     OTHERS,
@@ -119,23 +123,26 @@ def used(pids: Sequence[int]) -> Use:
     )
 
 
-def measure(
-    n_actors: int, n_relays: int, seconds: float, options: Sequence[str], play_s: float, wait_s: float
-) -> Measured:
-    """Measures a learner with so many actors, behind so many relays; 0: none."""
+def measure(n_actors: int, n_relays: int, n_ingest: int, options: argparse.Namespace) -> Measured:
+    """Measures a learner with so many actors, behind so many relays, or with so many ingest processes; 0: none."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        process, address = stack.enter_context(learner(folder, n_actors, options))
-        pids, addresses = stack.enter_context(relaying(address, n_relays, n_actors, wait_s))
+        own = [*options.learner_options, "--ingest-processes", str(n_ingest)]
+        process, address = stack.enter_context(learner(folder, n_actors, own))
+        pids, addresses = stack.enter_context(relaying(address, n_relays, n_actors, options.bundle_wait_s))
         share = -(-n_actors // max(1, n_relays))
         for i, dialled in enumerate(addresses or [address]):
             n_here = min(share, n_actors - i * share)
-            stack.enter_context(acting(dialled, n_here, ("--play-s", str(play_s)), first=i * share))
+            of_actors = ("--play-s", str(options.play_s), "--envs", str(options.envs))
+            stack.enter_context(acting(dialled, n_here, of_actors, first=i * share))
         client = stack.enter_context(LearnerClient(address, timeout_s=60.0))
         until_all_play(client, n_actors)
+        if n_ingest:
+            children = psutil.Process(process.pid).children()
+            pids = [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
         name_threads(process)
         rollouts, began = rollouts_of(client), time.perf_counter()
         before = used([process.pid]), used(pids)
-        time.sleep(seconds)
+        time.sleep(options.seconds)
         rollouts, ended = rollouts_of(client) - rollouts, time.perf_counter()
         after = used([process.pid]), used(pids)
         spent = [now._replace(cpu_s=now.cpu_s - then.cpu_s) for then, now in zip(before, after, strict=True)]
@@ -147,28 +154,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actors", type=int, default=1000, help="actors behind relays")
     parser.add_argument("--direct", type=int, default=256, help="actors that are connected directly; 0: not measured")
-    parser.add_argument("--relays", type=int, default=4, help="relays that they share")
+    parser.add_argument("--relays", type=int, default=4, help="relays that they share; 0: not measured")
+    parser.add_argument("--ingest-processes", type=int, default=0, help="the learner's option; 0: not measured")
+    parser.add_argument("--envs", type=int, default=1, help="environments of an actor")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a measurement")
     parser.add_argument("--rounds", type=int, default=3, help="rounds; medians are printed")
     parser.add_argument("--play-s", type=float, default=0.0, help="seconds that an actor plays; 0: as fast as it may")
     parser.add_argument("--bundle-wait-s", type=float, default=0.02, help="the relays' option of this name")
     parser.add_argument("learner_options", nargs="*", help="more options of the learner, after --")
     options = parser.parse_args()
-    cases = [(options.direct, 0), (options.actors, options.relays)]
-    found: dict[tuple[int, int], list[Measured]] = {case: [] for case in cases if case[0]}
+    cases = [(options.direct, 0, 0)]
+    cases += [(options.actors, options.relays, 0)] if options.relays else []
+    cases += [(options.actors, 0, options.ingest_processes)] if options.ingest_processes else []
+    found: dict[tuple[int, int, int], list[Measured]] = {case: [] for case in cases if case[0]}
     for _ in range(options.rounds):
-        for (n_actors, n_relays), measured in found.items():
-            more = (options.learner_options, options.play_s, options.bundle_wait_s)
-            measured.append(measure(n_actors, n_relays, options.seconds, *more))
+        for case, measured in found.items():
+            measured.append(measure(*case, options))
     rows = []
-    for (n_actors, n_relays), measured in found.items():
+    for (n_actors, n_relays, n_ingest), measured in found.items():
+        n_between = max(1, n_relays + n_ingest)
+        between = f"through {n_relays} relays" if n_relays else f"with {n_ingest} ingest processes"
 
         def middle(values: Iterator[float], digits: int = 0) -> Figure:
             return Figure(list(values), f",.{digits}f")
 
         rows.append(
             (
-                f"{n_actors:,} through {n_relays} relays" if n_relays else f"{n_actors:,} directly",
+                f"{n_actors:,} {between if n_relays + n_ingest else 'directly'}",
                 Figure([one.ms_a_rollout for one in measured], ".2f", has_range=True),
                 *(
                     middle((1e3 * one.learner.cpu_s[part] / one.rollouts for one in measured), 2)
@@ -178,8 +190,8 @@ def main() -> None:
                 middle(one.rollouts / one.seconds for one in measured),
                 middle(float(one.learner.n_threads) for one in measured),
                 middle(one.learner.resident_mib for one in measured),
-                middle(one.relays.n_threads / max(1, n_relays) for one in measured),
-                middle(one.relays.resident_mib / max(1, n_relays) for one in measured),
+                middle(one.relays.n_threads / n_between for one in measured),
+                middle(one.relays.resident_mib / n_between for one in measured),
             )
         )
     parts = (f"of that {part}" for part in (ROLLOUTS, POLICIES, TRAINER, OTHERS))

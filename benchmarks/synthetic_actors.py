@@ -10,6 +10,7 @@ ends before training has, the process says which and why, and fails.
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import os
 import sys
@@ -189,15 +190,16 @@ class SyntheticActor:
         return ActorActivity(state=ActingState.ACTING, seconds=seconds, policy_version=self._version, policy_age_s=0.0)
 
 
-def join(address: str, names: list[str], n_envs: int) -> list[JoinAgreement]:
-    """Joins as many actors as there are names; waits until the learner serves."""
+def join(address: str, names: list[str], n_envs: int) -> list[tuple[str, JoinAgreement]]:
+    """Joins as many actors as there are names, where the learner sends them; waits until it serves."""
     deadline = time.monotonic() + _START_TIMEOUT_S
-    agreements: list[JoinAgreement] = []
+    joined: list[tuple[str, JoinAgreement]] = []
     spaces = cartpole_spaces()
-    with LearnerClient(address) as client:
-        while len(agreements) < len(names):
+    with contextlib.ExitStack() as stack:
+        clients = {address: stack.enter_context(LearnerClient(address))}
+        while len(joined) < len(names):
             offer = JoinOffer(
-                actor_id=names[len(agreements)],
+                actor_id=names[len(joined)],
                 process_nonce=int.from_bytes(os.urandom(7)) + 1,
                 spaces=spaces,
                 n_envs=n_envs,
@@ -205,16 +207,22 @@ def join(address: str, names: list[str], n_envs: int) -> list[JoinAgreement]:
                 software_version="benchmark",
             )
             try:
-                agreements.append(client.join(offer))
+                agreed, where = clients[address].join(dataclasses.replace(offer, follows_redirect=True)), address
+                if agreed.learner_address:
+                    where = agreed.learner_address
+                    if where not in clients:
+                        clients[where] = stack.enter_context(LearnerClient(where))
+                    agreed = clients[where].join(offer)
+                joined.append((where, agreed))
             except RollcastError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
-    return agreements
+    return joined
 
 
-async def _play(address: str, agreements: list[JoinAgreement], play_s: float) -> None:
-    await asyncio.gather(*(SyntheticActor(address, agreed, play_s).run() for agreed in agreements))
+async def _play(joined: list[tuple[str, JoinAgreement]], play_s: float) -> None:
+    await asyncio.gather(*(SyntheticActor(address, agreed, play_s).run() for address, agreed in joined))
 
 
 def main() -> None:
@@ -228,7 +236,7 @@ def main() -> None:
     options = parser.parse_args()
     names = [f"synthetic-{options.first + i}" for i in range(options.actors)]
     try:
-        asyncio.run(_play(options.address, join(options.address, names, options.envs), options.play_s))
+        asyncio.run(_play(join(options.address, names, options.envs), options.play_s))
     except EndedCallError as error:
         sys.exit(str(error))
 

@@ -4,7 +4,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class _Served(ABC):
     # room for so many rollouts in the queue: less than the actors of a chaos play
     queued_rollouts = 4
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **serving: Any) -> None:
         self.ledger = Ledger()
         self._rng = random.Random(seed)
         self._noise = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ class _Served(ABC):
             envs_per_actor=ENVS_PER_ACTOR,
             seed=seed,
             serving=ServingOptions(
-                addresses=("127.0.0.1:0",), max_actors=_MAX_ACTORS, destination=self._make_destination()
+                addresses=("127.0.0.1:0",), max_actors=_MAX_ACTORS, destination=self._make_destination(), **serving
             ),
         )
         self._stop = threading.Event()
@@ -96,7 +96,7 @@ class _Served(ABC):
     @property
     def port(self) -> int:
         """Its TCP port, on 127.0.0.1."""
-        return int(self.actors.addresses[0].rpartition(":")[2])
+        return int(self.actors.addresses[-1].rpartition(":")[2])
 
     def _train(self) -> None:
         broadcast_at = _BROADCAST_EVERY
@@ -133,6 +133,7 @@ class QueueLearner(_Served):
 
     Args:
         seed: Of the environments, and of how busy it is.
+        serving: More options of `ServingOptions`.
     """
 
     def _take_all(self) -> None:

@@ -349,6 +349,7 @@ def test_an_actor_stays_where_it_is_if_it_cannot_reach_the_rank_it_is_sent_to(tm
         (("--deterministic",), "--deterministic with 2 ranks"),
         (("--cuda-graphs", "on"), "--cuda-graphs on with 2 ranks; expected auto or off"),
         (("--spaces-from", "first_actor"), "--spaces-from first_actor with 2 ranks"),
+        (("--ingest-processes", "1"), "--ingest-processes 1 with 2 ranks; expected 0"),
         (("--ranks.backend", "nccl", "--device", "cpu"), "--ranks.backend: 'nccl' with the device 'cpu'"),
     ],
 )

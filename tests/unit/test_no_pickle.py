@@ -24,6 +24,8 @@ LOCAL_PROCESS_LAUNCHER = {
     "learner/rollcast/learner/actors/local_processes.py",
     # the page of a run; what it says comes back as JSON
     "learner/rollcast/tools/dashboard/local.py",
+    # the learner's own relays; what they report comes as JSON
+    "learner/rollcast/tools/relay/ingest.py",
     # starts the tracker of those processes before a Ctrl-C is held back
     "services/rollcast/services/process/interrupts.py",
     # the forkserver of tests, which has imported what their processes need

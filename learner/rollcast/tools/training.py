@@ -53,9 +53,21 @@ def serve_actors(settings: "ServingSettings", output: IO[str]) -> int:
     if place is not None:
         # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    with uncollected_imports():
-        from rich.console import Console
+    if place is not None or not settings.ingest_processes:
+        with uncollected_imports():
+            from rich.console import Console
 
-        from rollcast.learner.commands.learner import learner
+            from rollcast.learner.commands.learner import learner
 
-    return learner(settings, Console(file=output), place)
+        return learner(settings, Console(file=output), place)
+    from rollcast.tools.relay.ingest import ingest_processes
+
+    # They start on other cores while this process imports torch.
+    with ingest_processes(settings) as (processes, address):
+        with uncollected_imports():
+            from rich.console import Console
+
+            from rollcast.learner.commands.learner import Ingest, learner
+
+        ingest = Ingest(address, processes, processes.wait_until_served)
+        return learner(settings, Console(file=output), ingest=ingest)

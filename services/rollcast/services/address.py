@@ -114,6 +114,31 @@ def parse_web_address(text: str) -> Address:
     return address
 
 
+def following_address(text: str, number: int, whose: str) -> str:
+    """Returns where a further server listens: at a port that follows another's, or at a socket beside it.
+
+    Args:
+        text: The address of the first server, as given in --address.
+        number: How far it follows; 0: this is the first.
+        whose: The further server, for messages.
+
+    Raises:
+        ConfigurationError: There is no such port, or the address is malformed.
+    """
+    where = parse_address(text)
+    if number == 0 or (where.path is None and where.port == 0):
+        return text
+    if where.path is not None:
+        return f"unix:{where.path}.{number}"
+    if where.port + number > 65535:
+        raise ConfigurationError(
+            f"--address: {text!r} with {whose}, whose port would be {where.port + number}; expected a port that all "
+            "of them can follow; choose a lower one, or port 0"
+        )
+    host, _, _ = text.rpartition(":")
+    return f"{host}:{where.port + number}"
+
+
 def split_addresses(text: str) -> tuple[str, ...]:
     """Splits several addresses with commas between them.
 

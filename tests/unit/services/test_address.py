@@ -1,6 +1,6 @@
 import pytest
 
-from rollcast.services.address import parse_address, shown_peer
+from rollcast.services.address import following_address, parse_address, shown_peer
 from rollcast.services.errors import ConfigurationError
 
 
@@ -39,3 +39,22 @@ def test_rejects_malformed_address(text):
 )
 def test_callers_are_shown_as_people_write_addresses(peer, shown):
     assert shown_peer(peer) == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "second_after"),
+    [
+        ("localhost:50051", "localhost:50053"),
+        ("[::1]:50051", "[::1]:50053"),
+        ("0.0.0.0:0", "0.0.0.0:0"),
+        ("unix:/tmp/learner.sock", "unix:/tmp/learner.sock.2"),
+    ],
+)
+def test_further_servers_of_a_learner_follow_its_address(address: str, second_after: str):
+    assert following_address(address, 0, "rank 0") == address
+    assert following_address(address, 2, "rank 2") == second_after
+
+
+def test_a_port_that_there_is_not_is_refused():
+    with pytest.raises(ConfigurationError, match="rank 2, whose port would be 65537; expected a port that all"):
+        following_address("localhost:65535", 2, "rank 2")

@@ -1,6 +1,9 @@
 """`rollcast learner`: trains with the actors that connect to it."""
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -12,22 +15,41 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
-from rollcast.learner.ranks.rank_info import RankInfo, rank_address
+from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
+from rollcast.learner.serving.assignment import ActorAssignment
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
 from rollcast.learner.training.run_checks import check_places, check_rank_settings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
+from rollcast.services.address import following_address
 
 
-def learner(settings: ServingSettings, console: Console, place: RankInfo | None = None) -> int:
+class Ingest(NamedTuple):
+    """The ingest processes of a learner, which it sends its actors to.
+
+    Attributes:
+        address: The unix socket to serve for them.
+        assignment: Sends actors to them.
+        wait_until_served: Waits until they serve, and returns their addresses.
+    """
+
+    address: str
+    assignment: ActorAssignment
+    wait_until_served: Callable[[], Sequence[str]]
+
+
+def learner(
+    settings: ServingSettings, console: Console, place: RankInfo | None = None, ingest: Ingest | None = None
+) -> int:
     """Trains until the end and returns the exit code.
 
     Args:
         settings: The settings.
         console: The console for the view and the summary.
         place: The place of this process among several ranks; None: it is alone.
+        ingest: Its ingest processes, if it is alone; None: it takes its actors itself.
 
     Raises:
         RollcastError: If training cannot start or continue.
@@ -35,7 +57,7 @@ def learner(settings: ServingSettings, console: Console, place: RankInfo | None 
     # Refuses wrong certificates and tokens before anything is made.
     settings.server_security()
     if place is None:
-        return _learn(settings, console, ONE_RANK)
+        return _learn(settings, console, ONE_RANK, ingest)
     check_rank_settings(settings, place)
     with joined_ranks(
         place,
@@ -61,7 +83,7 @@ def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
     file = settings.address_file
     return settings.model_copy(
         update={
-            "address": rank_address(settings.address, rank),
+            "address": following_address(settings.address, rank, f"rank {rank}"),
             "address_file": None if file is None else file.with_name(f"{file.name}.{rank}"),
             "metrics_address": None,
             "summary_json": None,
@@ -74,7 +96,7 @@ def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
     )
 
 
-def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
+def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: Ingest | None = None) -> int:
     check_places(settings, is_first=ranks.is_first)
     announce = partial(print_line, console.file)
     if settings.spaces_from == "environment":
@@ -90,6 +112,8 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
         )
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
+        if ingest is not None:
+            serving = dataclasses.replace(serving, local_address=ingest.address, assignment=ingest.assignment)
         return RemoteDistributedActors(
             policy,
             settings.n_rollout_steps,
@@ -101,6 +125,8 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks) -> int:
         )
 
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce, ranks=ranks) as run:
+        if ingest is not None:
+            announce(f"ingest processes serve actors at {', '.join(ingest.wait_until_served())}")
         return run_and_report(
             run,
             settings,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rollcast.services.address import parse_address
 from rollcast.services.errors import ConfigurationError
 
 _RUN_WITH: Final = "start all ranks with torchrun, or unset RANK and WORLD_SIZE to train with one"
@@ -93,28 +92,6 @@ def refuse_ranks(variables: Mapping[str, str], program: str) -> None:
             f"this process was started as rank {place.rank} of {place.n_ranks}, and {program} starts its own actors; "
             "expected rollcast learner under torchrun, to which actors dial in; start that, and the actors beside it"
         )
-
-
-def rank_address(address: str, rank: int) -> str:
-    """Returns where a rank listens: the port of rank 0 plus its number, or a socket beside that of rank 0.
-
-    Raises:
-        ConfigurationError: There is no such port.
-    """
-    if rank == 0:
-        return address
-    where = parse_address(address)
-    if where.path is not None:
-        return f"unix:{where.path}.{rank}"
-    if where.port == 0:
-        return address
-    if where.port + rank > 65535:
-        raise ConfigurationError(
-            f"--address: {address!r} with rank {rank}, whose port would be {where.port + rank}; expected a port from "
-            "which one for each rank follows; choose a lower one, or port 0"
-        )
-    host, _, _ = address.rpartition(":")
-    return f"{host}:{where.port + rank}"
 
 
 def _number(variables: Mapping[str, str], name: str, least: int, most: int | None) -> int:

@@ -1,6 +1,6 @@
 """The settings of `rollcast learner`. Imports neither torch nor grpc."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,6 +45,7 @@ class ServingSettings(LearnerSettings):
         "address",
         "insecure",
         "max_actors",
+        "ingest_processes",
         *FIRST_OF_LEARNING,
     )
 
@@ -52,6 +53,12 @@ class ServingSettings(LearnerSettings):
         "environment",
         "Source of the observation and action spaces. environment: make --env-id once on this machine; "
         "first_actor: ask the first actor that joins, so that only actors need the environment.",
+        FREE,
+    )
+    ingest_processes: Annotated[int, Field(ge=0, le=32)] = setting(
+        0,
+        "Processes of the learner that hold the connections of actors and check rollouts; the learner sends its actors "
+        "to them. They listen at the ports after that of --address. 0: the learner does this itself.",
         FREE,
     )
     when_finished: Literal["exit", "serve"] = setting(

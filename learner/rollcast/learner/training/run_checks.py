@@ -213,6 +213,12 @@ def check_rank_settings(settings: ServingSettings, place: RankInfo) -> None:
             "leave it out",
         ),
         (
+            f"--ingest-processes {settings.ingest_processes}",
+            settings.ingest_processes > 0,
+            "0: each rank takes its own actors",
+            "leave it out, or train with one rank",
+        ),
+        (
             "--spaces-from first_actor",
             settings.spaces_from == "first_actor",
             "--spaces-from environment: actors join only one of the ranks first",

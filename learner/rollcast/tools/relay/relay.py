@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from rollcast.services.limits.limits import DEFAULT_LIMITS, Limits
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between two looks at the learner and the actors.
 _LOOK_S: Final = 0.25
+# Seconds between two looks at whether a learner on this machine has begun to serve.
+_LEARNER_LOOK_S: Final = 0.02
 # Time for actors to hear that training has ended, and for what is under way to be acknowledged.
 _END_S: Final = 5.0
 _GRACE_S: Final = 1.0
@@ -92,8 +94,11 @@ class RollcastRelay:
         """The address it listens at, with the port that was found for port 0."""
         return self._server.address
 
-    def start(self) -> None:
+    def start(self, learner_is_up: Callable[[], bool] = lambda: True) -> None:
         """Begins to serve, and to look for the learner.
+
+        Args:
+            learner_is_up: The search begins when it returns True; it is called again and again, in this thread.
 
         Raises:
             AddressInUseError: Another process serves the address.
@@ -102,8 +107,10 @@ class RollcastRelay:
         self._server.start()
         self._announced.enter_context(announced(self._server.address, self._announcement))
         self.policies.start()
-        self.link.start()
         logger.info("relay %s serves at %s", self.relay_id, self.address)
+        while not learner_is_up() and not self._stop.wait(_LEARNER_LOOK_S):
+            pass
+        self.link.start()
 
     def run(self, *, wait_for_next_run: bool = False) -> None:
         """Relays until training has ended, or `stop` is called.

@@ -1,6 +1,7 @@
 """Defines the settings of TLS and tokens, for servers and for clients. Imports no grpc."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, SecretStr
 
@@ -47,15 +48,19 @@ class ServerSecuritySettings(ProcessSettings):
             ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
                 `insecure` is not set.
         """
-        security = ServerSecurity.from_files(
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            tls_client_ca=self.tls_client_ca,
-            tokens_file=self.tokens_file,
-            insecure=self.insecure,
-        )
+        security = ServerSecurity.from_files(**self.security_files())
         security.check_address(self.address)
         return security
+
+    def security_files(self) -> dict[str, Any]:
+        """Returns the arguments of `ServerSecurity.from_files`, for a process of its own."""
+        return {
+            "tls_cert": self.tls_cert,
+            "tls_key": self.tls_key,
+            "tls_client_ca": self.tls_client_ca,
+            "tokens_file": self.tokens_file,
+            "insecure": self.insecure,
+        }
 
 
 class ClientSecuritySettings(ProcessSettings):

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from rollcast.learner.ranks.rank_info import RankInfo, rank_address, rank_info
+from rollcast.learner.ranks.rank_info import RankInfo, rank_info
 from rollcast.services.errors import ConfigurationError
 
 FOUND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -49,22 +49,3 @@ def test_a_process_that_is_alone_has_no_place(variables):
 def test_refuses_variables_that_name_no_place(changes, message):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         rank_info(FOUND | changes)
-
-
-@pytest.mark.parametrize(
-    ("address", "of_rank_2"),
-    [
-        ("localhost:50051", "localhost:50053"),
-        ("[::1]:50051", "[::1]:50053"),
-        ("0.0.0.0:0", "0.0.0.0:0"),
-        ("unix:/tmp/learner.sock", "unix:/tmp/learner.sock.2"),
-    ],
-)
-def test_each_rank_has_an_address_of_its_own(address: str, of_rank_2: str):
-    assert rank_address(address, 0) == address
-    assert rank_address(address, 2) == of_rank_2
-
-
-def test_a_port_that_there_is_not_is_refused():
-    with pytest.raises(ConfigurationError, match="rank 2, whose port would be 65537; expected a port from which"):
-        rank_address("localhost:65535", 2)

@@ -1,0 +1,419 @@
+"""The ingest processes of a learner: relays on its own machine, which it starts, watches and ends."""
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rollcast.learner.actors.supervision import ActorEnd, Supervision
+from rollcast.services.address import following_address, parse_listening_address
+from rollcast.services.errors import (
+    AddressInUseError,
+    ConfigurationError,
+    NotReadyError,
+    RollcastError,
+    message_of,
+)
+from rollcast.services.joining.join import ActorRole, JoinOffer
+from rollcast.services.limits.limits import LONGEST_WAIT_S, Limits
+from rollcast.services.process.interrupts import interrupts_held_back
+from rollcast.services.process.printable import log_to_stderr
+from rollcast.services.process.socket_paths import short_temporary_paths
+from rollcast.services.process.stop_signals import ignore_terminal
+from rollcast.services.rendezvous import advertised_address
+from rollcast.services.security.security import ServerSecurity
+from rollcast.services.server.binding import check_bindable
+from rollcast.services.wire.allocator import reuse_large_buffers
+from rollcast.tools.relay.relay import RollcastRelay
+
+if TYPE_CHECKING:  # an ingest process has no settings of a learner
+    from rollcast.learner.settings.learner import ServingSettings
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two reports of a process.
+_REPORT_S: Final = 0.5
+# No actor is sent to a process that has been silent for so long: it may be frozen.
+_DOUBT_S: Final = 3.0
+# Actors that were sent to a process count there for so long; by then its reports have them.
+_ARRIVAL_S: Final = 3.0
+# While none serves, actors are asked to come again for so long; then the learner takes them itself.
+_PATIENCE_S: Final = 10.0
+# The time in which a process has to serve, and in which it may end by itself.
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 8.0
+_KILL_TIMEOUT_S: Final = 3.0
+# Seconds between two looks at the processes, while none reports.
+_LOOK_S: Final = 0.25
+# Rollouts that come at the same time share a message; see `BundleLink`.
+_BUNDLE_WAIT_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPlan:
+    """The arguments of an ingest process.
+
+    Attributes:
+        name: Its name, which the learner shows beside its actors.
+        address: The address to listen at.
+        learner_address: The learner's unix socket, alone in a folder of its own.
+        security: The arguments of `ServerSecurity.from_files`, those of the learner.
+        limits: The limits on its actors, those of the learner.
+        log_level: The lowest level that it logs to stderr.
+    """
+
+    name: str
+    address: str
+    learner_address: str
+    security: Mapping[str, Any]
+    limits: Limits
+    log_level: str
+
+
+class _IngestProcess:
+    """A process, with what it has reported last; the watching thread starts and ends it, any thread may read.
+
+    Args:
+        plan: Its arguments.
+        advertised_host: The host at which other machines reach it; empty: see `advertised_address`.
+        silence_s: The seconds without a report after which it is killed.
+    """
+
+    def __init__(self, plan: IngestPlan, advertised_host: str, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self.actor_id: Final = plan.name
+        self._plan = plan
+        self._advertised_host = advertised_host
+        self._context = multiprocessing.get_context("spawn")
+        self._reports: Connection | None = None
+        self._process: BaseProcess | None = None
+        self._heard_at = 0.0
+        # When actors were sent here lately.
+        self._sent: deque[float] = deque()
+        # The actors that it has; the address at which actors reach it, empty until it serves.
+        self.n_actors = 0
+        self.address = ""
+        self._has_learner = False
+        # The error with which it has ended last, until it serves again.
+        self.error: RollcastError | None = None
+        self.has_finished = False
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def reports(self) -> Connection | None:
+        """The connection on which it reports."""
+        return self._reports
+
+    def launch(self) -> None:
+        """Starts it."""
+        own, its = self._context.Pipe()
+        process = self._context.Process(
+            target=_relay_until_stopped, args=(self._plan, its), name=f"rollcast-{self.actor_id}", daemon=True
+        )
+        with interrupts_held_back():
+            process.start()
+        its.close()
+        self._process, self._reports, self._heard_at = process, own, time.monotonic()
+
+    def take_end(self) -> ActorEnd | None:
+        """Reads its reports; see `SupervisedActor`."""
+        process, reports = self._process, self._reports
+        if process is None or reports is None or self.has_finished:
+            return None
+        silent = self._read(reports)
+        if process.exitcode is None and not silent:
+            return None
+        self.address = ""
+        if silent:
+            process.kill()
+            process.join(_KILL_TIMEOUT_S)
+        report = f"no sign of life for {self._silence_s:.0f} s" if silent else self._explain(process.exitcode or 0)
+        self.has_finished = process.exitcode == 0
+        reports.close()
+        process.close()
+        self._process = self._reports = None
+        # It ends with 0 once its learner has told it that training has ended.
+        return None if self.has_finished else ActorEnd(report)
+
+    def load(self, now: float) -> int:
+        """Returns how many actors it has, those included that are on their way."""
+        while self._sent and now - self._sent[0] > _ARRIVAL_S:
+            self._sent.popleft()
+        return self.n_actors + len(self._sent)
+
+    def send_one(self, now: float) -> str:
+        """Notes that an actor is sent to it, and returns its address."""
+        self._sent.append(now)
+        return self.address
+
+    def may_serve(self, now: float) -> bool:
+        """Returns whether it serves, as far as is known."""
+        return bool(self.address) and self._has_learner and now - self._heard_at < _DOUBT_S
+
+    def close(self) -> None:
+        """Asks it to end: at the end of training, once its actors know."""
+        if self._reports is not None:
+            self._reports.close()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for its end, and kills it after that time."""
+        if self._process is None:
+            return
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            if timeout_s:
+                logger.warning("%s did not end within %.1f s; killing it", self.actor_id, timeout_s)
+            self._process.kill()
+            self._process.join(_KILL_TIMEOUT_S)
+        self._process.close()
+        self._process = None
+
+    def _read(self, reports: Connection) -> bool:
+        """Reads what it has reported; returns whether it has been silent for too long."""
+        with contextlib.suppress(EOFError, OSError):  # it has ended
+            while reports.poll():
+                self._take(json.loads(reports.recv_bytes()))
+        # Nothing is known while this process itself was held up: the reports are read first.
+        limit_s = self._silence_s if self.address else _START_TIMEOUT_S
+        return time.monotonic() - self._heard_at > limit_s
+
+    def _take(self, report: Mapping[str, Any]) -> None:
+        self._heard_at = time.monotonic()
+        if "error" in report:
+            errors = {kind.__name__: kind for kind in (AddressInUseError, ConfigurationError)}
+            self.error = errors.get(report["error"], RollcastError)(report["message"])
+            return
+        self.n_actors, self.error = int(report["n_actors"]), None
+        self._has_learner = bool(report["has_learner"])
+        self.address = advertised_address(str(report["address"]), self._advertised_host)
+
+    def _explain(self, exit_code: int) -> str:
+        if self.error is not None:
+            return str(self.error)
+        return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+
+
+class IngestProcesses:
+    """The ingest processes of a learner, which sends its actors there: an `ActorAssignment`. Any thread may call.
+
+    An actor that joins the learner is sent to the process with the fewest actors, by a redirect. Evaluators, and actors
+    that reach no process, stay at the learner. A process that dies, or is silent for long, is started again. Its actors
+    come back to the learner, which sends them to another.
+
+    Args:
+        plans: One for each process.
+        advertised_host: The host at which other machines reach them; empty: see `advertised_address`.
+        silence_s: The seconds without a report after which a process is killed and started again.
+    """
+
+    rank = 0
+    n_ranks = 1
+
+    def __init__(self, plans: list[IngestPlan], *, advertised_host: str = "", silence_s: float = 10.0) -> None:
+        self._processes = [_IngestProcess(plan, advertised_host, silence_s) for plan in plans]
+        self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=lambda _name, _report: None)
+        self._lock = threading.Lock()  # guards the processes' loads
+        self._served_at = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rollcast-ingest-watch", daemon=True)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of those that run."""
+        return [pid for process in self._processes if (pid := process.pid) is not None]
+
+    def start(self) -> None:
+        """Starts the processes, and a thread that watches them."""
+        self._supervision.start()
+        self._thread.start()
+
+    def wait_until_served(self) -> tuple[str, ...]:
+        """Waits until all processes serve; returns their addresses.
+
+        Raises:
+            AddressInUseError: Another process has an address.
+            ConfigurationError: An address cannot be had.
+            RollcastError: A process cannot serve.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not all(process.address for process in self._processes):
+            for process in self._processes:
+                if process.error is not None:
+                    raise process.error
+            if time.monotonic() > deadline or self._stop.wait(_LOOK_S / 5):
+                raise RollcastError(
+                    f"{self._processes[0].actor_id} does not serve after {_START_TIMEOUT_S:.0f} s; expected a few "
+                    "seconds; its messages are above; train without --ingest-processes"
+                )
+        return tuple(process.address for process in self._processes)
+
+    def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
+        """Returns the address of the process that takes an actor; None: the learner takes it itself.
+
+        Raises:
+            NotReadyError: None serves at this moment.
+        """
+        del n_taken
+        if offer.role is ActorRole.EVALUATE:
+            return None
+        now = time.monotonic()
+        with self._lock:
+            serving = [process for process in self._processes if process.may_serve(now)]
+            if serving:
+                self._served_at = now
+                return min(serving, key=lambda process: process.load(now)).send_one(now)
+            if now - self._served_at > _PATIENCE_S or all(process.has_finished for process in self._processes):
+                return None
+        raise NotReadyError("the learner's ingest processes are starting again; try again with backoff")
+
+    def took(self, name: str) -> None:
+        """Does nothing: there is one learner."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the processes. Idempotent.
+
+        Args:
+            at_once: True: they may not take their time.
+        """
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for process in self._processes:
+            process.close()
+        deadline = time.monotonic() + (0.0 if at_once else _STOP_TIMEOUT_S)
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            wait([process.reports for process in self._processes if process.reports is not None], _LOOK_S)
+            self._supervision.look_after()
+            # A process whose end is not noticed yet has a connection that is always readable.
+            self._stop.wait(_LOOK_S / 5)
+
+
+@contextlib.contextmanager
+def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProcesses, str]]:
+    """Runs the ingest processes of `rollcast learner` until the end of the block.
+
+    Yields:
+        The processes, and the unix socket that the learner has to serve for them.
+
+    Raises:
+        ConfigurationError: The settings are not possible.
+    """
+    # Refuses wrong files, and ports that are taken, before a process starts.
+    settings.server_security()
+    addresses = [
+        following_address(settings.address, number, f"ingest process {number}")
+        for number in range(1, settings.ingest_processes + 1)
+    ]
+    for address in addresses:
+        check_bindable(parse_listening_address(address))
+    with short_temporary_paths():
+        sockets = tempfile.TemporaryDirectory(prefix="rollcast-")
+    with sockets as folder:
+        learner_address = f"unix:{folder}/learner.sock"
+        processes = IngestProcesses(
+            [
+                IngestPlan(
+                    name=f"ingest-{number}",
+                    address=address,
+                    learner_address=learner_address,
+                    security=settings.security_files(),
+                    limits=settings.server_limits(),
+                    log_level=settings.log_level,
+                )
+                for number, address in enumerate(addresses, 1)
+            ],
+            advertised_host=settings.advertised_host,
+        )
+        at_once = True
+        try:
+            processes.start()
+            yield processes, learner_address
+            at_once = False
+        finally:
+            processes.close(at_once=at_once)
+
+
+def _relay_until_stopped(plan: IngestPlan, parent: Connection) -> None:
+    """Relays in the child; reports `{address, n_actors, has_learner}` again and again, or `{error, message}` once."""
+    # The learner decides when its processes end.
+    ignore_terminal()
+    log_to_stderr(plan.log_level, name=plan.name)
+    reuse_large_buffers()
+    try:
+        relay = RollcastRelay(
+            plan.address,
+            [plan.learner_address],
+            plan.name,
+            limits=plan.limits,
+            server_security=ServerSecurity.from_files(**plan.security),
+            wait_s=_BUNDLE_WAIT_S,
+            # The learner is this process's parent, and ends it.
+            connect_timeout_s=LONGEST_WAIT_S,
+            reconnect_timeout_s=LONGEST_WAIT_S,
+        )
+        with contextlib.closing(relay):
+            reporter = threading.Thread(target=_report, args=(plan, relay, parent), name="rollcast-report", daemon=True)
+            socket = _socket_of(plan)
+
+            def learner_is_up() -> bool:
+                # The server has its port by now.
+                if reporter.ident is None:
+                    reporter.start()
+                return socket.exists()
+
+            relay.start(learner_is_up)
+            relay.run()
+    except RollcastError as error:
+        told = {"error": type(error).__name__, "message": message_of(error)}
+        with contextlib.suppress(OSError):  # the parent has ended
+            parent.send_bytes(json.dumps(told).encode())
+        raise SystemExit(1) from error
+
+
+def _socket_of(plan: IngestPlan) -> Path:
+    return Path(plan.learner_address.removeprefix("unix:"))
+
+
+def _report(plan: IngestPlan, relay: RollcastRelay, parent: Connection) -> None:
+    """Thread: tells the parent that this process lives, and ends it when the parent ends, or asks it to."""
+    learner = multiprocessing.parent_process()
+    assert learner is not None, "it is a child"
+    ended: list[Any] = []
+    has_learner = False
+    while not ended:
+        with contextlib.suppress(OSError):  # the parent has ended
+            has_learner = relay.link.is_open
+            told = {"address": relay.address, "n_actors": relay.intake.n_actors, "has_learner": has_learner}
+            parent.send_bytes(json.dumps(told).encode())
+        # The parent sends nothing: it closes the connection.
+        ended = wait([parent, learner.sentinel], _REPORT_S if has_learner else _REPORT_S / 10)
+    if learner.sentinel in ended:
+        # A learner that was killed could not remove its socket.
+        socket = _socket_of(plan)
+        socket.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            socket.parent.rmdir()
+    if not relay.policies.ended:
+        relay.stop()
+    watchdog = threading.Timer(_STOP_TIMEOUT_S, os._exit, args=(1,))
+    watchdog.daemon = True
+    watchdog.start()

@@ -1,0 +1,161 @@
+"""A learner's ingest processes, killed and frozen in the middle of training."""
+
+import contextlib
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollcast.services.client.client import LearnerClient
+from rollcast.services.limits.limits import Limits
+from rollcast.services.process.socket_paths import short_temporary_paths
+from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
+from tests.chaos.acting import read_acknowledgements
+from tests.chaos.learners import QueueLearner
+from tests.chaos.processes import SupervisedActor
+from tests.processes import ended, is_alive, running, status_of, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def ingest_of(learner_pid: int) -> set[int]:
+    """Returns the ingest processes of a learner."""
+    found = set()
+    for child in psutil.Process(learner_pid).children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            found |= {child.pid} if any("spawn_main" in word for word in child.cmdline()) else set()
+    return found
+
+
+def learner(address: str, run_dir: Path, *options: object) -> tuple[object, ...]:
+    return (
+        *("learner", "learner", "--address", "127.0.0.1:0", "--address-file", address.removeprefix("file:")),
+        *("--run-dir", run_dir, "--ingest-processes", 2),
+        *("--n-rollout-steps", 16, "--torch-threads", 1, "--stop-return", 1e9, "--total-steps", 10**9, *options),
+    )
+
+
+def actor(address: str, name: str) -> tuple[object, ...]:
+    return ("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", name)
+
+
+@contextlib.contextmanager
+def client_of(address: str) -> Iterator[LearnerClient]:
+    wait_until(Path(address.removeprefix("file:")).exists, "the learner to serve")
+    with LearnerClient(address) as client:
+        yield client
+
+
+def ways(client: LearnerClient) -> dict[str, tuple[str, ...]]:
+    return {info.actor_id: info.via for info in client.actors() if info.rollouts}
+
+
+def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: Path):
+    with contextlib.ExitStack() as stack:
+        with short_temporary_paths():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollcast-"))
+        address = f"unix:{folder}/learner.sock"
+        plans = [
+            IngestPlan(
+                name=f"ingest-{number}",
+                address="127.0.0.1:0",
+                learner_address=address,
+                security={},
+                limits=Limits(),
+                log_level="INFO",
+            )
+            for number in (1, 2)
+        ]
+        processes = IngestProcesses(plans, silence_s=3.0)
+        stack.callback(processes.close)
+        processes.start()
+        processes.wait_until_served()
+        serving = stack.enter_context(QueueLearner(7, local_address=address, assignment=processes))
+        own = f"127.0.0.1:{serving.port}"
+        actors = []
+        for i in range(4):
+            actors.append(SupervisedActor(f"chaos-{i}", own, tmp_path))
+            stack.callback(actors[-1].close)
+
+        def all_go_on(what: str) -> None:
+            before = {one.actor_id: serving.ledger.count(one.actor_id) for one in actors}
+            wait_until(lambda: all(serving.ledger.count(name) > n + 6 for name, n in before.items()), what)
+
+        all_go_on("all actors to be heard")
+        infos = {info.actor_id: info for info in serving.actors.actor_infos}
+        assert sorted(infos[one.actor_id].via for one in actors) == [("ingest-1",)] * 2 + [("ingest-2",)] * 2
+        for turn, number in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)):
+            (hit,) = processes.pids[turn % 2 : turn % 2 + 1]
+            os.kill(hit, number)
+            wait_until(lambda hit=hit: hit not in processes.pids, f"process {hit} to be given up")
+            all_go_on(f"all actors to go on after {number!r}")
+            wait_until(lambda: len(processes.pids) == 2, "another in its place")
+            processes.wait_until_served()
+        for one in actors:
+            assert one.close(), one.log.read_text()
+        acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
+        assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
+        stack.pop_all().close()
+    for name, sequences in acknowledged.items():
+        assert sum(sequences.values()) > 24
+        serving.ledger.check_acknowledged(name, sequences)
+    assert serving.ledger.entries.all() == []
+    assert serving.failure is None
+    assert serving.actors.rejected_rollouts == 0
+
+
+def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere(tmp_path: Path):
+    own = f"file:{tmp_path}/address"
+    with (
+        running(*learner(own, tmp_path / "run", "--algorithm", "ppo", "--ppo.n-epochs", 1)) as training,
+        running(*actor(own, "a")) as one,
+        running(*actor(own, "b")) as other,
+        client_of(own) as client,
+    ):
+        wait_until(lambda: status_of(client).updates > 20 and len(ways(client)) == 2, "training")
+        assert sorted(ways(client).values()) == [("ingest-1",), ("ingest-2",)]
+        before = ingest_of(training.pid)
+        os.kill(min(before), signal.SIGKILL)
+        wait_until(lambda: len(ingest_of(training.pid) - before) == 1, "a process in its place")
+        updates = client.status().updates
+        wait_until(lambda: status_of(client).updates > updates + 20, "training to go on")
+        assert all(ways(client).values())
+        client.stop()
+        for process in (training, one, other):
+            assert ended(process) == 0, process.stdout.read()
+        assert "starting it again" in training.stdout.read()
+
+
+def test_the_processes_of_a_killed_durable_learner_end_and_the_next_one_goes_on(tmp_path: Path):
+    own, run = f"file:{tmp_path}/address", tmp_path / "run"
+    options = ("--algorithm", "impala", "--durable", "--resume", "auto")
+    with running(*actor(own, "a")) as acting:
+        with running(*learner(own, run, *options)) as first, client_of(own) as client:
+            wait_until(lambda: status_of(client).updates > 20, "the first learner to train")
+            orphans = ingest_of(first.pid)
+            assert len(orphans) == 2
+            first.send_signal(signal.SIGKILL)
+            wait_until(lambda: not any(map(is_alive, orphans)), "its processes to end by themselves")
+        (tmp_path / "address").unlink()
+        with running(*learner(own, run, *options)), client_of(own) as client:
+            wait_until(lambda: status_of(client).updates > 20, "the second learner to train")
+            wait_until(lambda: ways(client), "the actor to be back")
+            (info,) = client.actors()
+            assert (info.incarnation, len(info.via)) == (1, 1)
+            assert client.status().rejected_rollouts == 0
+            assert acting.poll() is None
+
+
+def test_a_port_that_another_process_has_is_refused_before_anything_is_made(tmp_path: Path, refused_here):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        before = taken.getsockname()[1] - 1
+        options = ("--address", f"127.0.0.1:{before}", "--ingest-processes", 1, "--run-dir", tmp_path / "run")
+        assert f"'127.0.0.1:{before + 1}' is in use" in refused_here("learner", *options, code=1)[1]
+    assert not (tmp_path / "run").exists()
