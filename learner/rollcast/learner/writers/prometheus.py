@@ -61,7 +61,7 @@ class PrometheusWriter:
         live = {tag: value(status) for tag, value in _LIVE.items()}
         add_values(families, {**self._newest, **live})
         add_actors(families, self._actors())
-        return list(families)
+        return families
 
 
 def add_values(families: Families, values: Mapping[str, float | None]) -> None:
