@@ -22,11 +22,17 @@ FEW = {"deploy": {"replicas": 2, "resources": {"reservations": {"cpus": "0.1"}}}
 
 
 def run(*command, **variables):
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment() | variables, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}"
-    return done.stdout
+    """Runs a command, and again where the Swarm itself changed what it changes between its reading and its writing."""
+
+    def is_done():
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment() | variables, capture_output=True, text=True, check=False, timeout=120
+        )
+        said = f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr}"
+        assert done.returncode == 0 or "update out of sequence" in done.stderr, said
+        return done.returncode == 0
+
+    wait_until(is_done, f"{' '.join(map(str, command))} to be done")
 
 
 @pytest.fixture
