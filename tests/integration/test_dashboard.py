@@ -154,7 +154,7 @@ class TestWhatItShows:
                 later = dataclasses.replace(first.status, env_steps=99_999_999, findings=found)
                 event = HistoryEvent(time_s=61.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail="so")
                 hostile = actor(HOSTILE, last_error=HOSTILE, idle_s=99.0, via=(HOSTILE,))
-                served.history.set_next(update(61.0, status=later, actors=(hostile,), events=(event,)))
+                served.history.set_next(update(61.0, status=later, actors=(*first.actors, hostile), events=(event,)))
                 seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
                 seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
                 assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
@@ -163,7 +163,7 @@ class TestWhatItShows:
                 seen.wait_for_text(".events .who", HOSTILE[:20])
                 seen.page.locator(".events .error summary").first.click()
                 seen.wait_for_text(".events .error pre", "so")
-                seen.page.locator(".lanes tbody tr").nth(1).click()
+                seen.page.locator(".lanes tbody tr", has_text=HOSTILE[:20]).click()
                 seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
                 assert seen.page.locator("img").count() == 0
                 assert seen.complaints == []
