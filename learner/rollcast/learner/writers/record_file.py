@@ -34,6 +34,9 @@ class RecordFile:
         self._unwritten.append(record)
         self._write_all()
 
+    def flush(self) -> None:
+        """Does nothing: what could be written is. A part of the interface of files."""
+
     def close(self) -> None:
         """Writes what did not fit before, and closes the file; idempotent.
 

@@ -1,6 +1,5 @@
 import contextlib
 import errno
-import io
 import json
 import math
 import subprocess
@@ -157,29 +156,11 @@ def test_tensorboard_shows_histograms(tmp_path):
     assert len(read()) == 3, "others have their record without them"
 
 
-def test_tensorboard_is_imported_when_it_is_needed_and_only_its_messages(tmp_path: Path):
+def test_tensorboard_is_imported_when_it_is_needed():
     program = (
         "import sys, pathlib; from rollcast.learner.writers.tensorboard import TensorBoardWriter; "
         "TensorBoardWriter(pathlib.Path('nowhere')).close(); "
-        "assert 'tensorboard' not in sys.modules and 'torch' not in sys.modules; "
-        "TensorBoardWriter(pathlib.Path('somewhere')).write(1, {'loss': 0.5}); "
-        "assert not {'tensorboard.summary', 'tensorboard.plugins', 'fsspec', 'torch'} & sys.modules.keys()"
+        "assert 'tensorboard' not in sys.modules and 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["somewhere"]
-
-
-def test_records_have_the_bytes_of_tensorboards_own(tmp_path: Path):
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    with contextlib.closing(TensorBoardWriter(tmp_path)) as writer:
-        for size in (1, 50, 500):
-            writer.write(size, {f"metric/{index}": index / size for index in range(size)})
-    (file,) = tmp_path.iterdir()
-    written, reader = io.BytesIO(), PyRecordReader_New(str(file))
-    with contextlib.suppress(Exception):  # at the end of the file
-        while True:
-            reader.GetNext()
-            RecordWriter(written).write(reader.record())
-    assert written.getvalue() == file.read_bytes()
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert not Path("nowhere").exists()
