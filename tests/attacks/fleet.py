@@ -28,8 +28,6 @@ from tests.processes import DEADLINE_S, free_port, status_of, wait_until, zygote
 from tests.zygote import ForkedProcess
 
 _ENVIRONMENT: Final = ("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs")
-# The time of a step of an honest environment: actors leave cores to others, and their rate tells who is kept waiting.
-_STEP_S: Final = 0.001
 TOKENS: Final = {role: f"{role}-0123456789abcdef" for role in ("actor", "viewer", "operator")}
 # Descriptors of each process: few, so that all of them are soon held.
 DESCRIPTORS: Final = 256
@@ -229,15 +227,21 @@ def _read(url: str, expected: str) -> None:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
-    """Starts everything, and waits until every honest actor has brought something."""
+def fleet(folder: Path, *, step_s: float = 0.001) -> Iterator[Fleet]:
+    """Starts everything, and waits until every honest actor has brought something.
+
+    Args:
+        folder: Where it keeps its files.
+        step_s: The time of a step of an honest environment: actors leave cores to others, and their rate tells who is
+            kept waiting.
+    """
     tokens = folder / "tokens"
     tokens.write_text("".join(f"{role}:{token}\n" for role, token in TOKENS.items()))
     operator = ("--token-file", folder / "operator")
     (folder / "operator").write_text(TOKENS["operator"])
     for secret in (tokens, folder / "operator"):
         secret.chmod(0o600)
-    environment = (*_ENVIRONMENT, f'{{"step_s": {_STEP_S}}}')
+    environment = (*_ENVIRONMENT, f'{{"step_s": {step_s}}}')
     served = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "dashboard", "games")}
     metrics = {name: free_port() for name in ("learner", "relay", "replay", "scaler", "actor", "games")}
     websockets = {"games": free_port()}
