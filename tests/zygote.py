@@ -346,8 +346,9 @@ def _become(request: _Request, fds: list[int], channel: socket.socket) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # ignored where the tests run under nohup, and here in what they start
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # ignored where the tests run under nohup or in the background, and here in what they start
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     if len(fds) == 2:
         fds.append(os.open(os.devnull, os.O_RDONLY))
     for fd, number in zip(fds, (1, 2, 0), strict=True):
