@@ -19,6 +19,8 @@ CLIENT = ROOT / "clients/python/cartpole.py"
 # The mean of 100 episodes, of a policy that has learnt; a random one gets 22, with a deviation of 1.
 LEARNT = 40
 
+DIAL_IN = "environments may dial in at "
+
 
 @contextlib.contextmanager
 def game(address: str, name: str, n_envs: int, *, token: str = "") -> Iterator[subprocess.Popen[str]]:
@@ -138,7 +140,8 @@ class TestTrain:
         with running(
             *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)
         ) as training:
-            address = training.stdout.readline().removeprefix("environments may dial in at ").strip()
+            said = iter(training.stdout.readline, "")
+            address = next(line for line in said if line.startswith(DIAL_IN)).removeprefix(DIAL_IN).strip()
             with game(address, "cartpole", 4, token="a" * 32) as playing:
                 assert ended(training, within_s=10 * DEADLINE_S) == 0
                 assert "solved" in training.stdout.read()
@@ -167,23 +170,3 @@ class TestTrain:
     def test_ends_if_nobody_dials_in(self):
         options = ("--serve-environments", "127.0.0.1:0", "--collect-timeout-s", 1)
         assert "no environment has dialled in at 127.0.0.1:" in refused("train", *options, code=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--env-id", "CartPole-v1"), "--env-id is given with --serve-environments"),
-        (("--env-kwargs", "{}"), "--env-kwargs is given with --serve-environments"),
-        (("--role", "evaluate"), "--role evaluate is given with --serve-environments"),
-    ],
-)
-def test_contradictions_are_refused(options: tuple[object, ...], said: str):
-    assert said in refused("actor", "--serve-environments", "127.0.0.1:0", *options)
-
-
-def test_websockets_come_beside_grpc():
-    assert "without --serve-environments" in refused("actor", "--serve-websockets", "127.0.0.1:0")
-
-
-def test_other_machines_need_tls():
-    assert "can be reached from other machines" in refused("actor", "--serve-environments", "0.0.0.0:0")

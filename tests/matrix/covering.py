@@ -140,14 +140,13 @@ def _enriched(case: Case, chosen: Case, missing: Mapping[Pair, None], generator:
     """Returns the case with other values, if they bring more of the missing pairs and it is still not refused."""
     names = [name for name in case if name not in chosen and name not in _FIRST]
     for name in generator.sample(names, len(names)):
-        options = []
-        for value in BY_NAME[name].values:
-            other = {**case, name: value}
-            if not reasons(other):
-                gain = sum(frozenset(((name, value), item)) in missing for item in other.items())
-                options.append((gain, other))
+        items = case.items()
+        gains = {
+            value: sum(frozenset(((name, value), item)) in missing for item in items) for value in BY_NAME[name].values
+        }
         # the plainest of the best
-        case = max(options, key=lambda option: option[0])[1]
+        best = sorted(gains, key=gains.__getitem__, reverse=True)
+        case = next(other for value in best if not reasons(other := {**case, name: value}))
     return case
 
 

@@ -35,6 +35,7 @@ def test_served_environments_bring_tokens_of_a_file(tmp_path):
     ("arguments", "said"),
     [
         ((*SERVES, "--env-id", "CartPole-v1"), "--env-id is given with --serve-environments localhost:50052"),
+        ((*SERVES, "--env-kwargs", "{}"), "--env-kwargs is given with --serve-environments"),
         ((*SERVES, "--atari"), "--atari is given with --serve-environments"),
         ((*SERVES, "--role", "evaluate"), "--role evaluate is given with --serve-environments"),
         (("--serve-websockets", "localhost:50054"), "--serve-websockets: .* is given without --serve-environments"),
