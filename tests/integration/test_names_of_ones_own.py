@@ -27,11 +27,13 @@ def make(**kwargs):
 
 PROGRAM = """
 from rollcast.actor import EnvironmentFactory, probe_spaces
-from rollcast.learner import Impala, ImpalaSettings, SubprocDistributedActors
 from rollcast.services import PolicySpec
 
 
 def train(start_method):
+    # not in the processes that it starts, which would import torch
+    from rollcast.learner import Impala, ImpalaSettings, SubprocDistributedActors
+
     env_factory = EnvironmentFactory("myenv:make", vectorization="subprocess")
     algorithm = Impala(probe_spaces(env_factory), PolicySpec(), ImpalaSettings(), seed=0)
     with SubprocDistributedActors(

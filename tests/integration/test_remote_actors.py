@@ -90,6 +90,8 @@ def test_actor_that_does_not_fit_is_rejected_and_ends(options: tuple[str, ...], 
 def test_failing_environment_is_reported_and_other_actors_continue(tmp_path: Path):
     port = free_port()
     options = ("--env-id", "tests.environments:CountingEnv", "--batch-size", 16)
+    # paced: while others fail, the healthy one is not to keep the processors busy
+    options += ("--algorithm", "tests.paced_algorithm:PacedImpala", "--algorithm-kwargs", '{"update_s": 0.1}')
     with running(*learner(port, tmp_path / "run", *options)), LearnerClient(f"127.0.0.1:{port}") as client:
         wait_until(lambda: status_of(client).phase is Phase.TRAINING, "the learner")
 
