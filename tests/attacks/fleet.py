@@ -91,8 +91,8 @@ class Figures:
 class _HonestGame:
     """A client of the actor that serves environments: plays until it is closed, and comes back if it is cut off."""
 
-    def __init__(self, address: str, spaces: EnvironmentSpaces) -> None:
-        self._address, self._spaces = address, spaces
+    def __init__(self, address: str, spaces: EnvironmentSpaces, *, step_s: float) -> None:
+        self._address, self._spaces, self._step_s = address, spaces, step_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="honest-game", daemon=True)
         self._thread.start()
@@ -112,7 +112,7 @@ class _HonestGame:
         requests.put(hello("honest", offered=self._spaces))
         try:
             for _ in stub.Play(iter(requests.get, None)):
-                requests.put(None if self._over.wait(_STEP_S) else turns(turn(agent(observation=[bytes(16)]))))
+                requests.put(None if self._over.wait(self._step_s) else turns(turn(agent(observation=[bytes(16)]))))
         finally:
             requests.put(None)
 
@@ -129,11 +129,11 @@ class Fleet:
 
     servers = ("learner", "relay", "replay", "scaler", "games")
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], *, step_s: float) -> None:
         self.members = {member.name: member for member in members}
         # Connected from the beginning: nobody new is let in while strangers hold all connections.
         self._steady = LearnerClient(self.address("learner"), security=OPERATOR, timeout_s=DEADLINE_S)
-        self._game = _HonestGame(self.address("games"), self._steady.describe().spaces)
+        self._game = _HonestGame(self.address("games"), self._steady.describe().spaces, step_s=step_s)
 
     def close(self) -> None:
         """Ends its connections."""
@@ -296,7 +296,7 @@ def fleet(folder: Path, *, step_s: float = 0.001) -> Iterator[Fleet]:
             stack.callback(members[-1].close)
             if name == "learner":  # those that find none wait for seconds before they look again
                 wait_until(lambda: status_of(at("learner"), OPERATOR).phase is Phase.TRAINING, "the learner")
-        started = Fleet(members)
+        started = Fleet(members, step_s=step_s)
         stack.callback(started.close)
         try:
             wait_until(lambda: _is_running(started), "everything runs")
