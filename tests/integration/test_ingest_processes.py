@@ -14,6 +14,8 @@ import pytest
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.limits.limits import Limits
 from rollcast.services.process.socket_paths import short_temporary_paths
+from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
+from rollcast.tools.certificates import make_certificates
 from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.learners import QueueLearner
@@ -40,14 +42,14 @@ def learner(address: str, run_dir: Path, *options: object) -> tuple[object, ...]
     )
 
 
-def actor(address: str, name: str) -> tuple[object, ...]:
-    return ("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", name)
+def actor(address: str, name: str, *options: object) -> tuple[object, ...]:
+    return ("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", name, *options)
 
 
 @contextlib.contextmanager
-def client_of(address: str) -> Iterator[LearnerClient]:
+def client_of(address: str, security: ClientSecurity = PLAIN_CLIENT) -> Iterator[LearnerClient]:
     wait_until(Path(address.removeprefix("file:")).exists, "the learner to serve")
-    with LearnerClient(address) as client:
+    with LearnerClient(address, security=security) as client:
         yield client
 
 
@@ -110,12 +112,18 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: P
 
 
 def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere(tmp_path: Path):
-    own = f"file:{tmp_path}/address"
+    """With the learner's certificate and tokens, which its processes have, too."""
+    own, certs = f"file:{tmp_path}/address", tmp_path / "certs"
+    make_certificates(certs)
+    served = ("--tls-cert", certs / "server.pem", "--tls-key", certs / "server.key", "--tokens-file", certs / "tokens")
+    acting = ("--tls-ca", certs / "ca.pem", "--token-file", certs / "actor.token")
+    operator = ClientSecurity(tls_ca=certs / "ca.pem", token_file=certs / "operator.token")
+    options = ("--algorithm", "ppo", "--ppo.n-epochs", 1, *served)
     with (
-        running(*learner(own, tmp_path / "run", "--algorithm", "ppo", "--ppo.n-epochs", 1)) as training,
-        running(*actor(own, "a")) as one,
-        running(*actor(own, "b")) as other,
-        client_of(own) as client,
+        running(*learner(own, tmp_path / "run", *options)) as training,
+        running(*actor(own, "a", *acting)) as one,
+        running(*actor(own, "b", *acting)) as other,
+        client_of(own, operator) as client,
     ):
         wait_until(lambda: status_of(client).updates > 20 and len(ways(client)) == 2, "training")
         assert sorted(ways(client).values()) == [("ingest-1",), ("ingest-2",)]
@@ -125,6 +133,10 @@ def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere
         updates = client.status().updates
         wait_until(lambda: status_of(client).updates > updates + 20, "training to go on")
         assert all(ways(client).values())
+        told = next(iter(client.watch_history())).events
+        assert [event.text for event in told if event.who.startswith("ingest-")] == [
+            "ingest process ended: signal 9; it is started again"
+        ]
         client.stop()
         for process in (training, one, other):
             assert ended(process) == 0, process.stdout.read()

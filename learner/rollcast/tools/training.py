@@ -69,5 +69,5 @@ def serve_actors(settings: "ServingSettings", output: IO[str]) -> int:
 
             from rollcast.learner.commands.learner import Ingest, learner
 
-        ingest = Ingest(address, processes, processes.wait_until_served)
+        ingest = Ingest(address, processes, processes.wait_until_served, processes.tell)
         return learner(settings, Console(file=output), ingest=ingest)

@@ -15,6 +15,7 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.checkpoints.resuming import compared_settings
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
+from rollcast.learner.history.events import NoteEvent
 from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
 from rollcast.learner.serving.assignment import ActorAssignment
@@ -33,11 +34,13 @@ class Ingest(NamedTuple):
         address: The unix socket to serve for them.
         assignment: Sends actors to them.
         wait_until_served: Waits until they serve, and returns their addresses.
+        tell: Has their ends noted among the run's events.
     """
 
     address: str
     assignment: ActorAssignment
     wait_until_served: Callable[[], Sequence[str]]
+    tell: Callable[[NoteEvent], None]
 
 
 def learner(
@@ -113,6 +116,8 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: In
 
     def make_actors(policy: TorchPolicy, serving: ServingOptions) -> DistributedActors:
         if ingest is not None:
+            if serving.run_history is not None:
+                ingest.tell(serving.run_history.note)
             serving = dataclasses.replace(serving, local_address=ingest.address, assignment=ingest.assignment)
         return RemoteDistributedActors(
             policy,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
+from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.services.address import following_address, parse_listening_address
 from rollcast.services.errors import (
     AddressInUseError,
@@ -25,6 +26,7 @@ from rollcast.services.errors import (
     RollcastError,
     message_of,
 )
+from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.limits.limits import LONGEST_WAIT_S, Limits
 from rollcast.services.process.interrupts import interrupts_held_back
@@ -35,6 +37,7 @@ from rollcast.services.rendezvous import advertised_address
 from rollcast.services.security.security import ServerSecurity
 from rollcast.services.server.binding import check_bindable
 from rollcast.services.wire.allocator import reuse_large_buffers
+from rollcast.tools.relay import link
 from rollcast.tools.relay.relay import RollcastRelay
 
 if TYPE_CHECKING:  # an ingest process has no settings of a learner
@@ -226,7 +229,9 @@ class IngestProcesses:
 
     def __init__(self, plans: list[IngestPlan], *, advertised_host: str = "", silence_s: float = 10.0) -> None:
         self._processes = [_IngestProcess(plan, advertised_host, silence_s) for plan in plans]
-        self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=lambda _name, _report: None)
+        # Notes the ends of processes, for people who watch the run.
+        self._note: NoteEvent = forget_event
+        self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=self._note_exit)
         self._lock = threading.Lock()  # guards the processes' loads
         self._served_at = time.monotonic()
         self._stop = threading.Event()
@@ -283,6 +288,17 @@ class IngestProcesses:
 
     def took(self, name: str) -> None:
         """Does nothing: there is one learner."""
+
+    def tell(self, note: NoteEvent) -> None:
+        """Has the ends of processes noted from now on.
+
+        Args:
+            note: Notes them.
+        """
+        self._note = note
+
+    def _note_exit(self, name: str, report: str) -> None:
+        self._note(EventSeverity.WARNING, f"ingest process ended: {report}; it is started again", who=name)
 
     def close(self, *, at_once: bool = False) -> None:
         """Ends the processes. Idempotent.
@@ -357,6 +373,8 @@ def _relay_until_stopped(plan: IngestPlan, parent: Connection) -> None:
     # The learner decides when its processes end.
     ignore_terminal()
     log_to_stderr(plan.log_level, name=plan.name)
+    # It loses its learner when that ends, and ends with it.
+    logging.getLogger(link.__name__).setLevel(logging.ERROR)
     reuse_large_buffers()
     try:
         relay = RollcastRelay(
