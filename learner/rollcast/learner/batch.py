@@ -28,13 +28,13 @@ class BatchColumns(Columns[Tensor]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B trajectories of T steps, or B transitions, T = 1, from a replay buffer; of one substep.
+    """B trajectories of T steps of one substep. A replay buffer also gives B transitions: then T is 1.
 
-    A transition sums up n steps: `reward` is the discounted sum of their rewards, `last_observation` the true
-    observation after the last of them, and `discount` the factor of that observation's value.
+    A transition sums up n steps. `reward` is the discounted sum of their rewards. `last_observation` is the true
+    observation after the last step, and `discount` the factor of that observation's value.
 
-    The tensors are views of a slot of the batcher's ring: they stay valid until `Batcher` has handed out as many
-    batches as its ring has slots. Clone a batch to keep it longer.
+    The tensors are views of a slot of the batcher's ring. They stay valid until `Batcher` has returned as many batches
+    as its ring has slots. Clone a batch to keep it longer.
 
     Attributes:
         substeps: The columns of its one substep, by key; `FLAT_SUBSTEP` in a flat environment.
@@ -45,10 +45,10 @@ class Batch:
             episode's final observation, or a row before all transitions of its trajectory.
         final_index: int64 `[N, 2]`, rows (t, b) of the final observations; t = T marks unused entries, so that N may be
             the same in every batch.
-        policy_version: int64 `[B]` on the CPU, the version that acted in each trajectory, the oldest of several.
+        policy_version: int64 `[B]` on the CPU, the oldest version that acted in each trajectory.
         n_env_steps: The number of transitions.
         episodes: Episodes that ended in these trajectories.
-        events: The values, reduced, of the events that the policy fired while it played them.
+        events: The reduced values of the events that were fired in these trajectories.
         keys: int64 `[B]` on the CPU, the entries of the replay buffer; None for fresh rollouts.
         weights: float32 `[B]`, importance weights of prioritised sampling; None: all 1.
         discount: float32 `[B]`, the discount of one step to the power of the number of steps in the transition; None:
@@ -56,10 +56,10 @@ class Batch:
         largest_weight: The largest importance weight before the weights were divided by it; 1 without any.
         burn_in: The number of first rows that only warm up a recurrent state; the loss ignores them.
         policy_versions: int64 `[T, B]` on the CPU, the version that chose the action of each step, or
-            `rollcast.services.rollouts.rollouts.NOT_BY_POLICY`; None: `policy_version` chose all. Rows that are no
-            transition may hold any.
-        overridden: bool `[T, B]`, the transitions whose action no policy chose: their `log_prob` means nothing. None:
-            there are none, or the batch is from a replay buffer.
+            `rollcast.services.rollouts.rollouts.NOT_BY_POLICY`. Rows that are not transitions may hold any number.
+            None: `policy_version` chose all actions.
+        overridden: bool `[T, B]`, the transitions whose action no policy chose: their `log_prob` is meaningless. None:
+            the policy chose all actions, or the batch is from a replay buffer.
     """
 
     substeps: Mapping[str, BatchColumns]

@@ -17,15 +17,15 @@ class Command:
     """A command of `rollcast`.
 
     Attributes:
-        summary: What it is for; a line of `rollcast --help`.
-        settings_from: Its settings, "package.module:Class".
-        runs: What runs it, "package.module:function": takes the settings and the output, returns the exit code.
+        summary: Its purpose; a line of `rollcast --help`.
+        settings_from: The class of its settings, "package.module:Class".
+        runs: The function that runs it, "package.module:function": takes settings and output, returns the exit code.
         subcommand: The word that must follow; empty: none.
         extra: The extra of pyproject.toml that it needs; empty: none.
-        modules: The modules of this extra that it needs; none: all of them.
+        modules: The modules of the extra that it imports; empty: all modules of the extra.
         logs: True: it logs to stderr, from the `log_level` of its settings.
         outlives_output: True: it continues when its terminal is closed or its output has no reader any more.
-        has_large_buffers: True: it carries rollouts, so memory of freed buffers is used again.
+        has_large_buffers: True: it carries rollouts, so the process reuses the memory of freed buffers.
     """
 
     summary: str

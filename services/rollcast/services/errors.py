@@ -186,11 +186,11 @@ class CollectTimeoutError(RollcastError):
 
 
 class CollectInterruptedError(RollcastError):
-    """No batch, because training must end."""
+    """Collecting a batch was interrupted, because training must end."""
 
 
 class RankLostError(RollcastError):
-    """Another rank of the run is gone, or has not come to an operation in time."""
+    """Another rank of the run has ended, or did not take part in an operation in time."""
 
 
 class StatisticsError(RollcastError, LookupError):

@@ -76,13 +76,13 @@ class EpisodeStatsAggregator:
         return functions
 
     def end_step(self) -> None:
-        """Ends the step: later firings belong to the next one."""
+        """Ends the step: later events belong to the next step."""
         self.n_steps += 1
         if not self.n_steps % _STEPS_A_FOLD:
             self.fold()
 
     def fold(self) -> None:
-        """Reduces the stored firings. To be called between two steps.
+        """Reduces the stored events. Call it between two steps.
 
         Raises:
             StatisticsError: If an event was fired with a value that cannot be reduced.

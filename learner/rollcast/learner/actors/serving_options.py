@@ -53,8 +53,8 @@ class ServingOptions:
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         announcement: The file in which the server writes its address for other machines; None: none. For one address
             only.
-        evaluations: Gives evaluators their work and takes their reports; local processes then include one more
-            evaluator. None: no policy is evaluated, and no evaluator may join.
+        evaluations: Sends work to evaluators and takes their reports. Local processes then include an evaluator. None:
+            the learner evaluates no policy, and refuses evaluators.
         assignment: Assigns actors to the learners of the run, if it has several.
     """
 

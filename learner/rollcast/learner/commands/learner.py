@@ -33,7 +33,7 @@ class Ingest(NamedTuple):
     Attributes:
         address: The unix socket to serve for them.
         assignment: Sends actors to them.
-        wait_until_served: Waits until they serve, and returns their addresses.
+        wait_until_served: Waits until the ingest processes serve, and returns their addresses.
         tell: Has their ends noted among the run's events.
     """
 

@@ -14,7 +14,7 @@ class Span(NamedTuple):
     Attributes:
         began_s: Its begin, on the learner's clock.
         ended_s: Its end.
-        seconds: The time in each state; together as long as the span.
+        seconds: The time in each state, in seconds; they add up to the span's length.
     """
 
     began_s: float

@@ -51,11 +51,11 @@ class BufferSize:
 
     @property
     def entries(self) -> str:
-        """The number and kind of entries, and the bytes of one, for people."""
+        """A text for messages: the number of entries, their kind, and the bytes of one entry."""
         return f"{self.capacity:,} {self.entry} of {self.n_bytes / self.capacity:,.1f} bytes"
 
     def __str__(self) -> str:
-        """Describes capacity and memory for people; memory on a device apart from main memory."""
+        """Describes capacity and memory for messages. Device memory is listed apart from main memory."""
         text = f"{self.entries}, {format_bytes(self.n_bytes)} in all"
         if not self.device_bytes:
             return text

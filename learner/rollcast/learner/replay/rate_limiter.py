@@ -146,10 +146,10 @@ class RateLimiter:
             self._size -= n
 
     def settle(self) -> None:
-        """Counts the entries in the buffer as its first filling: `min_size` insertions at most, and no sample.
+        """Resets the counters as if actors had just filled the buffer: at most `min_size` insertions, no samples.
 
-        From then on d is in the middle of its band, or below it while `min_size` is not reached, as if actors had
-        inserted up to there. So no burst of samples follows, and no insertion has to wait for samples.
+        From then on d is in the middle of its band, or below it until the buffer has `min_size` entries. So no burst of
+        samples follows, and no insertion has to wait for samples.
         """
         with self._changed:
             self._inserts, self._samples = min(self._inserts, self._min_size), 0

@@ -117,13 +117,11 @@ class _Evaluator:
 class Evaluations:
     """The evaluators of a run. Any thread may call.
 
-    A policy that is due goes to the evaluator that is free first; it gets the next one once it has reported. A policy
-    for which none was free by the time the next one is due is skipped, so an evaluator that lags continues with the
-    newest. If an evaluator has lost its policy, because its process ended, that policy is due again unless a newer one
-    is.
+    A policy that is due goes to the first free evaluator. An evaluator gets its next policy after it has reported. If
+    no evaluator is free until the next policy is due, the earlier policy is skipped. So a slow evaluator continues with
+    the newest policy. If the process of an evaluator ends, its policy is due again, unless a newer one is due.
 
-    Invariant: at most one policy is kept for each evaluator, and one that is due; at most `MAX_EVALUATORS` evaluators
-    are remembered.
+    Invariant: it holds at most one policy for each evaluator, one policy that is due, and `MAX_EVALUATORS` evaluators.
 
     Args:
         plan: The work of every evaluator.

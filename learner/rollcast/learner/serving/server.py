@@ -214,7 +214,7 @@ class ActorServer:
             self._announced.enter_context(announced(server.address, endpoint.announcement))
 
     def publish(self, state: PolicyState, progress: float) -> None:
-        """Hands the next version to the publisher, and begins its round if there are rounds."""
+        """Publishes the next policy version. If actors play in rounds, the version's round begins."""
         version = self.publisher.publish(state, progress)
         if self._run_history is not None:
             self._run_history.published(version)

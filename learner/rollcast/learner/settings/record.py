@@ -39,7 +39,7 @@ class RecordSettings(PlayingSettings):
     envs_per_actor: EnvsPerActor = Field(8, description="B: environments that are played at once.")
     seed: Seed = Field(
         0,
-        description="The seed from which those of environments and actions derive. The same seed gives the same file.",
+        description="The seed of environments and actions. The same seed gives the same file.",
     )
     summary_json: Path | None = Field(None, description="Write the summary to this file. Default: no file.")
     log_level: LogLevel = Field("WARNING", description="Least severe messages to log, on stderr.")

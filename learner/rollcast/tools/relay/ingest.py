@@ -214,9 +214,9 @@ class _IngestProcess:
 class IngestProcesses:
     """The ingest processes of a learner, which sends its actors there: an `ActorAssignment`. Any thread may call.
 
-    An actor that joins the learner is sent to the process with the fewest actors, by a redirect. Evaluators, and actors
-    that reach no process, stay at the learner. A process that dies, or is silent for long, is started again. Its actors
-    come back to the learner, which sends them to another.
+    When an actor joins, the learner redirects it to the process with the fewest actors. Evaluators, and actors that
+    reach no process, stay at the learner. The learner restarts a process that dies or stays silent for `silence_s`. The
+    actors of that process return to the learner, which redirects them to another one.
 
     Args:
         plans: One for each process.
