@@ -91,11 +91,13 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: P
         all_go_on("all actors to be heard")
         infos = {info.actor_id: info for info in serving.actors.actor_infos}
         assert sorted(infos[one.actor_id].via for one in actors) == [("ingest-1",)] * 2 + [("ingest-2",)] * 2
-        for turn, number in enumerate((signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)):
-            (hit,) = processes.pids[turn % 2 : turn % 2 + 1]
-            os.kill(hit, number)
-            wait_until(lambda hit=hit: hit not in processes.pids, f"process {hit} to be given up")
-            all_go_on(f"all actors to go on after {number!r}")
+        # Both at last: then no other takes their actors.
+        for number, which in ((signal.SIGKILL, slice(0, 1)), (signal.SIGSTOP, slice(1, 2)), (signal.SIGKILL, slice(2))):
+            hit = set(processes.pids[which])
+            for pid in hit:
+                os.kill(pid, number)
+            wait_until(lambda hit=hit: not hit & set(processes.pids), f"processes {hit} to be given up")
+            all_go_on(f"all actors to go on after {number!r} for {hit}")
             wait_until(lambda: len(processes.pids) == 2, "another in its place")
             processes.wait_until_served()
         for one in actors:

@@ -5,6 +5,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -115,7 +116,8 @@ class _IngestProcess:
     @property
     def pid(self) -> int | None:
         """Its process id."""
-        return None if self._process is None else self._process.pid
+        process = self._process
+        return None if process is None else process.pid
 
     @property
     def reports(self) -> Connection | None:
@@ -147,9 +149,9 @@ class _IngestProcess:
             process.join(_KILL_TIMEOUT_S)
         report = f"no sign of life for {self._silence_s:.0f} s" if silent else self._explain(process.exitcode or 0)
         self.has_finished = process.exitcode == 0
+        self._process = self._reports = None
         reports.close()
         process.close()
-        self._process = self._reports = None
         # It ends with 0 once its learner has told it that training has ended.
         return None if self.has_finished else ActorEnd(report)
 
@@ -232,8 +234,9 @@ class IngestProcesses:
         # Notes the ends of processes, for people who watch the run.
         self._note: NoteEvent = forget_event
         self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=self._note_exit)
-        self._lock = threading.Lock()  # guards the processes' loads
-        self._served_at = time.monotonic()
+        self._lock = threading.Lock()  # guards the processes' loads, and the time below
+        # Since when an actor has found that none serves; None: one does.
+        self._none_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rollcast-ingest-watch", daemon=True)
 
@@ -280,9 +283,10 @@ class IngestProcesses:
         with self._lock:
             serving = [process for process in self._processes if process.may_serve(now)]
             if serving:
-                self._served_at = now
                 return min(serving, key=lambda process: process.load(now)).send_one(now)
-            if now - self._served_at > _PATIENCE_S or all(process.has_finished for process in self._processes):
+            if self._none_since is None:
+                self._none_since = now
+            if now - self._none_since > _PATIENCE_S or all(process.has_finished for process in self._processes):
                 return None
         raise NotReadyError("the learner's ingest processes are starting again; try again with backoff")
 
@@ -319,6 +323,9 @@ class IngestProcesses:
         while not self._stop.is_set():
             wait([process.reports for process in self._processes if process.reports is not None], _LOOK_S)
             self._supervision.look_after()
+            with self._lock:
+                if any(process.may_serve(time.monotonic()) for process in self._processes):
+                    self._none_since = None
             # A process whose end is not noticed yet has a connection that is always readable.
             self._stop.wait(_LOOK_S / 5)
 
@@ -370,8 +377,9 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
 
 def _relay_until_stopped(plan: IngestPlan, parent: Connection) -> None:
     """Relays in the child; reports `{address, n_actors, has_learner}` again and again, or `{error, message}` once."""
-    # The learner decides when its processes end.
+    # The learner decides when its processes end, also where all processes of a job get SIGTERM.
     ignore_terminal()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log_to_stderr(plan.log_level, name=plan.name)
     # It loses its learner when that ends, and ends with it.
     logging.getLogger(link.__name__).setLevel(logging.ERROR)
