@@ -66,7 +66,8 @@ def test_a_client_without_rollcast_learns_in_rounds(tmp_path: Path):
 def test_a_client_that_dies_freezes_or_returns_costs_nobody_else_anything(tmp_path: Path):
     port, socket = free_port(), f"unix:{tmp_path / 'play'}"
     # paced: while a client is frozen, training is not to keep the processors busy
-    forever = ("--algorithm", "tests.paced_algorithm:PacedImpala", "--algorithm-kwargs", '{"update_s": 0.2}')
+    paced = ("--algorithm", "tests.paced_algorithm:PacedImpala", "--algorithm-kwargs", '{"update_s": 0.2}')
+    forever = ("--stop-return", 1e9, *paced)
     awaited = {"steady", "doomed", "frozen"}
 
     def have_come() -> bool:
