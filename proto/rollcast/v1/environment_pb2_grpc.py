@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EnvironmentServiceStub:
-    """Acts for environments that dial in: a game, a simulator or a robot opens a stream, says its spaces, and from then on
-    sends what its agents see and gets their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
 
     The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
 
@@ -49,8 +49,8 @@ class EnvironmentServiceStub:
 
 
 class EnvironmentServiceServicer:
-    """Acts for environments that dial in: a game, a simulator or a robot opens a stream, says its spaces, and from then on
-    sends what its agents see and gets their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
 
     The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
 
@@ -65,10 +65,10 @@ class EnvironmentServiceServicer:
 
         The client sends a turn of an environment when it needs actions or an episode has ended, and gets exactly one
         action for each agent of the turn that is RUNNING. It sends the environment's next turn after that. Environments
-        of one stream need not wait for each other. A client without answer waits: the learner may be busy or away.
+        of one stream need not wait for each other. A client that gets no answer waits: the learner may be busy or away.
 
         The stream ends with OK when training has ended, and when the client closes its side. INVALID_ARGUMENT: a message
-        breaks a rule of this page or does not fit the spaces; the message names environment, agent and path.
+        breaks a rule of this protocol or does not fit the spaces; the message names environment, agent and path.
         FAILED_PRECONDITION: the spaces are not those of the learner or of other clients, or another version of the
         protocol. ALREADY_EXISTS: a client of this name plays. RESOURCE_EXHAUSTED: all places are taken, or a message is
         too large. UNAVAILABLE: the server stops; try again with a pause that grows.
@@ -94,8 +94,8 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnvironmentService:
-    """Acts for environments that dial in: a game, a simulator or a robot opens a stream, says its spaces, and from then on
-    sends what its agents see and gets their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
 
     The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
 

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class HistoryServiceStub:
-    """Shows what a learner and its actors have done since the learner's process started. For pages and terminals that watch
-    a run. What the learner remembers is bounded: see HistoryPoint.
+    """Shows the work of a learner and its actors since the learner's process started, for pages and terminals that watch a
+    run. The learner keeps a bounded history: see HistoryPoint.
 
     The roles are those of LearnerService: `viewer` or `operator`.
     """
@@ -46,15 +46,15 @@ class HistoryServiceStub:
 
 
 class HistoryServiceServicer:
-    """Shows what a learner and its actors have done since the learner's process started. For pages and terminals that watch
-    a run. What the learner remembers is bounded: see HistoryPoint.
+    """Shows the work of a learner and its actors since the learner's process started, for pages and terminals that watch a
+    run. The learner keeps a bounded history: see HistoryPoint.
 
     The roles are those of LearnerService: `viewer` or `operator`.
     """
 
     def WatchHistory(self, request, context):
-        """Sends the history: first all that the learner remembers, in one message or several, then again and again what is
-        new, until the caller cancels or training ends and everything was sent (then OK).
+        """Sends the history: first all that the learner keeps, in one message or several. Then it sends the new part every
+        `interval_s`, until the caller cancels or training ends. The stream ends with OK after the last part.
 
         INVALID_ARGUMENT: the interval is not between 0.1 s and 3600 s. UNIMPLEMENTED: the learner is older than this call,
         or keeps no history. UNAVAILABLE: training has not started, or the learner is stopping; try again with backoff.
@@ -80,8 +80,8 @@ def add_HistoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class HistoryService:
-    """Shows what a learner and its actors have done since the learner's process started. For pages and terminals that watch
-    a run. What the learner remembers is bounded: see HistoryPoint.
+    """Shows the work of a learner and its actors since the learner's process started, for pages and terminals that watch a
+    run. The learner keeps a bounded history: see HistoryPoint.
 
     The roles are those of LearnerService: `viewer` or `operator`.
     """

@@ -29,7 +29,7 @@ class InferenceServiceStub:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
     The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too, and acts by itself whenever there is no answer: nothing is lost with the server.
+    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
 
     If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
     `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
@@ -52,16 +52,16 @@ class InferenceServiceServicer:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
     The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too, and acts by itself whenever there is no answer: nothing is lost with the server.
+    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
 
     If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
     `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
     """
 
     def Infer(self, request_iterator, context):
-        """Answers the questions of one actor. Use no deadline, and HTTP/2 keepalive. The first request has `network`; an
-        empty response says that the server takes it. Then every request has a `question`, and every response answers the
-        oldest question without an answer. Questions of several actors that wait at once share a forward pass.
+        """Answers the questions of one actor. Use no deadline, and HTTP/2 keepalive. The first request has `network`; the
+        server accepts it with an empty response. Then every request has a `question`, and every response answers the oldest
+        open question. Questions of several actors that wait at once share a forward pass.
 
         INVALID_ARGUMENT: a message is malformed, or does not fit the spaces; the message names the path.
         FAILED_PRECONDITION: the policy is not that of the server's learner, or another version of the protocol.
@@ -92,7 +92,7 @@ class InferenceService:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
     The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too, and acts by itself whenever there is no answer: nothing is lost with the server.
+    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
 
     If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
     `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.

@@ -31,7 +31,7 @@ class LearnerServiceStub:
     All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
+    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
@@ -89,14 +89,14 @@ class LearnerServiceServicer:
     All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
+    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 
     def DescribeLearner(self, request, context):
-        """Returns the spaces, network, T and limits that an actor would meet at Join, without joining. None of them changes
-        while the learner runs. A learner older than this call answers UNIMPLEMENTED. UNAVAILABLE: the learner does not
-        know its spaces yet; try again with backoff.
+        """Returns the spaces, network, T and limits that apply to an actor that joins. They do not change while the learner
+        runs. UNIMPLEMENTED: the learner is older than this call. UNAVAILABLE: the learner does not know its spaces yet; try
+        again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,8 +118,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListActors(self, request, context):
-        """Returns every actor that has joined, by slot, including those that have left. Many of them take several calls: see
-        ListActorsResponse.next_slot.
+        """Returns every actor that has joined, by slot, including those that have left. If there are many, call several times:
+        see ListActorsResponse.next_slot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,8 +149,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Ends training after the running update: tells the actors, saves the policy, and the process exits with 0. Answers
-        at once. Does nothing the second time.
+        """Ends training after the running update. The learner then informs its actors, saves the policy, and exits with 0.
+        Answers at once. Does nothing the second time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,7 +213,7 @@ class LearnerService:
     All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only look, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
+    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
     PERMISSION_DENIED: its role may not make this call. Trying again will not help.
     """
 

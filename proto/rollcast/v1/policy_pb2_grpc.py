@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PolicyServiceStub:
-    """Sends the newest weights to subscribers, and acts.
+    """Sends the newest weights to subscribers, and answers observations with actions.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
     may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
@@ -57,7 +57,7 @@ class PolicyServiceStub:
 
 
 class PolicyServiceServicer:
-    """Sends the newest weights to subscribers, and acts.
+    """Sends the newest weights to subscribers, and answers observations with actions.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
     may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
@@ -83,7 +83,7 @@ class PolicyServiceServicer:
 
     def Act(self, request, context):
         """Returns the newest policy's actions for a batch of observations. Safe to repeat: the learner keeps no state. Use a
-        deadline of 5 s. For serving and for inspection; actors hold the policy themselves and make no call for each step.
+        deadline of 5 s. Use it for serving and inspection; actors compute the policy themselves and do not call it.
         INVALID_ARGUMENT: the observations do not fit the observation space; the detail names the path. UNAVAILABLE: there
         is no policy yet.
         """
@@ -118,7 +118,7 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
-    """Sends the newest weights to subscribers, and acts.
+    """Sends the newest weights to subscribers, and answers observations with actions.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
     may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.

@@ -30,8 +30,8 @@ class RelayServiceStub:
 
     Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
     JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
-    than its actor does.
+    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
+    the actor does.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
     `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
@@ -56,8 +56,8 @@ class RelayServiceServicer:
 
     Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
     JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
-    than its actor does.
+    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
+    the actor does.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
     `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
@@ -69,8 +69,8 @@ class RelayServiceServicer:
         of RolloutService.StreamRollouts, with the same order, answers and errors. It has no deadline, and lives as long as
         the relay. The first request is `open`; the learner answers it at once, without parts.
 
-        An error of one actor's stream ends that stream alone, and comes as its `status`. When this stream ends, all of its
-        actors' streams have ended: their actors join again, here or elsewhere, and send what was not acknowledged again.
+        An error of one actor's stream ends only that stream, and arrives as its `status`. When this stream ends, the streams
+        of all its actors have ended, too. The actors join again, here or elsewhere, and send unacknowledged rollouts again.
 
         FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message
         has too many parts, or there are too many relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the
@@ -101,8 +101,8 @@ class RelayService:
 
     Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
     JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits are the learner's: a relay never answers in its name, and keeps no rollout for longer
-    than its actor does.
+    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
+    the actor does.
 
     If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
     `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make

@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class ReplayServiceStub:
-    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
-    substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
+    several substeps, each has its own buffer, and every request names one.
 
-    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
-    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
+    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
+    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
+    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
@@ -71,13 +71,13 @@ class ReplayServiceStub:
 
 
 class ReplayServiceServicer:
-    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
-    substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
+    several substeps, each has its own buffer, and every request names one.
 
-    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
-    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
+    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
+    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
+    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
@@ -96,13 +96,14 @@ class ReplayServiceServicer:
 
     def Sample(self, request, context):
         """Sends batches, drawn by the buffer's sampler. The server draws ahead of the reader only as far as HTTP/2 flow
-        control allows: batches on their way do not see later updates of priorities, and count as drawn even if they are
-        never read. A reader that stops costs one thread and the memory of one batch, and delays no other. The stream has
-        no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another call draws other
-        batches. Streams that wait are served in the order in which they began to wait.
+        control allows. Later updates of priorities do not change batches on their way, and such batches count as drawn even
+        if no reader takes them. A reader that stops reading occupies one thread and the memory of one batch, and delays no
+        other. The stream has no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another
+        call draws other batches. The server serves waiting streams in the order in which they began to wait.
 
         INVALID_ARGUMENT: batch_size or timeout_s is outside its range, or batch_size is above the number of entries or
-        above what the limiter ever lets out. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry above 4 MiB;
+        above the largest batch that the limiter allows. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry
+        above 4 MiB;
         or too many streams are open. UNAVAILABLE: the buffer or its limiter released no batch within `timeout_s` (the
         detail has the numbers), or the learner is stopping; try again with backoff. Batches sent before stay valid.
         """
@@ -111,8 +112,8 @@ class ReplayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePriorities(self, request, context):
-        """Sets the priorities of entries, all or none; they hold for batches that are drawn later. Safe to repeat. Use a
-        deadline of 5 s. Has no effect on drawing unless the buffer samples, or removes, by priority.
+        """Sets the priorities of entries, all or none, for batches that are drawn later. Safe to repeat. Use a deadline of 5 s.
+        Has no effect unless the buffer samples, or removes, by priority.
 
         INVALID_ARGUMENT: the numbers of keys and priorities differ, or a priority is negative, NaN or above 1e100; then
         none is set.
@@ -161,13 +162,13 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
-    """Serves a replay buffer to learners elsewhere: sends batches, takes priorities. If an environment has several
-    substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
+    several substeps, each has its own buffer, and every request names one.
 
-    There is no RPC to insert. A client that has experience sends it like every actor, with RolloutService.Join and
-    StreamRollouts at the same address: its spaces are checked, it is told when to wait, and a rollout sent again after a
-    reconnect enters the buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it
-    is on the disk), and inserts it a moment later. `rollcast replay serve` acknowledges it when it has been inserted.
+    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
+    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
+    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
+    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.

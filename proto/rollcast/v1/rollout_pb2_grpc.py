@@ -84,10 +84,11 @@ class RolloutServiceServicer:
 
     def StreamRollouts(self, request_iterator, context):
         """Carries all rollouts of an actor on one long stream, which has no deadline and lives as long as the actor. The
-        first request is `open`; the learner answers it at once. Then rollouts go up in the order of their sequence, and
-        acknowledgements and credits come down. An actor neither starts nor sends a rollout whose sequence is above the
-        last `credit_sequence`: this is the back-pressure. It keeps rollouts that are not acknowledged and sends them again
-        after a reconnect; the learner drops those that it already has, so every rollout is used exactly once.
+        first request is `open`; the learner answers it at once. Then the actor sends rollouts in the order of their
+        sequence, and the learner sends acknowledgements and credits. An actor neither starts nor sends a rollout whose
+        sequence is above the last `credit_sequence`: this is the back-pressure. The actor keeps rollouts that are not
+        acknowledged, and sends them again after a reconnect. The learner drops those that it already has, so it uses every
+        rollout exactly once.
 
         NOT_FOUND: the actor has not joined (or the learner is a new one): Join, then open a new stream. INVALID_ARGUMENT:
         a rollout does not fit the agreed spaces or contains NaN, or a message is out of order; sending it again will not
@@ -103,9 +104,9 @@ class RolloutServiceServicer:
         """Reports what an evaluator has played with a policy, or why it ends. Idempotent: the report of a version that the
         learner has counts once. Use a deadline of 5 s, and send it again with backoff while the learner is UNAVAILABLE.
 
-        NOT_FOUND: the evaluator has not joined (or the learner is a new one, which has no use for the report): Join, and
-        subscribe again. INVALID_ARGUMENT: numbers do not fit the plan agreed at Join, or are not finite; or the version is
-        not the one that the evaluator was given. ABORTED: another process has joined under the same name.
+        NOT_FOUND: the evaluator has not joined, or the learner is a new one, which does not need the report: Join, and
+        subscribe again. INVALID_ARGUMENT: numbers do not fit the plan agreed at Join, or are not finite; or the learner
+        sent this evaluator another version. ABORTED: another process has joined under the same name.
         FAILED_PRECONDITION: this run evaluates no policies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
