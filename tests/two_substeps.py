@@ -146,7 +146,7 @@ class TwoSubstepActors(DistributedActors):
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
         if self.interrupted:
-            raise CollectInterruptedError("training is to end")
+            raise CollectInterruptedError("training ends")
         if not self._pieces:
             rollout = self._environment.play(self._acting)
             self._pieces.append(RolloutSlice(rollout, 0, rollout.n_envs))

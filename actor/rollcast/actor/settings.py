@@ -70,7 +70,7 @@ class EnvironmentSettings(ProcessSettings):
         False,
         "Preprocess an Atari game, such as ALE/Pong-v5: grey frames of 84 by 84, 4 frames a step with the maximum of "
         "the last two, up to 30 no-ops at the start. A lost life ends the episode in training, not in evaluation. The "
-        "learner's --frame-stack is then 4 by default. Needs the extra 'atari'.",
+        "default of the learner's --frame-stack is then 4. Needs the extra 'atari'.",
         stays("it makes another environment, which is another task"),
     )
 
@@ -104,8 +104,8 @@ class ActingSettings(EnvironmentSettings):
     )
     step_timeout_s: TimeoutSeconds = setting(
         300.0,
-        "Seconds that a step or reset of an actor's environments may take. After that the actor ends and tells "
-        "the learner where it hangs.",
+        "Seconds that a step or reset of an actor's environments may take. After that the actor ends, and reports to "
+        "the learner where the environment hangs.",
         FREE,
     )
 
@@ -123,21 +123,21 @@ class DialInSettings(ServedSecuritySettings):
 
     serve_environments: ListeningAddress | None = setting(
         None,
-        "Act for environments that dial in at this address, host:port or unix:/path, in place of --env-id: games, "
-        "simulators or robots in any language. Default: none.",
+        "Act for environments that dial in at this address, host:port or unix:/path, instead of --env-id. They may be "
+        "games, simulators or robots in any language. Default: none.",
         FREE,
     )
     serve_websockets: WebAddress | None = setting(
         None,
-        "Besides --serve-environments, the address, host:port, for environments that dial in over WebSockets: "
+        "A second address, host:port, beside --serve-environments, where environments dial in over WebSockets: "
         "browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
         FREE,
     )
     serve_batch_size: AtLeastOne | None = setting(
         None,
-        "Environments of --serve-environments that act in one forward pass, at most. A pass begins as soon as so many "
-        "wait; and before, when all environments wait, or the first has waited as long as the last pass took. Default: "
-        "any number.",
+        "Largest number of environments of --serve-environments in one forward pass. A pass begins when this many "
+        "wait. It begins earlier if all environments wait, or if the first has waited as long as the last pass took. "
+        "Default: any number.",
         FREE,
     )
     serve_tokens_file: Path | None = setting(
@@ -218,7 +218,8 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     learner_address: ServerAddresses = Field(
         "localhost:50051",
         description="The learner's address, or a relay's: host:port, unix:/path, or file:/path of its --address-file. "
-        "Several ways to the same learner, with commas between them, are tried in their order, also after a loss.",
+        "Separate several addresses of the same learner with commas: the actor tries them in this order, also after a "
+        "loss.",
     )
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",
@@ -232,17 +233,20 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     )
     inference_address: ServerAddress | None = Field(
         None,
-        description="Have the policy computed by the actor that serves environments at this address, for example on a "
-        "GPU, and act without it while it is away: host:port, unix:/path or file:/path. Default: none.",
+        description="Address of an actor with --serve-environments that computes the policy for this one, for example "
+        "on a GPU: host:port, unix:/path or file:/path. This actor computes it itself while none answers. Default: "
+        "none.",
     )
     inference_timeout_s: TimeoutSeconds = Field(
-        1.0, description="Seconds that an answer of --inference-address may take; after that the actor acts itself."
+        1.0,
+        description="Seconds that an answer of --inference-address may take. After that the actor computes the policy "
+        "itself.",
     )
     actor_device: Annotated[str, AfterValidator(_check_device)] = Field(
         "cpu",
         examples=["cuda:0"],
-        description="The device on which the policy is computed, also for actors that have it computed here: cpu, "
-        "cuda, or cuda:0. Evaluators compute on the CPU.",
+        description="The device on which this actor computes the policy, also for actors with its --inference-address: "
+        "cpu, cuda, or cuda:0. Evaluators compute on the CPU.",
     )
     network: str = Field(
         "auto",
@@ -250,9 +254,9 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     )
     policy_encoding: PolicyEncodingName = Field(
         "full",
-        description="Encoding of policies on the wire; the weights are the same. full: whole; bfloat16: half the "
+        description="Encoding of policies on the wire; the weights are the same. full: all bytes; bfloat16: half the "
         "bytes; delta: the compressed difference to the previous policy, for low-bandwidth links. "
-        "bfloat16 and delta save most with a learner that has --policy-rounding bfloat16.",
+        "bfloat16 and delta save most if the learner has --policy-rounding bfloat16.",
     )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
     reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
@@ -269,8 +273,8 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     torch_threads: AtLeastOne = Field(1, description="CPU threads of torch and of the linear algebra library.")
     heartbeat_file: str = Field(
         "",
-        description="A file to touch every second while the actor lives, also while it waits for a learner; for "
-        "health checks. Default: none.",
+        description="A file that the actor touches every second while it lives, also while it waits for a learner. Use "
+        "it for health checks. Default: none.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 

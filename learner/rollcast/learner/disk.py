@@ -62,7 +62,7 @@ def sync(path: Path) -> None:
 
 
 def explain_disk_error(error: OSError) -> str | None:
-    """Explains an error of a full or failing disk for people.
+    """Explains an error of a full or failing disk in a sentence.
 
     Args:
         error: The error that a write raised.

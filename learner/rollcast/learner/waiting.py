@@ -87,7 +87,7 @@ QUIET_S: Final = 10.0
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
-    """Returns which actors are waited for, and what to do about it, in words for people.
+    """Returns a sentence that names the actors that the trainer waits for, and what to do.
 
     Args:
         infos: Every actor that has joined.

@@ -1,4 +1,4 @@
-"""The table of `rollcast`'s commands: a row names what a command takes, what it needs and what runs it.
+"""The table of `rollcast`'s commands: a row names the settings, requirements and function of a command.
 
 Imports nothing beyond Python itself; a row's modules are imported when they are asked for.
 """
@@ -82,7 +82,7 @@ COMMANDS: Final[dict[str, Command]] = {
         logs=True,
     ),
     "relay": Command(
-        summary="serve actors in the name of a learner elsewhere, for racks, sites and many actors",
+        summary="forward rollouts of many actors to a learner, and its policies to them",
         settings_from="rollcast.tools.relay.settings:RelaySettings",
         runs="rollcast.tools.relay.command:relay",
         extra="learner",
@@ -135,7 +135,7 @@ COMMANDS: Final[dict[str, Command]] = {
         logs=True,
     ),
     "record": Command(
-        summary="record rollouts in a file: demonstrations, to fill a replay buffer with",
+        summary="record rollouts in a file, as demonstrations for a replay buffer",
         settings_from="rollcast.learner.settings.record:RecordSettings",
         runs="rollcast.learner.commands.record:record",
         logs=True,
@@ -152,13 +152,13 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.tools.runs.compare:compare",
     ),
     "plot": Command(
-        summary="draw the curves of runs, with their spread, into a picture",
+        summary="draw the learning curves of runs, with their spread, as a picture",
         settings_from=f"{_SETTINGS}:PlotSettings",
         runs="rollcast.tools.runs.plot:plot",
         extra="plot",
     ),
     "track": Command(
-        summary="send the records of a run to Weights & Biases, Trackio or MLflow, afterwards",
+        summary="upload the records of an existing run to Weights & Biases, Trackio or MLflow",
         settings_from=f"{_SETTINGS}:TrackSettings",
         runs="rollcast.tools.runs.track:track",
     ),

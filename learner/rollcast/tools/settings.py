@@ -28,7 +28,7 @@ class StatusSettings(ClientSecuritySettings):
 
 
 class TopSettings(ClientSecuritySettings):
-    """Shows a run in the terminal while it trains: who waits for whom, and what each actor does. q ends it."""
+    """Shows a run in the terminal while it trains: each actor's work, and which part waits for which. q ends it."""
 
     address: ServerAddress = Field(
         "localhost:50051",
@@ -44,10 +44,11 @@ class TopSettings(ClientSecuritySettings):
 
 
 class DoctorSettings(ClientSecuritySettings):
-    """Finds out what is wrong with a run, and what to do: who waits for whom, since when, and whether it learns.
+    """Finds out what is wrong with a run, and what to do.
 
-    Asks a learner; or, with the folder of a run, reads its records, and says whether it learns or has learnt. Exits
-    with 1 if training has stopped or an actor is missing, else with 0.
+    Asks a learner which part waits for which, since when, and whether the run learns. With the folder of a run, reads
+    its records instead, and says whether it learns or has learnt. Exits with 1 if training has stopped or an actor is
+    missing, else with 0.
     """
 
     run: CliPositionalArg[Path | None] = Field(

@@ -18,7 +18,7 @@ def train_here(settings: "TrainSettings", output: IO[str]) -> int:
     """Trains with actors on this machine, with `dashboard` beside a page; returns the exit code.
 
     Raises:
-        RollcastError: If training cannot start or go on.
+        RollcastError: If training cannot start or continue.
     """
     refuse_ranks(os.environ, "rollcast train")
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
@@ -47,7 +47,7 @@ def serve_actors(settings: "ServingSettings", output: IO[str]) -> int:
     """Trains with the actors that connect, as one of several ranks under torchrun; returns the exit code.
 
     Raises:
-        RollcastError: If training cannot start or go on.
+        RollcastError: If training cannot start or continue.
     """
     place = rank_info(os.environ)
     if place is not None:

@@ -157,7 +157,7 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def shown_peer(peer: str) -> str:
-    """Returns the address of a caller for people: "[::1]:36172" where gRPC says "ipv6:%5B::1%5D:36172".
+    """Returns the address of a caller for display: "[::1]:36172" where gRPC says "ipv6:%5B::1%5D:36172".
 
     Args:
         peer: The caller, or its host, as gRPC names it.

@@ -80,7 +80,7 @@ def withdraw_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
 
 @contextlib.contextmanager
 def announced(listening: str, announcement: Announcement | None) -> Iterator[None]:
-    """Says other machines where a server is, until the block ends; without an announcement, does nothing.
+    """Announces the address of a server to other machines until the block ends; without an announcement, does nothing.
 
     Args:
         listening: The address it listens at, with its port.

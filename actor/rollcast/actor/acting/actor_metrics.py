@@ -78,7 +78,7 @@ class ActorMetrics:
         )
 
     def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:
-        """Notes a rollout that was handed to the connection, and the episodes that were dropped so far."""
+        """Counts a rollout that was passed to the connection, and sets the number of dropped episodes."""
         self._dropped_episodes = dropped_episodes
         self._env_steps += rollout.n_env_steps
         self._rollouts += 1

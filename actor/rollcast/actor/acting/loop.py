@@ -69,7 +69,7 @@ def act_until_stopped(
         heartbeat: Gets a beat in every turn of the loop and every step; None: none.
         metrics: Counts the work for Prometheus; None: no metrics.
         device: The device that torch computes the policy on; None: that of the environments, or the CPU.
-        central: Computes the policy while it is there; None: nobody else does.
+        central: Central inference, if it is in use; None: this actor computes its policy itself.
 
     Raises:
         RollcastError: If the learner refused, or was lost for good.

@@ -1,4 +1,4 @@
-"""The base of connections to a learner: joins it, joins it again after every loss, and hands errors on."""
+"""The base of connections to a learner: joins it, joins it again after every loss, and passes on errors."""
 
 import logging
 import threading
@@ -175,7 +175,7 @@ class Connection(ABC):
         return True
 
     def _guard(self, keep: Callable[[], None]) -> None:
-        """Runs a thread's loop; hands the error that ends it to the thread that called `join`."""
+        """Runs a thread's loop; passes the error that ends it to the thread that called `join`."""
         try:
             keep()
         except RollcastError as error:

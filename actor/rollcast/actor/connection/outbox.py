@@ -17,7 +17,8 @@ class Outbox:
     Every call needs the connection's lock.
 
     Attributes:
-        uplink: The newest stream; None: there is none. Before the learner's first answer nothing is sent on it.
+        uplink: The newest stream; None: there is none. Before the learner's first answer the actor sends no message on
+            it.
         is_open: Whether the learner has answered on this stream.
         acknowledged: Sequence number of the last rollout that was acknowledged; 0: none.
         credit_sequence: The last rollout that the learner has asked for.

@@ -33,7 +33,7 @@ class BatchRule:
         return 0 < n_asking >= min(n_live, self.max_size or n_live)
 
     def deadline(self, oldest: float | None, forward_s: float) -> float:
-        """Returns the time at which a batch closes whatever its size; infinity if nobody waits.
+        """Returns the time at which a batch closes whatever its size; infinity if no environment waits.
 
         Args:
             oldest: The time of the oldest request; None: there is none.
@@ -44,9 +44,9 @@ class BatchRule:
 
 @dataclass(slots=True)
 class RolloutRule:
-    """A rollout closes when no live environment can go on, or when some could not for a tenth of its time.
+    """A rollout closes when no live environment can continue, or when some could not for a tenth of its time.
 
-    So nobody waits for the slowest for long. An environment with fewer rows keeps those that it has.
+    So no environment waits for the slowest for long. An environment with fewer rows keeps those that it has.
 
     Attributes:
         began: The time of the first actions; None: there were none.

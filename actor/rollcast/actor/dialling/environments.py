@@ -1,4 +1,4 @@
-"""Holds the places of environments that dial in: takes their turns from the server, hands out the policy's actions."""
+"""Holds the places of environments that dial in: takes their turns from the server, returns the policy's actions."""
 
 import logging
 import math
@@ -68,9 +68,9 @@ class _Place:
     Attributes:
         client: The client whose environment is there; None: it is free.
         environment: The environment's number there.
-        turns: Its turns that nobody has taken yet; at most two.
+        turns: Its turns that the actor has not taken yet; at most two.
         has_left: Whether one has left whose turns were taken.
-        last_turns: The end of its episode, if it came before that and nobody has taken it yet.
+        last_turns: The end of its episode, if it came before that and the actor has not taken it yet.
         is_known: Whether a turn of the environment that is there was taken.
         n_taken: The environments that have had it.
         free_at: The time since which its client has to send a turn; None: it need not.
@@ -90,7 +90,7 @@ class _Place:
 
 
 class _Arrival(NamedTuple):
-    """A client that waits until places are handed out."""
+    """A client that waits for its places."""
 
     client: DialledClient
     n_envs: int
@@ -114,7 +114,7 @@ class DialledEnvironments:
                 environments.act({place: [action, ...]}, policy_version=3)
 
     Invariant: an answer goes to the environment whose turn was heard. If another one has its place by then, the actions
-    are dropped. No client makes another wait: those of one that leaves or stalls are free at once.
+    are dropped. No client makes another wait: the places of a client that leaves or stalls are free at once.
 
     Args:
         address: The address that clients dial, for the log.
@@ -297,14 +297,14 @@ class DialledEnvironments:
             return True
 
     def agree(self, n_envs: int) -> None:
-        """Sets the number of places, which `begin` hands out. Clients of before, of another run, are to come again."""
+        """Sets the number of places, which `begin` assigns. Clients of the run before must dial in again."""
         with self._changed:
             for client in [client for client, places in self._places_of.items() if places]:
                 self._dismiss(client, Farewell(reason="another run begins: dial in again", training_ended=False))
             self._n_envs, self._places = n_envs, []
 
     def begin(self, seeds: Sequence[int]) -> None:
-        """Hands out the places, to clients that have come and to those that come later.
+        """Assigns the places to clients that have dialled in, and to later ones.
 
         Args:
             seeds: A seed for each place; environments that take it later get others, derived from it.
@@ -409,7 +409,7 @@ class DialledEnvironments:
         """Ends all clients with an error of theirs. Others may come, whose spaces may be others.
 
         Args:
-            error: What they are told.
+            error: The error that they get.
         """
         with self._changed:
             for client in list(self._places_of):
@@ -421,7 +421,7 @@ class DialledEnvironments:
         """Ends all clients, and refuses those that come later. The first reason counts.
 
         Args:
-            reason: What they are told.
+            reason: The reason that they get.
         """
         with self._changed:
             self._end = self._end or reason

@@ -44,7 +44,7 @@ class DialledSupply:
         dial_in: How they dial in.
         n_envs: Number of places; None: the learner decides.
         stall_s: Seconds that a client may take for a turn.
-        inference: Computes the policies of other actors; None: nobody's.
+        inference: Computes the policies of other actors; None: of none.
 
     Raises:
         AddressInUseError: Another server has the address.
@@ -106,7 +106,7 @@ class DialledSupply:
         return self._n_envs
 
     def take(self, n_envs: int) -> DialledEnvironments:
-        """Returns the environments, with so many places; the supply closes them."""
+        """Returns the environments, with this number of places; the supply closes them."""
         self.environments.agree(n_envs)
         return self.environments
 
@@ -124,7 +124,7 @@ class DialledSupply:
         Args:
             act: Joins the learner and acts, until training has ended, no client is there, or `is_active` returns False;
                 returns whether training has ended.
-            is_active: Called at least every second while nobody is there.
+            is_active: Called at least every second while no client is there.
             stays: Whether clients wait for the next run when training has ended.
 
         Returns:
@@ -137,7 +137,7 @@ class DialledSupply:
             try:
                 has_ended = act()
             except (SpacesMismatchError, InvalidSpaceError) as error:
-                _log.warning("the learner refuses the spaces of the clients, which are told: %s", error)
+                _log.warning("the learner refuses the spaces of the clients, which get this error: %s", error)
                 self.environments.refuse(error)
                 continue
             except RollcastError as error:

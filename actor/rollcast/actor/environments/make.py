@@ -115,7 +115,7 @@ class EnvironmentFactory:
         """Returns the registered spec if it has a usable vector entry point, else None.
 
         Raises:
-            ConfigurationError: If `env_id` names nothing.
+            ConfigurationError: If no environment has the name `env_id`.
         """
         if self.atari or self._own_factory() is not None:
             return None
@@ -141,7 +141,7 @@ class EnvironmentFactory:
         """Returns the spec that gymnasium has registered under the id.
 
         Raises:
-            ConfigurationError: If there is none.
+            ConfigurationError: gymnasium has no environment with this id.
         """
         try:
             return gymnasium.spec(self.env_id.rpartition(":")[2])

@@ -31,7 +31,7 @@ class GraphTensor:
         name: Its name.
         dtype: Its dtype.
         shape: Its shape, with `"N"` for the number of observations.
-        meaning: What it is, for people.
+        meaning: Its meaning, in a few words.
     """
 
     name: str

@@ -159,7 +159,7 @@ class InferenceLink:
             self._closed.wait(next(delays))
 
     def _read(self, stream: _Stream) -> Iterator[int]:
-        """Opens a stream, and hands on its answers until it ends; yields their number before each."""
+        """Opens a stream, and passes on its answers until it ends; yields their number before each."""
         with errors_of_calls(self._client.address):
             with self._lock:
                 if self._closed.is_set():

@@ -117,7 +117,7 @@ def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
     if paths != [ACTION_MASK] or len(leaves) == 1:
         raise InvalidSpaceError(
             f"the observation space has {paths} among the leaves {list(leaves)}; expected {ACTION_MASK!r} as a member "
-            "of the topmost Dict, beside what is seen; move it there, or give it another name if it is no mask"
+            "of the topmost Dict, beside the observation; move it there, or give it another name if it is no mask"
         )
     leaf, sizes = leaves[ACTION_MASK], action_mask_sizes(spaces.action)
     if leaf.shape != (sum(sizes),) or not _is_binary(leaf):

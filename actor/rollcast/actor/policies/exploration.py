@@ -58,7 +58,7 @@ def epsilon_ladder(n: int, *, epsilon: float = 0.4, alpha: float = 7.0) -> NDArr
 
 
 def without_exploration(state: PolicyState) -> PolicyState:
-    """Returns a policy's arrays without those of exploration."""
+    """Returns a policy's arrays without the arrays of exploration."""
     return {name: array for name, array in state.items() if name not in (UNIFORM, EPSILONS)}
 
 

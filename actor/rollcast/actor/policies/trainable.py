@@ -308,7 +308,7 @@ class TorchPolicy(nn.Module):
         return array
 
     def load_state_arrays(self, state: PolicyState) -> None:
-        """Loads parameters and buffers, including those of exploration.
+        """Loads parameters and buffers, including the arrays of exploration.
 
         Args:
             state: Arrays by the names of the `state_dict`. With the default head, the arrays of exploration may be

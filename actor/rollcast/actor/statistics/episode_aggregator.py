@@ -165,8 +165,8 @@ class _FiredEvent:
                         self._extend(chain, groups, group, values)
         except (TypeError, ValueError, OverflowError) as error:
             raise StatisticsError(
-                f"the event {self.declaration.where} was fired with what cannot be reduced: {error}; expected numbers, "
-                "and hashable values to group them by; correct what is fired"
+                f"the event {self.declaration.where} was fired with values that cannot be reduced: {error}; expected "
+                "numbers, and hashable values to group them by; correct what is fired"
             ) from error
         finally:
             firings.clear()

@@ -178,7 +178,7 @@ class SpaceArrays:
 
 
 class Buffer:
-    """Hands out arrays one after the other from a block of memory; without a block it only counts bytes."""
+    """Allocates arrays one after the other in a block of memory; without a block it only counts bytes."""
 
     def __init__(self, memory: mmap | bytearray | None) -> None:
         self._memory = memory

@@ -245,7 +245,7 @@ class EnvironmentGroup:
             raise _failed(error, doing, index, self._current_seeds[index - self.first_index]) from error
 
     def close(self) -> None:
-        """Closes every environment; logs those that raise. Idempotent."""
+        """Closes every environment; logs the exceptions. Idempotent."""
         envs, self._envs = self._envs, []
         for index, env in enumerate(envs, self.first_index):
             try:

@@ -207,13 +207,13 @@ class StructuredVectorEnv:
         ended.update(turn.ended)
         if again := sorted(ended & turn.observations.keys()):
             raise InvalidValueError(
-                f"{again[0]} is to act, but its episode has ended; expected no action of it before a reset; leave "
+                f"{again[0]} has to act, but its episode has ended; expected no action of it before a reset; leave "
                 "it out of observations"
             )
         self._alive[index] -= turn.ended.keys()
         if not turn.observations and (left := sorted(self._alive[index])):
             raise InvalidValueError(
-                f"no agent is to act any more, but the episode of {left[:16]} has not ended; expected every agent "
+                f"no agent acts any more, but the episode of {left[:16]} has not ended; expected every agent "
                 "that has acted in ended; end their episodes with their last observations"
             )
 

@@ -197,7 +197,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         )
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401 - gymnasium's signature
-        """Closes the environments and ends the processes; kills those that do not end by themselves."""
+        """Closes the environments and ends the processes; kills a process that does not end."""
         workers, self._workers = self._workers, []
         self._stepping.clear()
         self._arrays = None

@@ -32,7 +32,7 @@ _FINAL: Final = "final_obs"
 class DeviceRolloutWorker(Worker[VectorEnv]):
     """A worker for vectors that take and return torch tensors: thousands of environments on one GPU.
 
-    Policy, sampling and recording stay on the device of the vector. Within a rollout nothing waits for the device. At
+    Policy, sampling and recording stay on the device of the vector. Within a rollout no thread waits for the device. At
     its end the T steps are copied to pinned memory at once.
 
     Both ways of resetting are supported, as by `RolloutWorker`. Many simulators reset in the same step and do not

@@ -19,7 +19,7 @@ class CarriedState:
 
     Attributes:
         state: float32 `[B, S]`, for the next observations; `Policy.act` changes it in place. None: not recurrent.
-        is_empty: True if the policy remembers nothing.
+        is_empty: True if the policy is not recurrent.
     """
 
     def __init__(self, policy: Policy, n_envs: int, *, has_reset_rows: bool) -> None:

@@ -53,5 +53,5 @@ class StructuredRolloutWorker(SubstepWorker[StructuredVectorEnv]):
         return True
 
     def _may_go_on(self, index: int, turn: Turn) -> bool:
-        """Returns whether an environment can go on from a turn before the rollout ends."""
+        """Returns whether an environment can continue from a turn before the rollout ends."""
         return self._has_room(index, turn) and not self._has_all_rows(index)

@@ -213,7 +213,7 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def policy_version(self) -> int:
-        """The newest version that was published; before `start` 0, or that of the run that is resumed."""
+        """The newest published version. Before `start`: 0, or the version of the resumed run."""
 
     @property
     @abstractmethod

@@ -217,7 +217,7 @@ class DialInDistributedActors(ServedDistributedActors):
         self._serve([Endpoint(self._actor.address, self._serving.security), *self._endpoints()])
 
     def leave_waiting(self) -> None:
-        """See `DistributedActors.leave_waiting`: clients are told to come again, not that training has ended."""
+        """See `DistributedActors.leave_waiting`: asks clients to dial in again, instead of ending their training."""
         self._training_goes_on = True
 
     def stop(self) -> None:

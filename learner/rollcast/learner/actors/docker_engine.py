@@ -214,7 +214,7 @@ class DockerRun:
 
 
 def remove_container(client: "DockerClient", container_id: str) -> None:
-    """Removes a container and its anonymous volumes; kills it first if it runs. Does nothing if it is gone."""
+    """Removes a container and its anonymous volumes; kills it first if it runs. Does nothing if it does not exist."""
     from docker.errors import APIError
 
     try:

@@ -223,7 +223,7 @@ class SequentialDistributedActors(DistributedActors):
 
     def _check_interrupted(self) -> None:
         if self.interrupted:
-            raise CollectInterruptedError("the evaluation was interrupted: training is to end")
+            raise CollectInterruptedError("the evaluation was interrupted, because training ends")
 
     @property
     def policy_version(self) -> int:
@@ -255,7 +255,7 @@ class SequentialDistributedActors(DistributedActors):
         return self.next_slice(max_trajectories) if self._queue else None
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
-        """Takes from the last rollout; if nothing is left of it, lets the next actor play one."""
+        """Takes trajectories from the last rollout. If none is left, the next actor plays a rollout."""
         if not self._queue:
             slot = self._turn
             worker, _ = self._workers[slot]
@@ -264,7 +264,7 @@ class SequentialDistributedActors(DistributedActors):
                 rollout = worker.collect(lambda: self.interrupted)
             check_default_dtype()
             if rollout is None:
-                raise CollectInterruptedError("collecting was interrupted: training is to end")
+                raise CollectInterruptedError("collecting was interrupted, because training ends")
             self._queue.append(RolloutSlice(rollout, 0, rollout.n_envs))
         piece, rest = self._queue.popleft().cut(max_trajectories)
         if rest is not None:

@@ -188,7 +188,7 @@ class ServedDistributedActors(DistributedActors):
         self._started().replace(piece.rollout, n_trajectories)
 
     def _recover(self, durable: DurableRollouts) -> None:
-        """Opens the log, and finds what a killed learner had acknowledged; those rollouts are handed out first."""
+        """Opens the log, and finds the rollouts that a killed learner had acknowledged; training takes them first."""
         header = RecordingHeader(
             spaces=self.policy.spaces,
             n_rollout_steps=self.n_rollout_steps,
@@ -270,7 +270,7 @@ class ServedDistributedActors(DistributedActors):
         return super().metrics() | (self._serving.durable.metrics() if self._serving.durable is not None else {})
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Hands the next version over; a thread encodes it once, and wakes the actors that wait for it.
+        """Publishes the next version: a thread encodes it once, and wakes the actors that wait for it.
 
         Raises:
             RollcastError: The version before could not be published: training has diverged.
@@ -399,7 +399,7 @@ class ServedDistributedActors(DistributedActors):
     def _look_after(self) -> None:
         self._next_look = time.monotonic() + LOOK_S
         if self.interrupted:
-            raise CollectInterruptedError("collecting was interrupted: training is to end")
+            raise CollectInterruptedError("collecting was interrupted, because training ends")
         # Actors may wait for a version that never comes.
         self._started().publisher.check()
         self._look_after_actors()

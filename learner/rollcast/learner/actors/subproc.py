@@ -31,7 +31,7 @@ _STOP_TIMEOUT_S = 3.0
 
 
 class SubprocDistributedActors(ServedDistributedActors):
-    """Actors in `n_actors` local processes; a process that dies is started again, and nothing waits for it forever.
+    """Actors in `n_actors` local processes; it restarts a process that dies, and no thread waits for one for ever.
 
     Args:
         env_factory: Makes one environment; a function or class at the top of a module, because it goes to a process.

@@ -41,7 +41,7 @@ class DivergenceWatch:
         self._copied: tuple[Tensor, Fence] | None = None
 
     def observe(self, *quantities: Tensor) -> None:
-        """Records quantities, and checks them on the CPU; elsewhere nothing waits for the device.
+        """Records quantities, and checks them on the CPU. No other thread waits for the device.
 
         Args:
             quantities: 0-dim tensors, one for each name.

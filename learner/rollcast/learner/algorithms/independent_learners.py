@@ -106,7 +106,7 @@ class IndependentLearners(Algorithm):
         return next((reason for reason in reasons if reason is not None), None)
 
     def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
-        """Hands the device's part of each learner's updates over; see `Algorithm.capture_updates`."""
+        """Captures the device's part of each learner's updates; see `Algorithm.capture_updates`."""
         for learner in self._learners.values():
             learner.capture_updates(make_work)
 

@@ -14,7 +14,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 def observe_batch(policy: TorchPolicy, batch: Batch) -> None:
-    """Merges a batch of fresh trajectories; nothing happens if the policy does not normalise.
+    """Merges a batch of fresh trajectories. Does nothing if the policy does not normalise.
 
     Call it after the update, so that the update sees observations as the actors did.
 

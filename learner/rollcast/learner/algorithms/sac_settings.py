@@ -98,7 +98,7 @@ class SacSettings(BaseModel):
         """Refuses settings that contradict each other; pydantic turns the ValueError into its own error."""
         if self.target_critics is not None and self.target_critics > self.n_critics:
             raise ValueError(
-                f"target_critics is {self.target_critics} of n_critics {self.n_critics}; expected at most so many; "
+                f"target_critics is {self.target_critics} of n_critics {self.n_critics}; expected at most that number; "
                 "lower target_critics or raise n_critics"
             )
         return self

@@ -56,7 +56,8 @@ def vtrace(
     A truncated episode has `discount_t > 0` and `continues_t` False: its value is bootstrapped from the true final
     observation, and its trace ends. The trace also ends at the last step of the trajectory, for any `continues_t`.
 
-    No gradient flows through the result. Everything stays on the device of the arguments; nothing waits for it.
+    No gradient flows through the result. All tensors stay on the device of the arguments; the host does not wait for
+    it.
 
     Args:
         log_rho_t: float `[T, B]`, log-probability of the action under the policy that learns, minus the one under the

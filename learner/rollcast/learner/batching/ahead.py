@@ -24,8 +24,8 @@ class AheadAssembler:
     """A thread that fills the next batch, while the trainer updates, with rollouts that have arrived.
 
     Invariant: it changes nothing but the time at which rollouts are copied. They keep their room in the queue until the
-    trainer comes, so actors get credits as if they still lay there. Only then do they count as taken, and those that
-    have become too old are dropped. Thread and trainer take turns: the trainer waits for the copy of one rollout at
+    trainer comes, so actors get credits as if they still lay there. Only then do they count as taken, and it drops
+    rollouts that have become too old. Thread and trainer take turns: the trainer waits for the copy of one rollout at
     most. While the trainer waits for rollouts, it takes them itself.
 
     Args:

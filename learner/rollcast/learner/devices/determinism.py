@@ -21,7 +21,7 @@ _CUBLAS_VALUES: Final = (":4096:8", ":16:8")
 
 @contextmanager
 def deterministic_arithmetic(device: torch.device) -> Iterator[None]:
-    """Makes torch give the same bits each time, and afterwards work as before.
+    """Makes torch bit-identical within a block, then restores its settings.
 
     torch then takes algorithms that add in a fixed order, cuDNN does not choose its algorithms by their speed, and
     cuBLAS has the workspace that it needs for that. Call it before anything is computed.

@@ -55,7 +55,7 @@ def global_generators_state(device: torch.device) -> dict[str, str]:
 
 
 def restore_global_generators(device: torch.device, states: Mapping[str, str]) -> None:
-    """Lets the global generators continue from what `global_generators_state` returned, those that it has.
+    """Lets the global generators continue from a state that `global_generators_state` returned.
 
     Args:
         device: The learner's device.

@@ -23,7 +23,7 @@ def choose_torch_threads(
         of_openmp: The environment variable OMP_NUM_THREADS; None: it is not set.
 
     Returns:
-        The number, and why, for people.
+        The number, and the reason as a sentence.
     """
     if n_threads:
         return n_threads, "--torch-threads"

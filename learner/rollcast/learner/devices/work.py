@@ -1,4 +1,4 @@
-"""The device's part of an update: the seam at which an algorithm hands its kernels over, to be run now or replayed."""
+"""The device's part of an update: an algorithm passes on its kernels here, to run them now or replay them."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeAlias
@@ -39,7 +39,7 @@ class DeviceWork:
         return 0, 0
 
     def forget(self) -> None:
-        """Forgets what it knows of the algorithm's memory, which a checkpoint has replaced."""
+        """Drops its graphs of the algorithm's memory, which a checkpoint has replaced."""
 
 
 # The default of every algorithm.

@@ -84,7 +84,7 @@ class _Open:
 
 
 class OpenRollouts:
-    """The open rollouts in the log: those that training has not used whole. Any thread may call.
+    """The open rollouts in the log: rollouts that training has not used completely. Any thread may call.
 
     Args:
         position: The number of the next rollout in the log.

@@ -158,7 +158,7 @@ class RolloutLog:
             self._changed.notify_all()
 
     def problem(self) -> str:
-        """Describes what keeps the log from taking rollouts; empty if nothing does. Any thread may call."""
+        """Describes the reason why the log takes no rollouts; empty if it takes them. Any thread may call."""
         with self._changed:
             if self._is_full():
                 return f"the write-ahead log is at its limit and waits for a checkpoint: {self._use()}"

@@ -1,4 +1,4 @@
-"""Finds in the log the rollouts that a killed learner had acknowledged, and hands them out as if they had just come."""
+"""Finds in the log the rollouts that a killed learner had acknowledged, and returns them like new rollouts."""
 
 import logging
 from collections import deque
@@ -133,7 +133,7 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
 
 
 class RecoveredRollouts:
-    """Hands out the rollouts that were found, with one at a time in memory. For one thread.
+    """Returns the rollouts found, with one at a time in memory. For one thread.
 
     Args:
         folder: The folder of the segments.

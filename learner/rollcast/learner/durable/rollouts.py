@@ -91,7 +91,7 @@ class DurableRollouts:
         return inventory
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories that were found; None if all were handed out."""
+        """Returns the next trajectories from the log; None after the last of them."""
         if self._recovered is None:
             return None
         piece = self._recovered.take(max_trajectories)
@@ -147,7 +147,7 @@ class DurableRollouts:
             self._log.covered(Coverage.from_json(state))
 
     def problem(self) -> str:
-        """Describes what keeps rollouts from being acknowledged; empty if nothing does."""
+        """Describes the reason why the learner acknowledges no rollouts; empty if it does."""
         return "" if self._log is None else self._log.problem()
 
     def metrics(self) -> dict[str, float]:

@@ -129,7 +129,7 @@ class ExperienceSource(ABC):
         del batch, priorities
 
     def empty_batch(self, device: str) -> Batch:
-        """Returns a batch with the shapes of those of `next` and without any transition, for a rank without data.
+        """Returns a batch with the shapes of a batch of `next`, but without transitions, for a rank without data.
 
         Args:
             device: The device for the batch.

@@ -162,7 +162,7 @@ class TrainingProgress:
             return sum(self._returns) / len(self._returns)
 
     def recent_returns(self) -> tuple[float, ...]:
-        """Returns those of the last `n_return_episodes` that have ended."""
+        """Returns the returns of the last `n_return_episodes` episodes that have ended."""
         with self._lock:
             return tuple(self._returns)
 

@@ -297,7 +297,7 @@ class ReplayedExperience(ExperienceSource):
         with self.actors.waiting.waiting_for("the replay buffer"):
             while (batch := self._draw(learner_device)) is None:
                 if self.actors.interrupted:
-                    raise CollectInterruptedError("collecting was interrupted: training is to end")
+                    raise CollectInterruptedError("collecting was interrupted, because training ends")
                 # A limiter never refuses both sides, but other callers may have drawn the batch that was meant for us.
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
@@ -311,7 +311,7 @@ class ReplayedExperience(ExperienceSource):
                     raise CollectTimeoutError(
                         f"the replay buffer has let neither an entry in nor a batch out for {now - progressed:.0f} s; "
                         f"the learner waits for {reason}; expected one of both; look at --replay.samples-per-insert, "
-                        "at who else draws from the buffer, and whether rollouts have transitions"
+                        "at the other readers of the buffer, and whether rollouts have transitions"
                     )
         self._sample_wait_s += time.monotonic() - began
         return batch

@@ -50,7 +50,7 @@ class LearningDoctor:
             self._keep({"env_steps": env_steps, **metrics})
 
     def close(self) -> None:
-        """Does nothing: the findings are told until the process ends."""
+        """Does nothing: the findings are shown until the process ends."""
 
     def findings(self) -> tuple[LearningFinding, ...]:
         """Returns the problems of training, the worst first; none while there are too few records to judge."""

@@ -1,4 +1,4 @@
-"""Remembers the time of many lanes, those of actors or that of the learner, by state: seconds, and quarter minutes."""
+"""Keeps the time by state of the learner and of many actors, a lane each: in seconds, and in quarter minutes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class LaneTable:
         return sum(array.nbytes for array in self._arrays)
 
     def open(self, name: str, held_since: Callable[[], float | None] = _not_held) -> None:
-        """Begins a lane, or continues that of an earlier connection.
+        """Begins a lane, or continues the lane of an earlier connection.
 
         Args:
             name: The lane's name.

@@ -206,7 +206,7 @@ class RunHistory:
                     self._publish_lag.add(now, np.array([lag_s]))
 
     def published(self, version: int) -> None:
-        """Notes that a version was handed to the actors."""
+        """Notes that a version was published."""
         with self._lock:
             self._published_s[version] = self._now()
             if len(self._published_s) > _N_VERSIONS:

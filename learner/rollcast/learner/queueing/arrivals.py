@@ -11,7 +11,7 @@ class Recovered(Protocol):
     """Rollouts that a killed learner had acknowledged and not learnt from."""
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories, all of one rollout; None once all of them were handed out."""
+        """Returns the next trajectories, all of one rollout; None after the last of them."""
 
 
 class Arrivals:

@@ -130,7 +130,7 @@ def with_trajectories(
 
 
 class RolloutQueue:
-    """A bounded queue of rollouts, first in, first out, counted in trajectories; `Room` decides who gets in.
+    """A bounded queue of rollouts, first in, first out, counted in trajectories; `Room` decides which rollouts enter.
 
     Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
     and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
@@ -152,7 +152,7 @@ class RolloutQueue:
 
     @property
     def size(self) -> int:
-        """The trajectories in the queue, with those that were taken and keep their room."""
+        """The trajectories in the queue, and trajectories that were taken but still occupy room."""
         with self._lock:
             return self._room.size + self._room.n_kept
 

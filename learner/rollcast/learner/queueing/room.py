@@ -137,7 +137,7 @@ class Room:
         self._let_in()
 
     def begin_wait(self, n_trajectories: int) -> None:
-        """Notes that the consumer waits for so many trajectories, until it takes some."""
+        """Notes the number of trajectories that the consumer waits for, until it takes some."""
         self.n_awaited, self._is_wanted = n_trajectories, True
         if self.turns:
             self._let_in()

@@ -52,7 +52,7 @@ class DeviceWatch:
 
     NCCL's operations return to the host at once, and the device waits for the other ranks: no call raises when one of
     them is gone. The host may wait for the device then, for ever. Once an operation has run too long or has failed, or
-    another rank has ended, all of them are aborted. The host goes on until its next operation, which raises.
+    another rank has ended, all of them are aborted. The host continues until its next operation, which raises.
 
     Invariant: an operation is aborted no earlier than `timeout_s` after its call, unless it has failed, or a rank has
     ended.

@@ -114,7 +114,7 @@ class Group:
         return values.unsqueeze(0)
 
     def broadcast(self, values: Tensor, what: str) -> None:
-        """Replaces values by those of rank 0; see `sum`."""
+        """Replaces values by rank 0's; see `sum`."""
 
     def note(self, key: str, text: str) -> None:
         """Notes a text for all ranks, in place of the one before. Any thread may call.
@@ -308,7 +308,7 @@ class RankGroup(Group):
         return every
 
     def broadcast(self, values: Tensor, what: str) -> None:
-        """Replaces values by those of rank 0; see `Group.broadcast`."""
+        """Replaces values by rank 0's; see `Group.broadcast`."""
         with self._operation(what):
             group = self._group_of(values)
             self._end(distributed.broadcast(values, src=0, group=group, async_op=True), group, what)

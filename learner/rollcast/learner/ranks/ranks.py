@@ -31,7 +31,7 @@ _RUN: Final = "run"
 
 
 class Ranks:
-    """The ranks of a run, as one of them has them. `ONE_RANK` is those of a learner that is alone.
+    """The ranks of a run, from the view of one of them. `ONE_RANK` is those of a learner that is alone.
 
     The trainer's thread calls all methods but `ask_for_checkpoint`.
 
@@ -118,7 +118,7 @@ class Ranks:
             what: Names what the others wait for, for errors.
 
         Raises:
-            RankLostError: Rank 0 has told nothing in time.
+            RankLostError: Rank 0 has not answered in time.
         """
         if not self.is_first:
             return self.group.told(name, 0, what=what)
@@ -135,7 +135,7 @@ class Ranks:
 
         Raises:
             ConfigurationError: The folder is not there: the ranks share no file system.
-            RankLostError: Rank 0 has told nothing in time.
+            RankLostError: Rank 0 has not answered in time.
         """
         told = json.loads(self.group.told(_RUN, 0, what="rank 0 to create the folder of the run"))
         run = RunDirectory(Path(told["run"]))

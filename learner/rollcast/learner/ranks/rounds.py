@@ -21,7 +21,7 @@ class RankState:
         has_batch: True if it has a batch to learn from.
         env_steps: The environment steps that came with that batch.
         ends: 0: no; else the run has reached its end, and this is the number of the reason.
-        stops: 0: no; 1: it was asked to stop; 2: likewise, and its actors wait for the next learner.
+        stops: 0: no; 1: it was asked to stop; 2: so, too, and its actors then wait for the next learner.
         is_paused: True if an operator has paused training.
         checkpoint: True if a checkpoint is due.
         gives_up: True if it has waited too long for any rank to have a batch.
@@ -96,7 +96,7 @@ class RankRounds:
         """Tells the state of this rank, waits for those of all others, and returns what follows from them.
 
         Raises:
-            RankLostError: Another rank is gone, or has not come in time.
+            RankLostError: Another rank has ended, or did not take part in time.
             RollcastError: The ranks have policies that differ.
         """
         self._n_rounds += 1

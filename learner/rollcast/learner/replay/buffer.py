@@ -376,7 +376,7 @@ class ReplayBuffer:
         return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
-        """Removes a caller that asked again after each refusal from those that wait; `who` as for `insert`."""
+        """Removes a caller that asked again after each refusal from the waiting ones; `who` as for `insert`."""
         self._limiter.stop_waiting(who)
 
     def _insert_slice(self, piece: Rollout) -> None:

@@ -80,7 +80,7 @@ def describe_available(device: torch.device | None = None) -> str:
 
 
 def format_bytes(n_bytes: int) -> str:
-    """Formats a number of bytes for people: "28.2 GB", "512 bytes"."""
+    """Formats a number of bytes for display: "28.2 GB", "512 bytes"."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.1f} {unit}"

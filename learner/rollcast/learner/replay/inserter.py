@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class ReplayInserter:
     """A `RolloutDestination` that inserts into buffers from which only other processes draw. Any thread may call.
 
-    No queue lies between: the thread of a stream inserts by itself, and waits while the limiter lets nothing in. That
+    No queue lies between: the thread of a stream inserts by itself, and waits while the limiter blocks insertions. That
     wait is the back-pressure on the actors.
 
     Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, or it was

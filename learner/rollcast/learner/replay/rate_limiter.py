@@ -192,7 +192,7 @@ class RateLimiter:
         return self._wait(self._samplers, wait, timeout_s, is_active)
 
     def stop_waiting(self, who: str) -> None:
-        """Removes a caller that asked again after each refusal from those that wait; see `await_insert`."""
+        """Removes a caller that asked again after each refusal from the waiting ones; see `await_insert`."""
         with self._changed:
             self._inserters.pop(who, None)
             self._samplers.pop(who, None)

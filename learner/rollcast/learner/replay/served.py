@@ -93,7 +93,7 @@ class ServedReplay:
         return ServedBatches(self._buffer, ring, self._copier_for(self._device))
 
     def update_priorities(self, keys: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> int:
-        """Sets priorities, and returns how many were ignored because their entries are gone.
+        """Sets priorities. Returns the number of keys whose entries the buffer has removed.
 
         Raises:
             InvalidInputError: A priority is negative, NaN or above 1e100.

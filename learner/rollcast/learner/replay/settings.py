@@ -13,7 +13,7 @@ _SAME_LAYOUT: Final = stays("the checkpoint has the replay buffer in the layout 
 
 
 class ReplaySettings(BaseModel):
-    """The settings of a replay buffer: what it keeps, what it draws, and how fast. Sizes count entries."""
+    """The settings of a replay buffer: capacity, sampling, and the rate of samples. Sizes count entries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -93,7 +93,7 @@ class ReplaySettings(BaseModel):
     )
     samples_per_insert: PositiveFloat | None = setting(
         None,
-        "Average number of times each inserted entry is drawn. The side that is ahead waits. Default: nobody waits.",
+        "Average number of times each inserted entry is drawn. The side that is ahead waits. Default: no limit.",
         stays("the limiter would make up for all that was inserted before"),
     )
     min_size: AtLeastOne | None = setting(

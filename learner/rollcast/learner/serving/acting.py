@@ -42,7 +42,7 @@ class _Call:
 class BatchedActing:
     """Acts for callers of any thread.
 
-    The caller that gets the lock acts for all that wait: nobody waits for a batch to fill, and a call that comes alone
+    The caller that gets the lock acts for all that wait. No caller waits for a batch to fill, and a call that is alone
     wakes no other thread.
 
     Invariant: a call waits for the forward pass that runs, and for one of its kind after it.

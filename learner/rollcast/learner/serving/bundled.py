@@ -1,4 +1,4 @@
-"""Streams of actors behind a relay: those that share its threads, and those that need one of their own."""
+"""Streams of actors behind a relay: some share its threads, others need a thread of their own."""
 
 import contextlib
 import functools
@@ -232,7 +232,7 @@ class ThreadedIntakeStream(_BundledIntakeStream):
         threading.Thread(target=self._run, name=f"rollcast-relayed-{self.joined.actor_id}", daemon=True).start()
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Hands a rollout to the stream's own thread, which gives the answer.
+        """Passes a rollout to the stream's own thread, which answers.
 
         Args:
             rollout: The rollout.

@@ -25,8 +25,8 @@ class CreditRule:
 
     Attributes:
         policy_version: Returns the newest version that was cast.
-        credit_lag: A rollout that starts on a credit given now needs a version at most so many older than that, so that
-            an actor which lacks newer ones asks for them; 0: that one, or a newer one; None: any.
+        credit_lag: The number of versions that a rollout started on this credit may be older than that. 0: that version
+            or a newer one. None: any.
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
         rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
         take_policy: Takes the newest policy for an actor's answer; see `RolloutStream.take_policy`.

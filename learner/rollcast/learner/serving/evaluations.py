@@ -176,7 +176,7 @@ class Evaluations:
             self._learner_nonce, self._ended = learner_nonce, False
 
     def end(self) -> None:
-        """Gives no policy to any evaluator from now on, and wakes those that wait for one."""
+        """Stops sending policies to evaluators, and wakes the waiting ones."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

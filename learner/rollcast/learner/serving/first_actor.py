@@ -37,7 +37,7 @@ def spaces_of_first_actor(
 ) -> EnvironmentSpaces:
     """Serves at an address until an actor joins, and returns the spaces that it offers.
 
-    The actor is told to come back in a moment; by then the learner itself serves there.
+    The server asks the actor to come back in a moment; by then the learner itself serves there.
 
     Args:
         address: The address at which the learner will listen.

@@ -76,7 +76,7 @@ class PolicyPublisher:
 
     @property
     def version(self) -> int:
-        """The newest version that was handed over; 0 before the first."""
+        """The newest version, encoded or not yet; 0 before the first."""
         return self._version
 
     @property
@@ -85,7 +85,7 @@ class PolicyPublisher:
         return self._subscribers.ended
 
     def publish(self, state: PolicyState, progress: float = 0.0, *, version: int | None = None) -> int:
-        """Hands a new version over to the encoder, and returns its number.
+        """Passes a new version to the encoder, and returns its number.
 
         Args:
             state: Its arrays. They are read later, in another thread, and must not change.
@@ -116,7 +116,7 @@ class PolicyPublisher:
             self._raise_error()
 
     def settle(self) -> None:
-        """Waits until the version that was handed over last is encoded.
+        """Waits until the newest version is encoded.
 
         Raises:
             RollcastError: It cannot be encoded.
@@ -127,7 +127,7 @@ class PolicyPublisher:
             self._raise_error()
 
     def newest_with_state(self) -> tuple[EncodedPolicy, PolicyState]:
-        """Returns the version that was handed over last, and its arrays.
+        """Returns the newest version and its arrays.
 
         Raises:
             RollcastError: It cannot be encoded.
@@ -137,12 +137,12 @@ class PolicyPublisher:
         return self._require_newest()
 
     def end(self) -> None:
-        """Encodes what was handed over, notes that no further version will come, and wakes every subscriber."""
+        """Encodes the newest version, notes that it is the last one, and wakes every subscriber."""
         self.close()
         self._subscribers.end()
 
     def close(self) -> None:
-        """Encodes what was handed over, and ends the encoder's thread. Does nothing if it has ended."""
+        """Encodes the newest version, and ends the encoder's thread. Does nothing if it has ended."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -163,7 +163,7 @@ class PolicyPublisher:
         return self._subscribers.subscription(after_version, actor_id)
 
     def _encode_all(self) -> None:
-        """Thread: encodes the version that was handed over last, again and again."""
+        """Thread: encodes each newest version until the publisher is closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._handed is not None or self._is_closing)

@@ -51,7 +51,7 @@ class RecentRate:
                 self._marks.popleft()
 
     def per_second(self) -> float:
-        """Returns the rate; 0 once nothing has come for twice as long as the window."""
+        """Returns the rate; 0 if no count came for twice the window."""
         now = self._clock()
         (began, before), (newest, _) = self._marks[0], self._marks[-1]
         if now <= began or now - newest > 2 * max(_WINDOW_S, newest - began):

@@ -74,7 +74,7 @@ class ActorRegistry:
         reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
             actors get the slots after these, in the order in which they join.
         note: Notes what happens to the actors.
-        assignment: Says which slots are this learner's, if it is one of several of its run, and is told of its actors.
+        assignment: Names the slots of this learner, if the run has several, and receives the changes of its actors.
         in_step: True: actors play in step, so a process that replaces another continues its sequence numbers.
     """
 
@@ -447,7 +447,7 @@ class ActorRegistry:
         return next(slot for slot in slots if slot not in taken)
 
     def _slot(self, i: int) -> int:
-        """Returns the i-th of the slots that this learner hands out: every W-th, so that no two ranks share one."""
+        """Returns the i-th of this learner's slots: every W-th, so that no two ranks share one."""
         return self._assignment.rank + i * self._assignment.n_ranks
 
     def _free_name(self) -> str:

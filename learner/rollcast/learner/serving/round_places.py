@@ -1,4 +1,4 @@
-"""Decides who plays in which round: a state machine without threads and clocks."""
+"""Decides which actor plays in which round: a state machine without threads and clocks."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Place:
 
 
 class RoundPlaces:
-    """The places of trajectories in rounds: those of round v are played with policy version v.
+    """The places of trajectories in rounds: actors play those of round v with policy version v.
 
     An update takes `batch_size` trajectories and publishes the next version, so a round has as many places. An actor
     takes places before it plays; if the round is full, it waits for the next one. A place that is given back, because
@@ -167,7 +167,7 @@ class RoundPlaces:
             self._waiting.remove(place)
 
     def is_first(self, place: Place) -> bool:
-        """Returns whether a place is the next to be handed out."""
+        """Returns whether a place is the next to be assigned."""
         return bool(self._waiting) and self._waiting[0] is place
 
     def pass_late_on(self, now: float) -> Actions:

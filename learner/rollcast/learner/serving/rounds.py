@@ -13,7 +13,7 @@ _LATE_LOOK_S: Final = 0.25
 
 
 class Rounds:
-    """Lets streams wait for their places in rounds, which `RoundPlaces` hands out. Any thread may call.
+    """Lets streams wait for their places in rounds, which `RoundPlaces` assigns. Any thread may call.
 
     Only the threads of those that get places are woken.
 
@@ -55,7 +55,7 @@ class Rounds:
             return place
 
     def wait(self, place: Place, *, is_active: Callable[[], bool]) -> None:
-        """Waits until places that were asked for are there.
+        """Waits for requested places.
 
         Args:
             place: The places.
@@ -97,7 +97,7 @@ class Rounds:
         _do(actions)
 
     def _is_first(self, place: Place) -> bool:
-        """Returns whether a place is the next to be handed out, after giving the places of those that are late away."""
+        """Gives away the places of late rollouts; then returns whether a place is the next to be assigned."""
         with self._lock:
             if not self._places.is_first(place):
                 return False

@@ -15,7 +15,7 @@ class ActorSeeds:
     Attributes:
         run_seed: The seed from which all seeds derive that are not given.
         env_seeds: Seeds of the environments by slot; the slots beyond them have derived seeds.
-        agent_seeds: Seeds of the sampling of actions, likewise.
+        agent_seeds: Seeds of the sampling of actions, in the same order.
     """
 
     run_seed: int

@@ -38,7 +38,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         address: The address.
-        security: What clients must bring.
+        security: The proof that clients must give.
         announcement: Says other machines where it is; None: they know.
     """
 
@@ -72,7 +72,7 @@ class EarlierLearner(NamedTuple):
 
     Attributes:
         policy_version: The newest version that was published; 0 if there was no learner before.
-        actors: Its actors; see `ActorRegistry.state`.
+        actors: The state of its actors; see `ActorRegistry.state`.
     """
 
     policy_version: int

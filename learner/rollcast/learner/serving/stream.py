@@ -192,7 +192,7 @@ class IntakeStream:
         return policy
 
     def awaits_message(self, awaits: bool) -> None:
-        """Notes whether the stream has nothing to do but to wait for the actor's next message.
+        """Notes whether the stream only waits for the actor's next message.
 
         If it has, the actor is sent the policy for the credit that it was told of, unless that went with the answer.
         Not before: the thread that sends the policy would take turns with the one that still sends the answer.

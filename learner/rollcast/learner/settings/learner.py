@@ -28,7 +28,7 @@ class RankSettings(BaseModel):
     )
     data_timeout_s: TimeoutSeconds = setting(
         5.0,
-        "Seconds that a rank waits for rollouts before it takes part in an update without any, with weight 0.",
+        "Seconds that a rank waits for rollouts. After that it joins the update without any, with weight 0.",
         FREE,
     )
     check_updates: AtLeastOne = setting(
@@ -57,7 +57,7 @@ class ServingSettings(LearnerSettings):
     )
     ingest_processes: Annotated[int, Field(ge=0, le=32)] = setting(
         0,
-        "Processes of the learner that hold the connections of actors and check rollouts; the learner sends its actors "
+        "Processes of the learner that hold the connections of actors and check rollouts. The learner redirects actors "
         "to them. They listen at the ports after that of --address. 0: the learner does this itself.",
         FREE,
     )

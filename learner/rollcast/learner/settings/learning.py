@@ -120,8 +120,8 @@ class LearnerSettings(
     network: str = setting(
         "auto",
         "The policy network: auto (an MLP for vectors, the Nature CNN for images), mlp (images are vectors, too), "
-        "nature_cnn, impala_shallow, impala_resnet, or package.module:factory, which is called with the observation "
-        "space and the number of outputs. Start actors with the same name, if it is your own.",
+        "nature_cnn, impala_shallow, impala_resnet, or package.module:factory. rollcast calls the factory with the "
+        "observation space and the number of outputs. Start actors with the same --network, if it is your own.",
         stays("the checkpoint has the weights of that network"),
     )
     hidden_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(max_length=MAX_HIDDEN_LAYERS)] = setting(
@@ -142,7 +142,7 @@ class LearnerSettings(
     normalize_observations: bool = setting(
         False,
         "Normalise observations, the Box leaves of floats, by their running mean and standard deviation. Both are "
-        "part of the policy: actors, evaluate and Act use those of its version.",
+        "part of each policy version: actors, evaluate and Act use them.",
         stays("the checkpoint's weights were learnt with it"),
     )
     observation_clip: Annotated[float, Field(gt=0, le=MAX_OBSERVATION_CLIP)] = setting(
@@ -170,15 +170,15 @@ class LearnerSettings(
     batch_size: AtLeastOne | None = setting(
         None,
         "B: trajectories in a batch, each of one agent of one environment; with a replay buffer, entries in a batch. "
-        "Default: what the actors bring in a round, one rollout of each of their environments; the start of a run "
-        "says how many. rollcast learner, which does not know how many actors will come, takes that of two.",
+        "Default: one rollout from each environment of all actors. rollcast learner cannot know how many actors will "
+        "connect, and assumes two. The start of a run prints the number.",
         LEARNING,
     )
     updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
     policy_rounding: Literal["none", "bfloat16"] = setting(
         "none",
-        "Rounding of published weights, for actors, evaluators, Act and saved policies. bfloat16: to 8 significant "
-        "bits, which makes --policy-encoding delta far smaller. Training and checkpoints keep float32.",
+        "Rounding of published weights, for actors, evaluators, Act and saved policies. bfloat16: round to 8 "
+        "significant bits; --policy-encoding delta then sends far less. Training and checkpoints keep float32.",
         LEARNING,
     )
     queue_out_of_sync_factor: PositiveFloat = setting(
@@ -200,12 +200,12 @@ class LearnerSettings(
     )
     deterministic: bool = setting(
         False,
-        "Make the same seeds give a bit-identical policy, on processors of the same maker and instruction set and "
-        "with the same versions of torch and numpy. Actors play in step with the updates, in the order of their "
-        "slots, and arithmetic uses one thread. IMPALA, PPO and APPO take one rollout of every actor for each batch, "
-        "so batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor sends "
-        "one rollout, then as many updates follow as --replay.samples-per-insert asks for; --updates-per-broadcast "
-        "has no effect. rollcast learner waits for --max-actors actors.",
+        "Make the same seeds give a bit-identical policy. Processors must be of the same maker and instruction set, "
+        "and the versions of torch and numpy the same. Actors play in step with the updates, in the order of their "
+        "slots, and arithmetic uses one thread. IMPALA, PPO and APPO take one rollout of every actor for each batch. "
+        "So batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor sends "
+        "one rollout. Then as many updates follow as --replay.samples-per-insert asks for; --updates-per-broadcast has "
+        "no effect. rollcast learner waits for --max-actors actors.",
         stays("a run is deterministic from its first step on, or not at all"),
     )
     total_steps: AtLeastOne = setting(
@@ -244,9 +244,9 @@ class LearnerSettings(
     )
     eval_opponents: Annotated[int, Field(ge=1, le=MAX_EVALUATION_OPPONENTS - 2)] | None = setting(
         None,
-        "For games of several agents: evaluate against random actions, the first policy, and this many of those "
-        "evaluated last, --eval-episodes games against each. The evaluation's mean return is then the Elo rating "
-        "above random play. Default: the agents play with one another.",
+        "For games of several agents: evaluate against random actions, the first policy, and this many of the newest "
+        "evaluated policies, with --eval-episodes games against each. The evaluation's mean return is then the Elo "
+        "rating above random play. Default: the newest policy plays all agents.",
         FREE,
     )
     eval_patience: AtLeastOne | None = setting(
@@ -256,14 +256,14 @@ class LearnerSettings(
     )
     stop_on: Literal["eval", "train"] | None = setting(
         None,
-        "The mean return that --stop-return compares. eval: of the newest evaluation; train: of the last 100 training "
-        "episodes. Default: eval if policies are evaluated, else train. A deterministic run uses eval only with "
-        "--eval-interval-steps and sequential actors.",
+        "The mean return that --stop-return is compared with. eval: of the newest evaluation; train: of the last 100 "
+        "training episodes. Default: eval if the run evaluates policies, else train. A deterministic run uses eval "
+        "only with --eval-interval-steps and sequential actors.",
         FREE,
     )
     seed: Seed = setting(
         0,
-        "The seed from which all others derive: networks, environments, sampling of actions.",
+        "The seed of the run: it decides the seeds of networks, environments and sampled actions.",
         stays("everything that was drawn so far came from it"),
     )
     run_dir: Path | None = setting(
@@ -277,7 +277,7 @@ class LearnerSettings(
     )
     log_interval_s: PositiveFloat = setting(
         2.0,
-        "Seconds between two records of metrics. Losses, policy lag and waits are those since the record before.",
+        "Seconds between two records of metrics. Losses, policy lag and waits cover the time since the last record.",
         FREE,
     )
     checkpoint_interval_s: PositiveFloat = setting(300.0, "Seconds between two checkpoints.", FREE)
@@ -319,8 +319,8 @@ class LearnerSettings(
     )
     track: Literal["wandb", "trackio", "mlflow"] | None = setting(
         None,
-        "Also write metrics and settings to a tracker of experiments: wandb, trackio or mlflow, each an extra, with "
-        "its own variables for account and place (WANDB_MODE=offline, TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A "
+        "Also write metrics and settings to an experiment tracker: wandb, trackio or mlflow, each an extra. Set "
+        "account and place with its own variables (WANDB_MODE=offline, TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A "
         "resumed run continues the same run there. Default: none.",
         FREE,
     )

@@ -27,14 +27,14 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
 
     address: ListeningAddress = setting(
         "localhost:0",
-        "The address to serve the API on, also for further actors from elsewhere: host:port (port 0: any free "
-        "port). Local actors use a socket of their own.",
+        "The address to serve the API on: host:port (port 0: any free port). Actors on other machines may connect to "
+        "it, too. Local actors use a socket of their own.",
         FREE,
     )
     bounded_staleness: bool = setting(
         True,
         "Make actors wait for the newest policy before each rollout. If actors are equally fast, no rollout is then "
-        "more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) updates old. On one "
+        "more than ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size) versions old. On one "
         "machine this costs little.",
         LEARNING,
     )
@@ -61,8 +61,8 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
     )
     max_restarts: NonNegativeInt = setting(
         10,
-        "Times that an actor is started again after failures in a row; the next failure ends the run. 0: the "
-        "first failure ends it.",
+        "Times that rollcast restarts an actor after failures in a row. The next failure ends the run. 0: the first "
+        "failure ends it.",
         FREE,
     )
 

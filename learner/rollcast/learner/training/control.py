@@ -288,7 +288,7 @@ class TrainingControl:
         )
 
     def sample(self) -> None:
-        """Takes the numbers of this moment into the run history; called once a second by a thread of its own."""
+        """Adds the current numbers to the run history. A thread calls it once a second."""
         status = self.status()
         self.run_history.sample(
             Sample(

@@ -1,4 +1,4 @@
-"""Evaluates policies beside training: chooses those that are due, keeps the best, and says when none gets better."""
+"""Evaluates policies beside training: chooses due policies, keeps the best, and reports when returns stop rising."""
 
 import dataclasses
 import logging

@@ -29,7 +29,7 @@ def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
         source: A run's folder, whose last policy is taken; or the file of a policy, which has no critics.
 
     Returns:
-        A line for people that says which policy was loaded.
+        A line for the terminal that names the loaded policy.
 
     Raises:
         ConfigurationError: There is no such policy, or its spaces or its network are not the algorithm's; the message

@@ -85,7 +85,7 @@ class Opponents:
 
     @property
     def states(self) -> Mapping[int, PolicyState]:
-        """The arrays of those that are kept, by version; random play has none."""
+        """The arrays of the kept opponents, by version; random play has none."""
         return self._states
 
     def rate(self, margins: Mapping[int, Evaluation]) -> Rating:

@@ -64,7 +64,7 @@ def find_checkpoint(
 
 
 def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
-    """Returns a line for people that says where a run continues."""
+    """Returns a line for the terminal that says where a run continues."""
     if checkpoint is None:
         return f"resuming {run.path}: it has no checkpoint yet, and begins again"
     info = checkpoint[1]
@@ -75,13 +75,15 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
 def write_settings(
     settings: LearnerSettings, run: RunDirectory, env_steps: int, announce: Callable[[str], None]
 ) -> None:
-    """Writes the settings of a run. Announces those that were changed when it was resumed, and keeps their history.
+    """Writes the settings of a run.
+
+    Announces settings that changed when the run was resumed, and keeps their history.
 
     Args:
         settings: The settings.
         run: The run's folder.
         env_steps: The environment steps of the checkpoint from which the run continues; 0 if it begins.
-        announce: Called with a line for people.
+        announce: Called with a line for the terminal.
 
     Raises:
         OSError: They cannot be written; the folder of a new run is removed.

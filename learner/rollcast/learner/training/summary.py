@@ -25,7 +25,7 @@ class EndReason(IntEnum):
 
     @property
     def words(self) -> str:
-        """The reason, for people."""
+        """The reason, as a sentence."""
         return _WORDS[self]
 
 

@@ -19,7 +19,7 @@ class ExportedName:
 
     Attributes:
         name: The name without `rollcast_`, and without the `_total` of a counter.
-        meaning: A line for people.
+        meaning: A line of explanation.
         labels: The substep, where there are several; the tag, for custom events and algorithms.
         factor: What a value is multiplied with, so that it is in the unit that the name says.
         counts: True for a counter.

@@ -15,7 +15,7 @@ class Metric:
     Attributes:
         tag: The name under which it is written; the part before the slash groups it.
         unit: The unit of its values.
-        meaning: A line for people.
+        meaning: A line of explanation.
         counts: True if it only grows while the learner lives: Prometheus calls it a counter.
     """
 

@@ -47,7 +47,7 @@ class PrometheusWriter:
         self._newest: Mapping[str, float] = {}
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the values of a record; see `MetricsWriter.write`. What a record lacks stays as it was."""
+        """Keeps the values of a record; see `MetricsWriter.write`. Values that a record lacks stay unchanged."""
         del env_steps
         self._newest = {**self._newest, **metrics}
 

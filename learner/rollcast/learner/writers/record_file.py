@@ -35,7 +35,7 @@ class RecordFile:
         self._write_all()
 
     def flush(self) -> None:
-        """Does nothing: what could be written is. A part of the interface of files."""
+        """Does nothing: all records that fit are written. A part of the interface of files."""
 
     def close(self) -> None:
         """Writes what did not fit before, and closes the file; idempotent.

@@ -1,4 +1,4 @@
-"""Writes metrics to a tracker of experiments, on its own thread: its failures never stop training."""
+"""Writes metrics to an experiment tracker in a thread of its own: failures never stop training."""
 
 import logging
 import queue
@@ -43,7 +43,7 @@ def start_or_continue(tracker: Tracker, identity_path: Path) -> None:
 
 
 class TrackerWriter:
-    """A tracker's run. Records are handed to a thread; a tracker that hangs or fails costs training nothing.
+    """A tracker's run. A thread writes the records; a tracker that hangs or fails does not delay training.
 
     A file of the run's folder has the identity with which a resumed run continues the same run of the tracker.
 
@@ -66,7 +66,7 @@ class TrackerWriter:
         self._thread.start()
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Hands a record over; see `MetricsWriter.write`. Never waits: if too many wait already, it is dropped."""
+        """Queues a record; see `MetricsWriter.write`. Never waits: it drops the record if too many wait already."""
         try:
             self._records.put_nowait((env_steps, metrics))
         except queue.Full:

@@ -47,7 +47,7 @@ class RelayRow:
         name: The relay's name.
         cells: The values of `RELAY_COLUMNS`.
         doing: How its actors are if none of them works; empty if some do.
-        is_bad: All its actors are gone.
+        is_bad: All its actors have left.
     """
 
     name: str

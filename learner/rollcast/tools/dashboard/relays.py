@@ -33,7 +33,7 @@ class _Row:
 
 
 class Relays:
-    """The table of relays of one page; there is nothing to see in a run without relays."""
+    """The table of relays of one page; empty in a run without relays."""
 
     def __init__(self) -> None:
         with ui.element("section").classes("card relays").props("data-relays") as self._card:

@@ -1,4 +1,4 @@
-"""Diagnoses a run from its learner's status: who waits for whom, since when, what is not healthy, and what to do."""
+"""Diagnoses a run from its learner's status: which part waits for which, since when, problems, and what to do."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence

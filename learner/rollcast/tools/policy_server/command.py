@@ -76,7 +76,7 @@ class PolicyControl:
         self._phase = Phase.TRAINING if follows else Phase.FINISHED
 
     def describe(self) -> LearnerDescription:
-        """Describes the spaces and the policy; nothing is learnt here."""
+        """Describes the spaces and the policy; this server does not learn."""
         return LearnerDescription(
             spaces=self._policy.spaces,
             policy=self._policy.saved.spec,

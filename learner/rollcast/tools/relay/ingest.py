@@ -73,7 +73,7 @@ class IngestPlan:
         address: The address to listen at.
         learner_address: The learner's unix socket, alone in a folder of its own.
         security: The arguments of `ServerSecurity.from_files`, those of the learner.
-        limits: The limits on its actors, those of the learner.
+        limits: The limits on its actors, from the learner.
         log_level: The lowest level that it logs to stderr.
     """
 

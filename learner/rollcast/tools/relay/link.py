@@ -137,7 +137,7 @@ class LearnerLink:
             return self._open
 
     def admit(self, relay: Relay, waiting: Iterable[Relay]) -> int:
-        """Returns the number of the learner's process, for a relay; without a learner, notes who waits for it.
+        """Returns the nonce of the learner's process to a relay. Without a learner, notes that the relay waits.
 
         Args:
             relay: The relay, whose learner this relay is.

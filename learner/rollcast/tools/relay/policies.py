@@ -1,4 +1,4 @@
-"""Takes each policy from the learner once, and hands it to all actors as the bytes it is."""
+"""Receives each policy from the learner once, and sends its bytes unchanged to all actors."""
 
 import functools
 import logging

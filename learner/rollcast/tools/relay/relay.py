@@ -35,7 +35,7 @@ class RollcastRelay:
     Args:
         address: The address to listen at: "host:port" (port 0: any free one) or "unix:/path".
         learner_addresses: The learner's addresses, tried in their order.
-        relay_id: The relay's name, for people.
+        relay_id: The relay's name, for display only.
         limits: Limits on its clients.
         server_security: What its clients must bring.
         client_security: The TLS and the token for the learner.

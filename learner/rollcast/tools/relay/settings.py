@@ -33,7 +33,7 @@ def _checked_name(name: str) -> str:
 
 
 class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings):
-    """Serves actors in the name of a learner: takes each policy once, and passes rollouts on in bundles."""
+    """Stands between actors and a learner: fetches each policy once, and forwards rollouts in bundles."""
 
     first_options: ClassVar = (
         *("learner_address", "address", "relay_id", "max_actors", "wait_for_next_run", "connect_timeout_s"),
@@ -44,7 +44,7 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
     learner_address: ServerAddresses = Field(
         "localhost:50051",
         description="The learner's address, or that of another relay: host:port, unix:/path, or file:/path of its "
-        "--address-file. Several, with commas between them, are tried in their order.",
+        "--address-file. Separate several with commas: the relay tries them in this order.",
     )
     address: ListeningAddress = Field(
         "localhost:50053", description="The address to listen on: host:port (port 0: any free port) or unix:/path."

@@ -70,7 +70,7 @@ class PolicyRequests(Protocol):
 class RelayedStream:
     """An actor's stream at a relay: a `BundledStream` that does not answer by itself, see `services/rollouts`.
 
-    Invariant: the actor hears of no acknowledgement or credit that did not come from the learner. A rollout is kept
+    Invariant: the actor receives only acknowledgements and credits that came from the learner. A rollout is kept
     only until its messages are on their way; its actor keeps it until it is acknowledged.
 
     The stream's own thread uses it, but for `close`, and for the answers, which come by the link's thread.
@@ -176,7 +176,7 @@ class RelayedStream:
         return self._await_answer(is_active, with_credit=True)
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Passes a rollout on; the learner's answer is handed on when it comes."""
+        """Forwards a rollout, and the learner's answer when it comes."""
         del rollout, is_active
         self._pass_on()
 
@@ -199,7 +199,7 @@ class RelayedStream:
         return policy
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
-        """Passes a report of the actor's time on, also from the middle of a rollout; leaves out those that pile up.
+        """Forwards a report of the actor's time, also from the middle of a rollout; drops reports that pile up.
 
         A report that came with a rollout is passed on with it.
         """

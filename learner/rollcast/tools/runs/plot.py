@@ -74,7 +74,7 @@ def draw(
     """Draws a curve for each group of runs.
 
     The end of each run has a dot if the run has reached its end, else a cross. From the first end of a group on its
-    median is dashed: it counts runs with their last value, or without those that were cut off.
+    median is dashed: it counts ended runs with their last value, and leaves out runs that were cut off.
 
     Args:
         axes: Where to draw.

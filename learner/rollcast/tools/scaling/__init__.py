@@ -1,1 +1,1 @@
-"""Decides how many actors a learner wants, from who waits for whom: `rollcast scaler`."""
+"""Decides how many actors a learner needs, from its waits and those of its actors: `rollcast scaler`."""

@@ -105,7 +105,7 @@ class ScalingController:
         return self._reason
 
     def has(self, n_actors: int) -> bool:
-        """Returns True if enough of the wanted actors are there to judge by their waits."""
+        """Returns whether enough of the wanted actors are connected to judge by their waits."""
         return n_actors >= _PRESENT * self._wanted
 
     def decide(self, waits: "Waits", now: float) -> bool:

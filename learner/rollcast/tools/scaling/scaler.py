@@ -25,7 +25,7 @@ class Scaler:
     While the learner does not answer, the number stays for `hold_s`: a learner that is replaced needs its actors. Then
     asking raises, and KEDA changes nothing. Once training has ended the number is 0, also when the learner has gone.
     The number begins with the actors that are connected a window after the learner's first answer; until then asking
-    raises, too: the learner may have begun with this scaler, and its actors are on their way back.
+    raises, too. The learner may have started together with this scaler, while its actors reconnect.
 
     Args:
         ask: Returns the learner's status.

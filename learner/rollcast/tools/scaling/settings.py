@@ -16,7 +16,7 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
-    """Tells KEDA how many actors a learner wants, from who waits for whom."""
+    """Tells KEDA how many actors a learner needs, from the waits of the learner and its actors."""
 
     first_options: ClassVar = (
         *("learner_address", "address", "min_actors", "max_actors", "up_above", "down_below", "token_file", "tls_ca"),

@@ -59,7 +59,7 @@ class WaitWindow:
         self._samples.clear()
 
     def add(self, status: LearnerStatus, now: float) -> None:
-        """Adds a status of a learner that trains; one of a run that has gone back to a checkpoint clears the window.
+        """Adds a status of a learner that trains. If the run has returned to a checkpoint, clears the window first.
 
         Args:
             status: The learner's status.

@@ -175,7 +175,7 @@ class Surroundings:
         python_path: The PYTHONPATH of the processes; empty: that of Slurm's environment.
         prolog: Lines of shell before each process, such as `module load cuda`.
         template: As `read_template` returns it.
-        signal_s: Seconds before the time limit at which a process is told to stop.
+        signal_s: Seconds before the time limit at which Slurm sends the signal to stop.
         max_restarts: Times that an actor is started again after a failure.
         patience_s: Seconds that an actor waits for a learner, before it looks into the queue.
     """

@@ -214,7 +214,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
 
     @classmethod
     def help_scope(cls, origins: Origins) -> HelpScope:
-        """Returns the options of the chosen algorithm, without those that this command makes itself."""
+        """Returns the options of the chosen algorithm, except the options that this command sets itself."""
         scope = super().help_scope(origins)
         return HelpScope(hidden=(*scope.hidden, *_MADE_HERE), defaults=scope.defaults, note=scope.note)
 

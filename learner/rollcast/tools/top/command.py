@@ -107,7 +107,7 @@ def _suspend(live: Live, keys: "_Keys") -> None:
 
 
 class _Keys:
-    """The keys that are pressed; in a `with`, the terminal hands them on at once and shows none.
+    """The keys that the user presses; in a `with`, they arrive at once and are not shown.
 
     If stdin is no terminal, no key is ever pressed.
     """

@@ -153,7 +153,7 @@ class Follower:
         late_s = time.monotonic() - self._heard_at
         if late_s <= max(_LATE_S, _LATE_INTERVALS * self._interval_s):
             return None
-        return f"the learner at {self.address} has not said anything for {period(late_s)}; it or the network is stuck"
+        return f"the learner at {self.address} has sent no status for {period(late_s)}; it or the network is stuck"
 
     def _run(self) -> None:
         delays = backoff_delays(longest_s=_LONGEST_WAIT_S)

@@ -1,4 +1,4 @@
-"""Ranks actors by who is worst off, and finds those that are silent."""
+"""Ranks actors, the least healthy first, and finds silent ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -20,7 +20,7 @@ class RelayActors:
         n_actors: Their number, at least 1.
         n_silent: How many are silent; see `ranking.silences`.
         n_gone: How many have failed, were refused, or are lost.
-        env_steps_per_second: The steps per second of those that are connected, together.
+        env_steps_per_second: The sum of the steps per second of connected actors.
     """
 
     relay_id: str

@@ -121,7 +121,7 @@ def _replay(status: LearnerStatus) -> Iterator[Row]:
     yield Row(
         name="limiter",
         text=decimal(replay.difference),
-        note=f"{decimal(replay.min_diff)} to {decimal(replay.max_diff)}; waits: {waiting or 'nobody'}",
+        note=f"{decimal(replay.min_diff)} to {decimal(replay.max_diff)}; waits: {waiting or 'none'}",
         share=(replay.difference - replay.min_diff) / (replay.max_diff - replay.min_diff) if limited else None,
         title="Inserted minus sampled entries. At the upper end actors wait for the trainer, at the lower it waits.",
     )

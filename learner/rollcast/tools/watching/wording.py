@@ -1,4 +1,4 @@
-"""Says in one sentence how a run stands: who waits for whom, and what to do; and what is not healthy about training."""
+"""Describes the state of a run in one sentence: which part waits for which, what to do, and problems of training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -37,13 +37,13 @@ _MORE_ACTORS: Final = "add actors, or environments for each actor"
 
 
 def headline(view: RunView) -> str:
-    """Returns one sentence: who waits for whom, and what to do; "Nobody waits: ..." if all is well.
+    """Returns one sentence: which part waits for which, and what to do; "Nobody waits: ..." if no part waits.
 
     Texts of actors in it are escaped and cut; nothing in it is a line break or a control character.
     """
     status = view.status
     if status is None or view.now_s is None:
-        return "The learner has not said anything yet."
+        return "The learner has sent no status yet."
     if status.phase is Phase.TRAINING:
         return _training(view, status)
     if status.phase is Phase.STARTING:

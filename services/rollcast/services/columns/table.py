@@ -46,7 +46,7 @@ class Column:
         is_tree: True: one array for each leaf of the observation space.
         is_optional: True: rollouts may leave it out.
         absence: The reason for which all rollouts of a learner lack it; empty: they have it.
-        padding: What it holds in rows that are appended; for columns of steps.
+        padding: Its value in appended rows; for columns of steps.
     """
 
     name: str

@@ -214,7 +214,7 @@ class TurnCodec:
             known = dict(zip(self._keys[:16], self._n_agents, strict=False))
             raise InvalidTurnError(
                 f"{self.where(environment)}: a turn names agent {agent} of substep number {number}; expected one of "
-                f"hello, which has these substeps with so many agents: {known}; correct the number"
+                f"hello, which has these substeps, with the number of agents of each: {known}; correct the number"
             )
         key = self._keys[number]
         state = _STATES.get(proto.state)

@@ -68,7 +68,7 @@ class DialledTurn(NamedTuple):
     """The events in an environment since its last actions.
 
     Attributes:
-        environment: Its number among those of the client.
+        environment: Its number among the environments of the client.
         agents: The agents for which something has happened; the episode is over if none is RUNNING.
         events: Statistics of an episode that is over.
     """
@@ -87,7 +87,7 @@ class EnvironmentActions(NamedTuple):
     """The actions of one environment.
 
     Attributes:
-        environment: Its number among those of the client.
+        environment: Its number among the environments of the client.
         actions: The action, in the dtype and shape of its space, of each agent that was RUNNING in the last turn, in
             that order.
     """
@@ -101,7 +101,7 @@ class Farewell:
     """The reason why no more actions come, for a stream that ends well.
 
     Attributes:
-        reason: A sentence for people.
+        reason: The reason, as a sentence.
         training_ended: False: the client may try again later.
     """
 

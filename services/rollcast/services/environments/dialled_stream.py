@@ -29,7 +29,7 @@ class _Episode:
 
 
 class DialledStream:
-    """The messages of one client in their order: each is checked, decoded and handed on, or refused.
+    """The messages of one client in their order: checks and decodes each, then passes it on or refuses it.
 
     Invariants: an environment has at most one turn that waits for actions, and gets one action for each of its RUNNING
     agents. Agents that have ended do not act again in their episode. An episode ends when no agent is RUNNING, and then
@@ -86,7 +86,7 @@ class DialledStream:
         """Notes that the actions of an environment are sent.
 
         Returns:
-            The agents that get them, in order: those that were RUNNING in its last turn.
+            The agents that get them, in order: all agents that were RUNNING in its last turn.
         """
         episode = self._episodes[environment]
         asking, episode.asking = episode.asking, ()
@@ -154,7 +154,7 @@ class DialledStream:
         if (key, agent) not in episode.acted:
             raise InvalidTurnError(
                 f"{self._codec.where(environment, key, agent)}: it has an executed_action or chosen_by, but has not "
-                "acted in this episode; expected them with what came of an action; leave them out"
+                "acted in this episode; expected them only after an action; leave them out"
             )
 
     def _check_no_values(self, turn: DialledTurn, where: str) -> None:

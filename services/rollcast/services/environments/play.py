@@ -146,7 +146,7 @@ class EnvironmentPlay:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, receive: Receive, client: "_Client", stream: DialledStream) -> str:
-        """Hands on turns until the client closes its side; returns that as the reason of the end."""
+        """Passes on turns until the client closes its side; returns that as the reason of the end."""
         while (message := await receive()) is not None:
             turns = stream.turns(request_from_bytes(self._checked(message)))
             if not client.is_welcome:

@@ -76,7 +76,7 @@ class InferenceSource(Protocol):
     def stream(
         self, network: InferenceNetwork, digest: bytes
     ) -> AbstractContextManager[Callable[[Question | None, TakeAnswer], None]]:
-        """Keeps a network while a stream is open; streams share those of one digest.
+        """Keeps a network while a stream is open; streams with the same digest share one.
 
         Args:
             network: The network.

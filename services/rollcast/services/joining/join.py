@@ -23,7 +23,7 @@ class Relay:
     """A relay between actors and their learner.
 
     Attributes:
-        relay_id: Its name, for people.
+        relay_id: Its name, for display only.
         nonce: A number of its process, one for each address of its learner, not 0. Only a peer that knows it may
             send for the relay's actors.
     """

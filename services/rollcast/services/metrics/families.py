@@ -23,7 +23,7 @@ class Families:
 
         Args:
             name: The name, with its unit and without `rollcast_`: `queue_size`.
-            meaning: A line for people; that of the first sample counts.
+            meaning: A line of explanation; that of the first sample counts.
             value: The value; NaN where it is unknown.
             labels: The labels of the sample; their names are the same for all samples of a name.
         """

@@ -84,7 +84,7 @@ class EncodedPolicy:
         return PolicyBase(self.version, self.file, self.digest)
 
     def delta(self, base: PolicyBase | None) -> tuple[bytes, ...]:
-        """Returns the messages for `PolicyEncoding.DELTA`; those of the whole file where a delta would be no smaller.
+        """Returns the messages for `PolicyEncoding.DELTA`, or of the whole file if a delta would not be smaller.
 
         Args:
             base: The version that the subscriber has; None, or one with a file of another size: a file of zeros.

@@ -1,4 +1,4 @@
-"""Wakes the subscribers of a policy, each by its own lock, and only those that can use a newer version now."""
+"""Wakes the subscribers of a policy that can use a newer version now, each by its own lock."""
 
 import math
 import threading
@@ -91,7 +91,7 @@ class Subscribers:
                     self._wake([one])
 
     def take(self, actor_id: str, *, at_least: int = 0, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Hands the newest version over to an actor's rollout stream, in place of its subscriptions.
+        """Passes the newest version to an actor's rollout stream, instead of its subscriptions.
 
         Args:
             actor_id: The actor.

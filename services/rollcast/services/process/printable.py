@@ -1,4 +1,4 @@
-"""Makes text from elsewhere fit for terminals and logs: nothing in it moves the cursor or imitates a log line."""
+"""Makes foreign text safe for terminals and logs: it can neither move the cursor nor imitate a log line."""
 
 import logging
 import sys

@@ -15,7 +15,7 @@ class RepeatedLines(logging.Filter):
     """Leaves out lines of a place that has written too many; the next one that it lets through says how many.
 
     It is for a handler that writes to a file, a terminal or a collector. All lines of the level DEBUG are let through,
-    because the user has asked for them. Of bounded size: there are only so many places. Safe from any thread.
+    because the user has asked for them. Its size is bounded by the number of places in the code. Safe from any thread.
 
     Args:
         clock: Returns the time in seconds; replaced in tests.

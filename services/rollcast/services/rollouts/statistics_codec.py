@@ -27,7 +27,7 @@ _NUMBERS: Final = {reduction: number for number, reduction in _REDUCTIONS.items(
 
 
 def fill_statistics(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
-    """Writes a rollout's episodes and events into its header, replacing those that are there.
+    """Writes a rollout's episodes and events into its header, replacing earlier ones.
 
     Args:
         header: The header.

@@ -37,7 +37,7 @@ class ServerSecuritySettings(ProcessSettings):
     )
     insecure: bool = setting(
         False,
-        "Allow serving other machines without TLS, where everybody on the network can read and control the run.",
+        "Allow serving other machines without TLS: everybody on the network can then read and control the run.",
         FREE,
     )
 

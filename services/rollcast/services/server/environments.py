@@ -58,7 +58,7 @@ class EnvironmentServer:
         address: "host:port" (port 0: any free one) or "unix:/path".
         sink: Takes the clients and their turns.
         websocket_address: "host:port" for clients that come over WebSockets; None: there are none.
-        inference: Answers actors that have their policy computed here; None: nobody does.
+        inference: Computes the policy for other actors; None: for none.
         limits: Limits on clients.
         security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
 

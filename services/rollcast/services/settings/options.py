@@ -69,7 +69,7 @@ def variable_name(path: Iterable[str]) -> str:
 
 
 def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = None) -> tuple[Option, ...]:
-    """Returns the options of a settings class, including those of nested settings.
+    """Returns the options of a settings class, including options of nested settings.
 
     Args:
         settings: The class.

@@ -1,4 +1,4 @@
-"""Writes numbers for people: with units, thousands separators and a bounded width; "-" for what is not known."""
+"""Formats numbers for display: with units, thousands separators and a bounded width; "-" for what is not known."""
 
 import math
 import time

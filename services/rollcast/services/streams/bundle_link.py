@@ -154,7 +154,7 @@ class BundleLink:
                 self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, ended=end)))
 
     def run(self, on_open: Callable[[int], None]) -> None:
-        """Reads the learner's answers until the stream ends, and hands them on.
+        """Reads the learner's answers until the stream ends, and passes them on.
 
         Args:
             on_open: Called with the number of the learner's process when it has answered first.
@@ -194,7 +194,7 @@ class BundleLink:
             self._end_all(NotReadyError(f"the stream to {self._target} has ended; join again with backoff"))
 
     def take(self, response: relay_pb2.StreamBundlesResponse) -> None:
-        """Hands the learner's answers on. Called by the thread in `run`."""
+        """Passes on the learner's answers. Called by the thread in `run`."""
         for part in response.parts:
             self._hand_on(part)
 

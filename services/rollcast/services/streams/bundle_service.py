@@ -272,7 +272,7 @@ class RelayCall:
             yield response
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Sends an answer; with those of the same message, if the thread that reads calls it."""
+        """Sends an answer. If the reading thread calls it, all answers to one message share a message."""
         with self._changed:
             self._answers.append((number, answer))
             self._n_unpaid += isinstance(answer, RollcastError)

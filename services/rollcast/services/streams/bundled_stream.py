@@ -175,7 +175,7 @@ class ActorStream:
             self.answer(error)
 
     def answer(self, answer: Answer) -> None:
-        """Hands on what the learner has for the stream; an error, or the end of training, ends it."""
+        """Passes on the learner's answers to the stream; an error, or the end of training, ends it."""
         if self._ended:
             return
         progress = None if isinstance(answer, RollcastError) else answer

@@ -164,7 +164,7 @@ class RolloutStream(Protocol):
 
 
 class RolloutReceiver:
-    """Checks the messages of one actor's stream, puts its rollouts together, and hands reports on. Used by one thread.
+    """Checks the messages of one actor's stream, assembles its rollouts, and passes on reports. Used by one thread.
 
     After an error it cannot be used again: the stream must end.
 

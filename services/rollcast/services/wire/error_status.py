@@ -209,7 +209,7 @@ def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
 
 
 def let_go(error: grpc.RpcError) -> None:
-    """Lets go of an error of a call that was cancelled, and of the call, which counts on its connection while it lives.
+    """Frees the error of a cancelled call, and the call, which counts on its connection while it exists.
 
     gRPC keeps the error with the call, and its traceback holds the call: a circle that the garbage collector may find
     late, or never if it is off.

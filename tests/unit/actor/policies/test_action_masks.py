@@ -227,7 +227,7 @@ BAD = {
     "float": ({"a": SEEN, "action_mask": spaces.Box(0, 1, (6,), np.float32)}, "expected zeros and ones"),
     "range": ({"a": SEEN, "action_mask": spaces.Box(0, 2, (6,), np.int8)}, "expected zeros and ones"),
     "discrete": ({"a": SEEN, "action_mask": spaces.Discrete(6)}, "expected zeros and ones"),
-    "alone": ({"action_mask": BITS}, "beside what is seen"),
+    "alone": ({"action_mask": BITS}, "beside the observation"),
     "deep": ({"a": spaces.Dict({"action_mask": BITS}), "b": SEEN}, r"\['a/action_mask'\].*topmost Dict"),
     "no leaf": ({"a": SEEN, "action_mask": spaces.Tuple((BITS,))}, r"\['action_mask/0'\].*topmost Dict"),
 }

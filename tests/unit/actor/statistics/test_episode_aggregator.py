@@ -94,7 +94,7 @@ def test_long_episodes_are_reduced_in_pieces(n_steps):
     ("minutes", "message"),
     [
         *(
-            (value, r"Deliveries\.parcel was fired with what cannot be reduced.*numbers")
+            (value, r"Deliveries\.parcel was fired with values that cannot be reduced.*numbers")
             for value in ("x", None, [1.0])
         ),
         *(

@@ -88,10 +88,10 @@ def fail():
         (fail, "environment 1 .seed 5. raised RuntimeError in step.*the wheels came off"),
         (lambda: Turn(observations={ActorId("pilot"): np.zeros(3)}), "ActorId.*pilot.*expected one of"),
         (lambda: Turn(observations={ActorId("walker", 2): np.zeros(3)}), "agent_index=2.*expected one of"),
-        (lambda: Turn(observations={}), "no agent is to act any more.*walker.*has not ended"),
+        (lambda: Turn(observations={}), "no agent acts any more.*walker.*has not ended"),
         (
             lambda: Turn(observations={ACTORS[0]: np.zeros(3)}, ended={ACTORS[0]: Ended(observation=np.zeros(3))}),
-            "is to act, but its episode has ended",
+            "has to act, but its episode has ended",
         ),
         (lambda: Turn(observations={ACTORS[0]: np.zeros(4)}), r"float64\[4\]; expected float64\[3\]"),
         (lambda: Turn(observations={ACTORS[0]: np.zeros(3, complex)}), r"complex128\[3\]; expected float64\[3\]"),
@@ -120,7 +120,7 @@ def test_an_environment_that_misbehaves_is_named(spoil, match):
 @pytest.mark.parametrize(
     ("later", "match"),
     [
-        (Scripted(ACTORS[:2]), "is to act, but its episode has ended"),
+        (Scripted(ACTORS[:2]), "has to act, but its episode has ended"),
         (Scripted(ACTORS[1:2], rewards={ACTORS[0]: 1.0}), "gets a reward, but its episode has ended"),
     ],
     ids=["acts", "gets a reward"],

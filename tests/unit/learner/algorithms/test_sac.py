@@ -242,6 +242,6 @@ def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
 
 
 def test_rejects_more_critics_of_the_target_than_there_are():
-    with pytest.raises(ValidationError, match="target_critics is 3 of n_critics 2; expected at most so many"):
+    with pytest.raises(ValidationError, match="target_critics is 3 of n_critics 2; expected at most that number"):
         SacSettings(target_critics=3)
     assert SacSettings(n_critics=1).n_target_critics == 1

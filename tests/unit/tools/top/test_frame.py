@@ -115,7 +115,7 @@ def test_problem_is_shown_above_what_was_known_before():
 
 def test_before_the_first_update_only_the_problem_is_shown():
     assert drawn(RunView(), "training has not started") == ["rollcast", "No news: training has not started"]
-    assert drawn(RunView()) == ["rollcast", "The learner has not said anything yet."]
+    assert drawn(RunView()) == ["rollcast", "The learner has sent no status yet."]
 
 
 def test_low_terminals_leave_out_the_legend_first():

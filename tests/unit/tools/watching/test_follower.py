@@ -162,7 +162,7 @@ def test_says_that_a_learner_is_stuck(monkeypatch: pytest.MonkeyPatch):
         follower.wait_for_first(DEADLINE_S)
         with served.history.changed:  # the learner cannot answer meanwhile
             problem = problem_of(follower)
-        assert problem.startswith(f"the learner at {served.address} has not said anything for")
+        assert problem.startswith(f"the learner at {served.address} has sent no status for")
         assert until(follower, lambda snapshot: snapshot.problem is None).version > 1
 
 

@@ -34,7 +34,7 @@ def test_a_buffer_and_its_limiter_have_gauges():
     assert "the actors for 2.0 s" in shown["limiter"].note
     shown = {one.name: one for one in rows(view_of(update(1.0, run=RUN, status=status(replay=replay_status()))))}
     assert shown["limiter"].share is None
-    assert shown["limiter"].note == "- to -; waits: nobody"
+    assert shown["limiter"].note == "- to -; waits: none"
 
 
 def test_there_are_none_before_the_first_update():

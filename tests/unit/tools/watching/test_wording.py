@@ -42,7 +42,7 @@ def sentence(waiting: float = 0.0, *, states: list[ActingState] | None = None, a
 
 
 def test_says_that_nothing_is_known_yet():
-    assert headline(RunView()) == "The learner has not said anything yet."
+    assert headline(RunView()) == "The learner has sent no status yet."
 
 
 def test_what_is_not_healthy_about_training_is_a_sentence_each_cut_and_escaped():

@@ -112,10 +112,10 @@ class UniformRows(Sampler):
         self._rng = rng
 
     def insert(self, slots: Slots) -> None:
-        """Does nothing: the ring knows."""
+        """Does nothing: the ring has the age of entries."""
 
     def remove(self, slots: Slots) -> None:
-        """Does nothing: the ring knows."""
+        """Does nothing: the ring has the age of entries."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """See `Sampler.sample`; in random order."""
@@ -155,7 +155,7 @@ class UniformRows(Sampler):
         return slots[self._rows.is_entry(slots)]
 
     def clear(self) -> None:
-        """Does nothing: the ring knows."""
+        """Does nothing: the ring has the age of entries."""
 
     def state(self) -> PartState:
         """See `Sampler.state`."""
