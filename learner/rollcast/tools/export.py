@@ -21,7 +21,7 @@ from rollcast.tools.settings import ExportSettings
 
 
 def export(settings: ExportSettings, out: TextIO) -> int:
-    """Exports the policy, prints what the file takes and gives, and returns the exit code, 0.
+    """Exports the policy, prints the file's inputs and outputs, and returns the exit code, 0.
 
     Args:
         settings: The settings of the command.

@@ -49,7 +49,7 @@ class ActorMetrics:
         self._central = central
 
     def joined(self, actor_id: str, n_envs: int) -> None:
-        """Notes what the learner agreed to."""
+        """Notes the agreement with the learner."""
         self._name, self._n_envs = actor_id, n_envs
 
     def loaded(self, version: int) -> None:

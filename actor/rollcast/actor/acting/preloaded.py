@@ -1,4 +1,4 @@
-"""Imports what a local actor needs, for the process that actors are forked from. None of it loads torch.
+"""Imports the modules of a local actor, for the process that actors are forked from. None of it loads torch.
 
 The forked processes share its memory: no collection of theirs visits, and so copies, what is imported here.
 """

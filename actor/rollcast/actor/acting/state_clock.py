@@ -1,4 +1,4 @@
-"""Adds up what a thread does with its time."""
+"""Adds up the time of a thread by state."""
 
 import enum
 import time

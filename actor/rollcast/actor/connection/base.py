@@ -95,7 +95,7 @@ class Connection(ABC):
         return self._joining.agreement
 
     def join(self) -> JoinAgreement:
-        """Joins, opens the streams and returns what was agreed.
+        """Joins, opens the streams and returns the agreed work.
 
         Raises:
             LearnerUnreachableError: If no learner answered within `connect_timeout_s`.

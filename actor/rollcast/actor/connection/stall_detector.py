@@ -59,7 +59,7 @@ class StallDetector:
     def find_loss(
         self, answer: JoinAgreement, *, is_open: bool, acknowledged: int, has_sent: bool, policy_version: int
     ) -> str:
-        """Compares the learner's answer with what has arrived here.
+        """Compares the learner's answer with the messages that have arrived here.
 
         Args:
             answer: Its answer to a Join that changes nothing.

@@ -46,7 +46,7 @@ _MAX_CHOOSERS: Final = 16
 class PlaceNews(NamedTuple):
     """The events at one place since its last news.
 
-    They happened in this order: the last turns, the leaving, the turns.
+    Their order in time: the last turns, the client's departure, the turns.
 
     Attributes:
         place: Its index.
@@ -283,7 +283,7 @@ class DialledEnvironments:
             return self._spaces
 
     def wait_for_clients(self, is_active: Callable[[], bool]) -> bool:
-        """Waits until a client is there; returns False once `is_active` returns False.
+        """Waits for a client; returns False once `is_active` returns False.
 
         Args:
             is_active: Called at least every second.

@@ -111,7 +111,7 @@ class DialledSupply:
         return self.environments
 
     def wait(self, is_active: Callable[[], bool]) -> bool:
-        """Waits until a client is there; returns False once `is_active` returns False.
+        """Waits for a client; returns False once `is_active` returns False.
 
         Args:
             is_active: Called at least every second.

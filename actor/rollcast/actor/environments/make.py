@@ -45,7 +45,7 @@ class EnvironmentFactory:
             `"subprocess"`, found by trying.
         agent_policies: For PettingZoo: agents with equal spaces share a policy (`"shared"`), or each has its own
             (`"separate"`).
-        on_step_failure: What happens when an environment raises in `step`. `"fail"`: its actor fails.
+        on_step_failure: The action when an environment raises in `step`. `"fail"`: its actor fails.
             `"drop_episode"`: the episode is dropped and the environment reset. A vector entry point always fails.
         atari: The environment is a game of ALE, preprocessed as `atari.make_atari` says.
         whole_games: An episode of such a game is the whole game, not a life: for evaluation.

@@ -24,10 +24,10 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         rollout = worker.collect()
 
     Environments that ask at about the same time act in one batch, see `BatchRule`. A rollout ends when all have its
-    rows, or when one has had them for a tenth of the rollout's time: nobody waits for the slowest. Meanwhile the fast
-    ones begin the next rollout, a tenth of its rows at most; they wait only beyond that. Places without a client have
-    rows that are not valid. A client that leaves costs the last action of each of its environments, whose results are
-    unknown; their episodes are cut before it, and do not count in statistics.
+    rows, or when one has had them for a tenth of the rollout's time: no environment waits for the slowest. Meanwhile
+    the fast ones begin the next rollout, a tenth of its rows at most; they wait only beyond that. Places without a
+    client have rows that are not valid. A client that leaves costs the last action of each of its environments, whose
+    results are unknown; their episodes are cut before it, and do not count in statistics.
 
     Arguments and invariants: as for `RolloutWorker` and `SubstepWorker`, but a rollout has the policy version of its
     oldest row, or the least that the learner takes if that is newer. The environments get their places when it is made,

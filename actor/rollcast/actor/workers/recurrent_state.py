@@ -46,7 +46,7 @@ class CarriedState:
         self._previous = None
 
     def see(self, observation: Observation) -> Observation:
-        """Returns what the policy acts on, for the observations of a row: these, or the stacks with them.
+        """Returns the policy's input for a row's observations: these, or the frame stacks that end with them.
 
         Args:
             observation: `[B, ...]` for every leaf.

@@ -131,7 +131,7 @@ class DistributedActors(ABC):
         """Stops the actors and leaves no process, thread, socket or file behind. Does nothing if they are stopped."""
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of the actors, in JSON's types. Any thread may call."""
+        """Returns the actors' values for a checkpoint, in JSON's types. Any thread may call."""
         return {"policy_version": self.policy_version}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

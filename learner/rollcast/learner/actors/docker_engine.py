@@ -28,7 +28,7 @@ _TIMEOUT_S = 30
 
 @contextlib.contextmanager
 def engine_asked_to(what: str) -> Iterator[None]:
-    """Turns the SDK's errors into one that says what the engine was asked to do.
+    """Turns the SDK's errors into one error that names the request to the engine.
 
     Raises:
         ContainerEngineError: The engine did not do it.

@@ -40,8 +40,7 @@ class ServingOptions:
             be a multiple of the trajectories of one actor.
         control: Answers `LearnerService`; None: calls for the status are answered, and calls that steer are refused.
         history: Answers `HistoryService`; None: it is not served.
-        run_history: Records what the actors do, for `history`; None: nothing is recorded, and actors do not report
-            their time.
+        run_history: Records the actors' work, for `history`. None: no record, and actors do not report their time.
         security: The TLS and the tokens that clients need at `addresses`.
         collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
         limits: The limits on clients; `max_actors` above replaces theirs.

@@ -250,7 +250,7 @@ class RMSprop(_Eager, torch.optim.RMSprop):
 def adam(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
 ) -> Callable[[nn.Parameter], Adam]:
-    """Returns what makes Adam for one vector: with one kernel instead of ten, on the CPU and on CUDA."""
+    """Returns a factory of Adam for one vector: with one kernel instead of ten, on the CPU and on CUDA."""
     return lambda vector: Adam([vector], lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 

@@ -107,7 +107,7 @@ class AheadAssembler:
         return None
 
     def end(self) -> None:
-        """Ends the thread, and waits 10 s at most for its end. What was assembled is lost."""
+        """Ends the thread, and waits 10 s at most for its end. The assembled trajectories are lost."""
         self._has_ended = True
         self._is_away = False
         self._queue.end_wait_ahead()

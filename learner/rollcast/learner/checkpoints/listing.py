@@ -58,7 +58,7 @@ def find_runs(folder: Path) -> list[RunDirectory]:
 
 
 def describe_run(run: RunDirectory) -> RunSummary:
-    """Reads what the files of a run say. The run may be under way; nothing is written or locked."""
+    """Reads the files of a run. The run may be under way; nothing is written or locked."""
     records = list(_newest_records(run.metrics_path))
     newest = records[-1] if records else {}
     try:

@@ -29,7 +29,7 @@ class CheckpointStore:
         self._keep = keep
 
     def tidy(self) -> None:
-        """Removes or completes what a process killed while writing left. Call it before writing."""
+        """Removes or completes files of a process that was killed while it wrote. Call it before writing."""
         self._path.mkdir(parents=True, exist_ok=True)
         for leftover in self._path.glob(".*.tmp"):
             shutil.rmtree(leftover)

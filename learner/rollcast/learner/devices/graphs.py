@@ -35,7 +35,7 @@ _MORE_FINALS: Final = 4
 
 
 class Graph(Protocol):
-    """Work that can be replayed: a CUDA graph, or what a test puts in its place."""
+    """Work that can be replayed: a CUDA graph, or a test's double."""
 
     def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
         """Runs work as it is, on the stream on which it is captured later."""
@@ -84,7 +84,7 @@ class CudaGraph:
             self._graph.register_generator_state(generator)
 
     def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
-        """Runs work on the graph's stream, between what the current stream has and what it will get."""
+        """Runs work on the graph's stream, after the current stream's earlier work and before its later work."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -144,9 +144,9 @@ class GraphedWork(DeviceWork):
     """Captures the work of an update once it has warmed up, and replays it from then on.
 
     Batches and numbers are copied into memory that stays the same. There is room for more final observations than a
-    batch has; those that are left over belong nowhere, see `Batch.final_index`. If a batch has more, or another shape,
-    or the work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If the work waits for the device,
-    a capture fails, or shapes never settle, all later updates run as they are, and the log says so once.
+    batch has; the graph ignores unused room, see `Batch.final_index`. If a batch has more, or another shape, or the
+    work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If the work waits for the device, a
+    capture fails, or shapes never settle, all later updates run as they are, and the log says so once.
 
     It belongs to the algorithm's thread.
 

@@ -142,7 +142,7 @@ class DurableRollouts:
         return None if self._log is None else self._log.open.coverage().to_json()
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """Removes what a checkpoint with that state covers; the checkpoint is on the disk."""
+        """Removes the rollouts that a checkpoint with that state covers; the checkpoint is on the disk."""
         if self._log is not None:
             self._log.covered(Coverage.from_json(state))
 

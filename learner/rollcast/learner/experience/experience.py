@@ -22,7 +22,7 @@ from rollcast.services.replay.replay import ReplayStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """A batch, and the counts of what the actors sent since the batch before.
+    """A batch, and counts of the actors' rollouts since the last batch.
 
     Attributes:
         batch: The batch to learn from.

@@ -134,7 +134,7 @@ class TrainingProgress:
                     self._marks.popleft()
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps, in JSON's types."""
+        """Returns the values for a checkpoint, in JSON's types."""
         with self._lock:
             return {
                 **{name: getattr(self, f"_{name}") for name in _COUNTERS},

@@ -1,1 +1,1 @@
-"""Says in a sentence what is not healthy about training, by the records of a run. Knows neither gRPC nor training."""
+"""Finds problems of training in the records of a run, a sentence each. Knows neither gRPC nor training."""

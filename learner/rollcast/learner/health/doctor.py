@@ -74,7 +74,7 @@ class LearningDoctor:
 
 
 def read_run(run: RunDirectory) -> RunRecords:
-    """Reads what the rules need from a run's folder. The run may be under way; nothing is written or locked.
+    """Reads the records for the rules from a run's folder. The run may be under way; nothing is written or locked.
 
     Raises:
         ConfigurationError: The folder is no run.

@@ -600,7 +600,7 @@ RULES: Final[tuple[Callable[[RunRecords], Iterator[LearningFinding]], ...]] = (
 
 
 def find(run: RunRecords) -> list[LearningFinding]:
-    """Returns what the rules find, the worst first, at most 16; nothing before there is enough to judge by."""
+    """Returns the findings of the rules, the worst first, at most 16; none while there are too few records."""
     with np.errstate(all="ignore"):  # values of a run that diverges may be of any size
         return [finding for rule in RULES for finding in rule(run)][:_MAX_FINDINGS]
 

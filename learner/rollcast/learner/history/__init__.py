@@ -1,1 +1,1 @@
-"""Remembers what a run has done, in bounded memory, for those who watch it. Knows neither gRPC nor training."""
+"""Keeps the history of a run in bounded memory, for its viewers. Knows neither gRPC nor training."""

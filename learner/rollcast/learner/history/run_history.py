@@ -1,4 +1,4 @@
-"""Remembers what a learner and its actors have done since its process began."""
+"""Keeps the history of a learner and its actors since its process began."""
 
 import math
 import threading
@@ -143,7 +143,7 @@ class RunHistory:
             self._evaluations = thinned(self._evaluations, N_EVALUATIONS)
 
     def recorded(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Notes a record of metrics, without what is no finite number.
+        """Notes the finite numbers of a record of metrics.
 
         Args:
             env_steps: The environment steps of training.
@@ -213,7 +213,7 @@ class RunHistory:
                 self._published_s.popitem(last=False)
 
     def trained(self, policy_lag: NDArray[np.int64], data_age_s: Sequence[float]) -> None:
-        """Counts what an update has learnt from.
+        """Counts the trajectories that an update has learnt from.
 
         Args:
             policy_lag: int64 `[trajectories]`, the learner's version less the version that acted.

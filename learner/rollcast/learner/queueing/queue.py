@@ -133,9 +133,9 @@ class RolloutQueue:
     """A bounded queue of rollouts, first in, first out, counted in trajectories; `Room` decides which rollouts enter.
 
     Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
-    and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts get in in the order in
-    which they came, so that no actor overtakes another of the same speed twice. The thread that makes room lets the
-    next rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
+    and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts enter in the order of
+    their arrival, so no actor overtakes another of the same speed twice. The thread that makes room lets the next
+    rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
 
     Args:
         capacity: The capacity in trajectories, at least 1.

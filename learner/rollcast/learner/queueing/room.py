@@ -145,7 +145,7 @@ class Room:
     def is_enough(self, n_trajectories: int) -> bool:
         """Returns whether the consumer has to wait no longer for so many trajectories.
 
-        It has what it wants, or nothing more can come before it takes what there is.
+        It has enough trajectories, or none can come before it takes the queued ones.
         """
         return self.is_closed or self.size >= n_trajectories or bool(self.turns and self._rollouts)
 

@@ -1,4 +1,4 @@
-"""Puts rollouts into a fixed order, by sequence and slot, whatever order they come in."""
+"""Puts rollouts into a fixed order, by sequence and slot, in whichever order they arrive."""
 
 from collections.abc import Callable
 

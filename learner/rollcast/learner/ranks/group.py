@@ -85,7 +85,7 @@ class _Word(NamedTuple):
 
 
 class Group:
-    """The ranks of a run, and what they do together; this base class is a single rank, which waits for no other.
+    """The ranks of a run, and their joint operations. This base class is a single rank, which waits for no other.
 
     Attributes:
         rank: The number of this rank.

@@ -92,7 +92,7 @@ class PartStore(CheckpointStore):
         """Leaves the folder as it is: rank 0 tidies it."""
 
     def remove_after(self, checkpoint: Path) -> None:
-        """Leaves the folder as it is: rank 0 removes what is too new."""
+        """Leaves the folder unchanged: rank 0 removes records that are too new."""
 
     def stage(self, n_updates: int) -> Path:
         """Makes the folder of the part in the one that rank 0 has made.

@@ -199,7 +199,7 @@ class RateLimiter:
             self._tell()
 
     def why_no_insert(self, n: int) -> str:
-        """Describes what an insertion of n entries waits for."""
+        """Describes the wait of an insertion of n entries."""
         with self._changed:
             if self.can_insert(n):
                 return f"an insertion of {n} waits for its turn behind others"
@@ -210,7 +210,7 @@ class RateLimiter:
             )
 
     def why_no_sample(self, n: int) -> str:
-        """Describes what a sample of n entries waits for."""
+        """Describes the wait of a sample of n entries."""
         with self._changed:
             if self._size < self._enough:
                 return f"a sample of {n} waits for {self._enough - self._size} entries: {self._size} of {self._enough}"

@@ -278,7 +278,7 @@ class ActorRegistry:
                 record.taken_sequence = rollout.sequence
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Returns what a checkpoint keeps of every actor, by name, in JSON's types."""
+        """Returns the values of every actor for a checkpoint, by name, in JSON's types."""
         with self._lock:
             actors = {**self._earlier, **self._records}
             return {

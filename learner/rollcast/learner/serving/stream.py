@@ -182,7 +182,7 @@ class IntakeStream:
         return self._state.progress(parts.rule.policy_version(), has_ended=parts.ended.is_set())
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Returns the newest policy, for the answer that is sent now, if the actor lacks it and it is small."""
+        """Returns the newest policy for the current answer, if the actor lacks this version and its file is small."""
         policy = self._parts.rule.take_policy(
             self.joined.actor_id, at_least=self._state.min_policy_version, holds_version=holds_version
         )

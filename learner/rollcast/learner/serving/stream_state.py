@@ -1,4 +1,4 @@
-"""Decides what an actor's stream may send, and with which policy: a state machine without threads and clocks."""
+"""Decides which rollouts a stream may send, and of which policy: a state machine without threads and clocks."""
 
 from rollcast.learner.serving.round_places import Place
 from rollcast.services.rollouts.rollouts import StreamProgress

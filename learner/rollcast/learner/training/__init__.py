@@ -1,1 +1,1 @@
-"""Trains: the loop, its control from outside, what it keeps on the disk, and the making of a run from settings."""
+"""Trains: the loop, its control from outside, its files, and the making of a run from settings."""

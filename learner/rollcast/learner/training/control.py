@@ -270,7 +270,7 @@ class TrainingControl:
         return self._phase is Phase.FINISHED
 
     def history(self, after_s: float | None) -> HistoryUpdate:
-        """Returns what is new; see `rollcast.services.history.service.HistorySource.history`."""
+        """Returns the history since a time; see `rollcast.services.history.service.HistorySource.history`."""
         # Asked for first: an end of training that the status does not show yet is among the news of the next turn.
         status = self.status()
         news = self.run_history.news(after_s)

@@ -80,7 +80,7 @@ def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: tor
     """Has updates replayed as CUDA graphs, if the settings ask for it. Call it before the first update.
 
     Raises:
-        ConfigurationError: The settings ask for what the device or the algorithm cannot.
+        ConfigurationError: The device or the algorithm does not support the settings.
     """
     if settings.cuda_graphs == "off":
         return

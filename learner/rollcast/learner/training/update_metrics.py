@@ -39,7 +39,7 @@ class UpdateMetrics:
         self._sums: dict[tuple[torch.device, tuple[str, ...]], _Sums] = {}
 
     def add(self, metrics: Metrics) -> None:
-        """Adds what an update returned.
+        """Adds the metrics of an update.
 
         Args:
             metrics: Values by name: numbers, or 0-dim tensors, whose memory may change afterwards.

@@ -86,7 +86,7 @@ def _add_learner(families: Families, status: LearnerStatus) -> None:
 
 
 def add_actors(families: Families, actors: Sequence[ActorInfo]) -> None:
-    """Adds what a server knows of its actors: of those that are there, or went within a quarter of an hour."""
+    """Adds a server's numbers of its actors: connected ones, and those that left within a quarter of an hour."""
     actors = [info for info in actors if info.state in _THERE or info.idle_s < _REMEMBERED_S]
     states = Counter(info.state for info in actors)
     for state in ActorState:

@@ -26,7 +26,7 @@ class MetricsWriter(Protocol):
         """Flushes and closes the file; idempotent. Nothing is written after it.
 
         Raises:
-            OSError: If what was flushed cannot be written, because the disk is full. The file is closed nevertheless.
+            OSError: If flushed records cannot be written, because the disk is full. The file is closed nevertheless.
         """
 
 

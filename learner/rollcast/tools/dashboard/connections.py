@@ -39,7 +39,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what has come, which may be a part of a request."""
+        """Takes received bytes, which may be a part of a request."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if not is_answering and self._late is None:
             self._expect_request()

@@ -1,4 +1,4 @@
-"""Finds what is new in lanes since a page got them, so that only that is sent."""
+"""Finds the changes of lanes since the last message to a page, so that the page gets only these."""
 
 import base64
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class SentLanes:
         self._sent: dict[str, Cells] = {}
 
     def changes(self, lanes: Mapping[str, Cells]) -> tuple[list[Change], list[str]]:
-        """Returns what to send so that the page has these lanes; it counts as sent.
+        """Returns the changes that bring the page to these lanes. They count as sent.
 
         Args:
             lanes: The lanes by actor; the learner's has the empty name.

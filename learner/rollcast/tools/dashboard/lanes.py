@@ -26,7 +26,7 @@ _EARLY_S: Final = 0.5
 
 
 class Lanes(Element, component="lanes.js"):
-    """The lanes of one page. Only what has changed is sent.
+    """The lanes of one page. It sends only changes.
 
     Args:
         on_choice: Called with the name of the chosen actor; empty: the learner.
@@ -62,13 +62,13 @@ class Lanes(Element, component="lanes.js"):
         self.on("ready", begin)
 
     def begin_again(self) -> None:
-        """Forgets what was sent, so that the next update sends all."""
+        """Forgets the sent lanes, so that the next update sends all."""
         self._sent.forget()
         self._sent_picture = {}
         self._scale = None
 
     def show(self, view: RunView, *, span_s: float, find: str, first: First) -> None:
-        """Sends what has changed.
+        """Sends the changes.
 
         Args:
             view: The run.

@@ -230,7 +230,7 @@ class Page:
         self._dark.value = {None: True, True: False, False: None}[self._dark.value]
 
     def refresh(self) -> None:
-        """Shows what is new; does nothing if nothing is."""
+        """Shows the changes, if there are any."""
         snapshot = self._watched.snapshot()
         seen = (snapshot.version, snapshot.problem, self._watched.may_operate)
         self._controls.show(None if snapshot.problem or not snapshot.view.status else snapshot.view.status.phase)

@@ -86,7 +86,7 @@ def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version:
 
 
 def judged(findings: Iterable[LearningFinding]) -> Iterator[Finding]:
-    """Yields what is not healthy about training. These are notes: rules may err, and training continues."""
+    """Yields the problems of training. These are notes: rules may err, and training continues."""
     for finding in findings:
         yield _note(finding.what, finding.advice)
 

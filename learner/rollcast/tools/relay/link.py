@@ -184,7 +184,7 @@ class LearnerLink:
         link.bundles.cancel()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the connection, once what is queued is sent. Idempotent.
+        """Ends the connection after sending the queued messages. Idempotent.
 
         Args:
             timeout_s: The longest wait for that, in seconds.

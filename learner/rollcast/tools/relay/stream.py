@@ -181,7 +181,7 @@ class RelayedStream:
         self._pass_on()
 
     def awaits_message(self, awaits: bool) -> None:
-        """Sends the actor the policy for the learner's answer once that has left, unless they went together.
+        """Sends the policy of an answer of the learner after that answer, unless the answer contained it.
 
         The learner itself knows for how long it has waited.
         """

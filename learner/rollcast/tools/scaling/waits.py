@@ -1,4 +1,4 @@
-"""Measures from a learner's status, asked again and again, what share of the time trainer and actors waited lately."""
+"""Measures the recent share of waits of trainer and actors, from a learner's status at regular intervals."""
 
 from collections import deque
 from dataclasses import dataclass

@@ -269,7 +269,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         return {**values, "role": role, "max_rollout_bytes": self.limits.max_rollout_bytes}
 
     def learner_resources(self) -> Resources:
-        """Returns what the learner's job asks Slurm for."""
+        """Returns the resources of the learner's job."""
         return Resources(
             partition=self.partition,
             account=self.account,
@@ -282,7 +282,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         )
 
     def actor_resources(self) -> Resources:
-        """Returns what the job of each actor asks Slurm for."""
+        """Returns the resources of each actor's job."""
         return Resources(
             partition=self.actor_partition or self.partition,
             account=self.account,

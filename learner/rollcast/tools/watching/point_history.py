@@ -1,4 +1,4 @@
-"""Remembers the numbers of a run over time: finely what is recent, coarsely what is old, in bounded memory."""
+"""Keeps the numbers of a run over time in bounded memory: recent ones finely, old ones coarsely."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

@@ -19,8 +19,7 @@ class Row:
     """One figure of a run.
 
     Attributes:
-        name: What it is.
-        text: Its value; "-" if it is not known.
+        name: Its name. text: Its value; "-" if it is not known.
         note: What it is over, or what belongs to it; empty: nothing.
         share: The filled part of its gauge, 0 to 1; None: it has no gauge.
         title: What it means, in a sentence.

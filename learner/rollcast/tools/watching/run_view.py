@@ -73,7 +73,7 @@ class RunView:
         return copied
 
     def apply(self, update: HistoryUpdate) -> None:
-        """Adds what is new.
+        """Adds the new part of the history.
 
         Args:
             update: The next update. One with a run is the first of a stream, and repeats what its learner remembers.
@@ -104,7 +104,7 @@ class RunView:
         return unix_s - self.started_unix_s
 
     def points(self, last_s: float | None = None) -> tuple[HistoryPoint, ...]:
-        """Returns the points to draw, the oldest first: coarse ones for what is old, fine ones for what is recent.
+        """Returns the points to draw, the oldest first: old points are coarse, recent ones fine.
 
         They do not overlap. `point_history.segments` parts them at gaps.
 

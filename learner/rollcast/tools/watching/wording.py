@@ -58,7 +58,7 @@ def headline(view: RunView) -> str:
 
 
 def learning(view: RunView) -> list[str]:
-    """Returns what is not healthy about training, a sentence each, the worst first; escaped."""
+    """Returns the problems of training, a sentence each, the worst first; escaped."""
     return [] if view.status is None else [_shortened(one.sentence, _SENTENCE_LENGTH) for one in view.status.findings]
 
 

@@ -143,7 +143,7 @@ class LearnerClient(Client):
         )
 
     def report_evaluation(self, report: EvaluationReport) -> None:
-        """Reports what an evaluator has played, or why it ends.
+        """Reports the episodes that an evaluator has played, or the reason why it ends.
 
         Args:
             report: The report. The learner counts it once, however often it comes.
@@ -293,7 +293,7 @@ class LearnerClient(Client):
             yield status_from_proto(response.status)
 
     def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
-        """Yields the run's history until training ends: first all that is kept, then what is new.
+        """Yields the run's history until training ends: first the whole history, then the new parts.
 
         Closing the iterator ends the call.
 

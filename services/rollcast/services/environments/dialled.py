@@ -1,4 +1,4 @@
-"""Defines as values what a client with environments sends and gets, and both sides of its stream as protocols."""
+"""Defines the messages of clients with environments as values, and both sides of their streams as protocols."""
 
 import enum
 from collections.abc import Sequence

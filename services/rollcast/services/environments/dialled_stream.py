@@ -1,4 +1,4 @@
-"""Decides what a client with environments may send next: a state machine without threads, clocks and gRPC."""
+"""Decides which message a client with environments may send next: a state machine without threads, clocks and gRPC."""
 
 from rollcast.services.environments.codec import EpisodeValueNames, TurnCodec, hello_from_proto
 from rollcast.services.environments.dialled import AgentState, DialledTurn, Hello

@@ -1,4 +1,4 @@
-"""Serves HistoryService: shows what a run has done, seen through a Protocol."""
+"""Serves HistoryService: the history of a run, behind a Protocol."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class HistorySource(Protocol):
         """True once training has ended: nothing new will come."""
 
     def history(self, after_s: float | None) -> HistoryUpdate:
-        """Returns what is new since a time.
+        """Returns the history since a time.
 
         Args:
             after_s: `now_s` of the last update that the caller has; None: all that is remembered, with the run.

@@ -1,4 +1,4 @@
-"""Defines what an actor asks of central inference, what the answer is, and who gives it."""
+"""Defines the questions and answers of central inference, and the server that answers."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

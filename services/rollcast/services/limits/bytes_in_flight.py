@@ -78,7 +78,7 @@ class BytesInFlight:
                 del self._streams[stream]
 
     def end_stalled(self) -> None:
-        """Ends the streams that do not continue a rollout; to be called regularly."""
+        """Ends the streams that do not continue a rollout. Call it regularly."""
         before = time.monotonic() - self._limits.stalled_stream_s
         with self._lock:
             stalled = [

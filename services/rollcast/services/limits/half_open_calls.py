@@ -74,7 +74,7 @@ class HalfOpenCalls:
                 self._forget(call)
 
     def end_late(self) -> None:
-        """Ends the calls whose request has not come in time; to be called regularly."""
+        """Ends the calls whose request has not arrived in time. Call it regularly."""
         now = time.monotonic()
         with self._lock:
             late = [call for call in self._calls if call.deadline < now]

@@ -80,7 +80,7 @@ class EncodedPolicy:
         return self._once(PolicyEncoding.BFLOAT16, make)
 
     def as_base(self) -> PolicyBase:
-        """Returns what later versions need of this one: not the messages."""
+        """Returns the part that later versions need, without the messages."""
         return PolicyBase(self.version, self.file, self.digest)
 
     def delta(self, base: PolicyBase | None) -> tuple[bytes, ...]:

@@ -1,4 +1,4 @@
-"""Imports what a process runs without collecting garbage, which would take a sixth of the start of a learner."""
+"""Imports modules without collecting garbage, which would take a sixth of the start of a learner."""
 
 import contextlib
 import gc
@@ -15,7 +15,7 @@ def keep_imports() -> None:
 
 @contextlib.contextmanager
 def uncollected_imports() -> Iterator[None]:
-    """Imports in the body collect no garbage; no later collection looks at what they have made.
+    """Imports in the body collect no garbage. Later collections skip the objects that they made.
 
     Modules live as long as their process, and torch's have 200,000 objects: each full collection would visit all. In a
     process that never called `keep_imports`, such as a user's own program, later collections do visit them.

@@ -40,7 +40,7 @@ _IMAGE_COMMAND: Final = "install-extra"
 
 
 def typed(program: str) -> str:
-    """Returns what to type for a program of this installation: its name where that finds it, else its path.
+    """Returns the command for a program of this installation: its name if PATH has it, else its path.
 
     Args:
         program: Its name, such as `rollcast` or `pip`.
@@ -57,7 +57,7 @@ def typed(program: str) -> str:
 
 
 def typed_again(*names: str) -> str:
-    """Returns what to type for another command of rollcast that imports the same names as this process.
+    """Returns the command line for another command of rollcast that imports the same names as this process.
 
     That is `typed("rollcast")`, and before it the `PYTHONPATH` of this process if a name needs an import.
 
@@ -93,7 +93,7 @@ def is_installed(module: str) -> bool:
 
 
 def missing_message(extra: str, purpose: str, modules: Sequence[str]) -> str:
-    """Returns what to say about an extra that is not installed.
+    """Returns a message about an extra that is not installed.
 
     Args:
         extra: Its name in pyproject.toml, such as `learner`.

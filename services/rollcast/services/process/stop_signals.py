@@ -18,7 +18,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 def ignore_terminal() -> None:
-    """Ignores what a terminal sends to all of its processes: Ctrl-C, and SIGHUP when it is closed.
+    """Ignores the signals that a terminal sends to all of its processes: Ctrl-C, and SIGHUP when it is closed.
 
     For a process that its parent ends.
     """

@@ -36,7 +36,7 @@ _EVENT_FACTOR: Final = 32
 
 
 class Hold(Protocol):
-    """Makes room for what a message brings."""
+    """Makes room for the bytes of a message."""
 
     def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
         """Waits until there is room.

@@ -55,7 +55,7 @@ class EventValue(NamedTuple):
 
 
 def name_problem(name: str) -> str | None:
-    """Returns what is wrong with the name of an event, statistic or group; None if it is valid."""
+    """Returns the mistake in the name of an event, statistic or group; None if it is valid."""
     if len(name) > MAX_NAME_LENGTH:
         return f"{quoted(name)} of {len(name)} characters"
     return None if name.isprintable() else repr(name)

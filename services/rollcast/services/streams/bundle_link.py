@@ -199,7 +199,7 @@ class BundleLink:
             self._hand_on(part)
 
     def close(self) -> None:
-        """Ends this side of the stream after what is queued; `run` continues until the learner has ended the stream."""
+        """Ends this side of the stream after the queued messages. `run` continues until the learner ends it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -86,7 +86,7 @@ class Bundles(Protocol):
         """The largest rollout to accept."""
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Sends the relay what the learner has for a stream."""
+        """Sends the relay the learner's answers to a stream."""
 
     def forget(self, number: int) -> None:
         """Forgets a stream that has ended."""
@@ -136,7 +136,7 @@ class ActorStream:
 
     @property
     def is_half_sent(self) -> bool:
-        """True while a rollout has come in part."""
+        """True while a rollout has arrived in part."""
         return self._half_sent is not None
 
     def opened(self, stream: BundledStream) -> None:
@@ -228,7 +228,7 @@ class ActorStream:
         self.drop_half_sent()
 
     def drop_half_sent(self) -> None:
-        """Gives back the memory of a rollout that has come in part."""
+        """Frees the memory of a rollout that has arrived in part."""
         memory = self._take_half_sent()
         if memory is not None:
             memory.give_back()
