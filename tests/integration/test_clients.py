@@ -624,13 +624,13 @@ class TestAllLanguagesAtOnce:
             env.close()
         programs.check_end()
 
-    def test_one_policy_learns_from_all_and_plays_each(self, programs: Programs, tmp_path: Path):
-        """An actor takes the environments, and a learner trains until the last 100 episodes, of all clients, have 100.
+    def test_one_policy_learns_from_all_and_solves_each(self, programs: Programs, tmp_path: Path):
+        """An actor takes the environments, and a learner trains until the last 100 episodes, of all clients, have 490.
 
-        Then each client's poles stand for 45 steps on average; without learning, for 22, with a deviation of 4.
+        Then each client's poles stand for 400 steps at least: the policy samples, and ten episodes have a spread of 13.
         """
         address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
-        training = ("--algorithm", "impala", "--stop-return", 100, "--seed", 3, "--run-dir", run)
+        training = ("--algorithm", "impala", "--stop-return", 490, "--seed", 3, "--run-dir", run)
         serving = ("--serve-environments", programs.grpc, "--serve-websockets", programs.websockets)
         with (
             running("learner", "learner", "--address", address, *training) as learner,
@@ -653,7 +653,7 @@ class TestAllLanguagesAtOnce:
                 n_ended += terminated | truncated
         finally:
             env.close()
-        assert (n_steps.reshape(-1, 2).sum(axis=1) / 10).min() >= 45
+        assert (n_steps.reshape(-1, 2).sum(axis=1) / 10).min() >= 400
         programs.check_end()
 
 

@@ -16,8 +16,8 @@ from tests.processes import DEADLINE_S, ROOT, ended, environment, free_port, ref
 pytestmark = pytest.mark.slow
 
 CLIENT = ROOT / "clients/python/cartpole.py"
-# The mean of 100 episodes, of a policy that has learnt; a random one gets 22, with a deviation of 1.
-LEARNT = 40
+# Of a policy that has learnt; a random one gets 22.
+LEARNT = 150
 
 DIAL_IN = "environments may dial in at "
 
@@ -136,7 +136,7 @@ class TestTrain:
         tokens = tmp_path / "tokens"
         tokens.touch(0o600)
         tokens.write_text(f"actor:{'a' * 32}\n")
-        options = ("--envs-per-actor", 4, "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
+        options = ("--envs-per-actor", 4, "--stop-return", 80, "--total-steps", 1_000_000, "--seed", 1)
         options = (*options, "--serve-tokens-file", tokens, "--serve-batch-size", 3)
         with running(
             *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)
