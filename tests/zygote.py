@@ -152,7 +152,7 @@ def _start(
     )
 
 
-def share(path: Path, environment: Mapping[str, str]) -> None:
+def share(path: Path, environment: Mapping[str, str], imported_first: Sequence[str] = _IMPORTED_FIRST) -> None:
     """Lets other processes call one zygote at a path, by `Zygote.of`.
 
     It starts when the first process calls it, and ends with this process.
@@ -165,7 +165,7 @@ def share(path: Path, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         select.select([listener], [], [])
         with listener, theirs:
-            process = _start([theirs, listener], environment, _IMPORTED_FIRST)
+            process = _start([theirs, listener], environment, imported_first)
         with ours:
             process.wait()
 
@@ -243,7 +243,8 @@ class Zygote:
             number = self._n_asked
             self._processes[number] = process
             request = _Request(number, program, is_script, list(arguments), str(cwd), dict(environment))
-            socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], ends)
+            with contextlib.suppress(OSError):  # the zygote has ended, which `await_start` says
+                socket.send_fds(self._socket, [json.dumps(dataclasses.asdict(request)).encode()], ends)
         for _, end in pipes:
             os.close(end)
         process.await_start(self._ended)
@@ -251,12 +252,14 @@ class Zygote:
 
     def _listen(self) -> None:
         """Passes on what the zygote and its children report."""
-        while report := self._socket.recv(1024):
-            number, what, value = json.loads(report)
-            if what == "pid":
-                self._processes[number].has_started(value)
-            else:
-                self._processes.pop(number).has_ended(value)
+        # reset: it has ended before it took the call up
+        with contextlib.suppress(ConnectionResetError):
+            while report := self._socket.recv(1024):
+                number, what, value = json.loads(report)
+                if what == "pid":
+                    self._processes[number].has_started(value)
+                else:
+                    self._processes.pop(number).has_ended(value)
         self._ended.set()
 
 
@@ -309,7 +312,10 @@ def _answer(
     channel: socket.socket, running: dict[int, tuple[socket.socket, int]], *, is_owner: bool
 ) -> tuple[_Request, list[int]] | None:
     """Reads from a channel and forks; returns what it has read in the forked process only."""
-    message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 3)
+    try:
+        message, fds, _, _ = socket.recv_fds(channel, _MAX_REQUEST_BYTES, 3)
+    except ConnectionResetError:  # it has ended, with a report that it did not read
+        message, fds = b"", []
     if not message:
         if is_owner:
             os._exit(0)
