@@ -38,7 +38,7 @@ class PolicyModel:
 
     Attributes:
         proto: The model.
-        player: Who runs it, with the names of its inputs and outputs.
+        player: The program that runs it, with the names of its inputs and outputs.
         inputs: Its inputs.
         outputs: Its outputs; the first has the actions.
         state_size: M, the size of its state; 0: it has none.

@@ -71,7 +71,7 @@ class RankAssignment:
         """Returns the address of the rank that takes an actor; None: this one does.
 
         Raises:
-            NotReadyError: That rank does not serve yet; or some rank does not that may know the actor.
+            NotReadyError: That rank does not serve yet, or another rank that may know the actor does not.
         """
         try:
             rank = self._rank_of(offer, n_taken)

@@ -94,7 +94,7 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if batch_size(settings, spaces) % n_trajectories:
         raise ConfigurationError(
             f"--batch-size: {settings.batch_size} with {name} and actors whose rollouts have {n_trajectories} "
-            "trajectories (--envs-per-actor, times agents); expected a multiple, for what is left over of a rollout "
+            "trajectories (--envs-per-actor, times agents); expected a multiple, because the rest of a rollout "
             "is too old for the next batch; change one of them, or choose --algorithm appo or impala"
         )
 
@@ -108,8 +108,8 @@ def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if settings.eval_opponents is not None:
         if sum(substep.n_agents for substep in algorithm.policy.spaces.values()) < 2:
             raise ConfigurationError(
-                f"--eval-opponents {settings.eval_opponents} in an environment with 1 agent; expected several, "
-                "who play against one another; leave it out"
+                f"--eval-opponents {settings.eval_opponents} in an environment with 1 agent; expected several "
+                "agents, which play against each other; leave it out"
             )
         n_bytes = sum(array.nbytes for array in algorithm.policy.state_arrays().values())
         # One file has the policy, the first one and the earlier ones.
@@ -291,7 +291,7 @@ def _check_durable(settings: LearnerSettings) -> None:
     if _is_sequential(settings):
         raise ConfigurationError(
             "--durable with --actor-kind sequential; expected subprocess: sequential actors die with the learner, and "
-            "nothing is acknowledged to them; leave one of the two out"
+            "it acknowledges no rollout to them; leave one of the two out"
         )
     if settings.deterministic:
         raise ConfigurationError(

@@ -97,7 +97,7 @@ class PolicyAssembler:
         """Takes a policy that came in one chunk; see `add`.
 
         Raises:
-            InvalidTensorError: It is part of a policy only, or damaged.
+            InvalidTensorError: The file is damaged, or contains only a part of a policy.
             LimitExceededError: It is above a limit.
         """
         self.begin()

@@ -44,7 +44,7 @@ class RowGuard:
         return bool(pending[first : first + n].any() or pending[: max(first + n - len(pending), 0)].any())
 
     def before_overwriting(self, slots: Slots, read_rows: ReadRows) -> None:
-        """Copies the pending rows among slots, int64 `[N]`. A store calls it before it writes into them."""
+        """Copies the pending rows among slots, int64 `[N]`. A store calls this before writing into the slots."""
         if self._pending is None:
             return
         slots = slots[self._pending[slots]]
