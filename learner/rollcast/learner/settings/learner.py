@@ -45,7 +45,6 @@ class ServingSettings(LearnerSettings):
         "address",
         "insecure",
         "max_actors",
-        "ingest_processes",
         *FIRST_OF_LEARNING,
     )
 
