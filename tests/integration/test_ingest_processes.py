@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.learners import QueueLearner
 from tests.chaos.processes import SupervisedActor
-from tests.processes import ended, is_alive, running, status_of, wait_until
+from tests.processes import DEADLINE_S, ended, is_alive, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +175,45 @@ def test_a_port_that_another_process_has_is_refused_before_anything_is_made(tmp_
         options = ("--address", f"127.0.0.1:{before}", "--ingest-processes", 1, "--run-dir", tmp_path / "run")
         assert f"'127.0.0.1:{before + 1}' is in use" in refused_here("learner", *options, code=1)[1]
     assert not (tmp_path / "run").exists()
+
+
+# The first wait of `close` is for a thread.
+INTERRUPTED = """
+import os, signal, sys, threading
+from rollcast.services.limits.limits import Limits
+from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
+
+own = {"name": "ingest-1", "address": "127.0.0.1:0", "learner_address": sys.argv[1]}
+processes = IngestProcesses([IngestPlan(**own, security={}, limits=Limits(), log_level="INFO")])
+processes.start()
+processes.wait_until_served()
+(pid,) = processes.pids
+print(pid, flush=True)
+os.kill(pid, signal.SIGSTOP)
+join = threading.Thread.join
+
+def interrupt(*_arguments):
+    threading.Thread.join = join
+    raise KeyboardInterrupt
+
+threading.Thread.join = interrupt
+processes.close()
+"""
+
+
+def test_an_interrupt_while_they_are_ended_leaves_none_and_ends_the_learner(tmp_path: Path):
+    """Also one that is frozen, which neither SIGTERM nor the end of its pipe would end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, f"unix:{tmp_path}/learner.sock"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        pid = int(process.stdout.readline())
+        try:
+            assert "KeyboardInterrupt" in process.communicate(timeout=DEADLINE_S)[1]
+            assert not is_alive(pid)
+        finally:
+            for left in (process.pid, pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(left, signal.SIGKILL)

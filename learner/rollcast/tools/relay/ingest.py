@@ -1,5 +1,6 @@
 """The ingest processes of a learner: relays on its own machine, which it starts, watches and ends."""
 
+import atexit
 import contextlib
 import json
 import logging
@@ -175,6 +176,13 @@ class _IngestProcess:
         if self._reports is not None:
             self._reports.close()
 
+    def kill(self) -> None:
+        """Kills it, if it runs."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ValueError):  # it has ended
+                process.kill()
+
     def join(self, timeout_s: float) -> None:
         """Waits for its end, and kills it after that time."""
         if self._process is None:
@@ -247,6 +255,7 @@ class IngestProcesses:
 
     def start(self) -> None:
         """Starts the processes, and a thread that watches them."""
+        atexit.register(self._kill)  # after multiprocessing's own, and so called before
         self._supervision.start()
         self._thread.start()
 
@@ -311,13 +320,24 @@ class IngestProcesses:
             at_once: True: they may not take their time.
         """
         self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        for process in self._processes:
-            process.close()
+        try:
+            if self._thread.ident is not None:
+                self._thread.join()
+        finally:  # a second Ctrl-C may come; then they end by themselves
+            for process in self._processes:
+                process.close()
         deadline = time.monotonic() + (0.0 if at_once else _STOP_TIMEOUT_S)
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
+        atexit.unregister(self._kill)
+
+    def _kill(self) -> None:
+        """Kills those that an interrupted `close` has left: multiprocessing waits for them, and they ignore SIGTERM."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(_KILL_TIMEOUT_S)
+        for process in self._processes:
+            process.kill()
 
     def _watch(self) -> None:
         while not self._stop.is_set():
