@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
@@ -183,12 +184,13 @@ class ProcessSettings(BaseSettings):
             raise SystemExit(0)
         if misspelt := _misspelt_variables(cls, origins, scope):
             raise ConfigurationError("\n".join(misspelt))
-        parser, source = _command_line(cls)
-        parser.expect(program, scope.spellings(cls))
-        source(args=rest)
         given = _BESIDE.set((cls, origins.from_file, origins.preset))
         try:
-            settings = cls(_cli_settings_source=source)
+            with _READING:
+                parser, source = _command_line(cls)
+                parser.expect(program, scope.spellings(cls))
+                source(args=rest)
+                settings = cls(_cli_settings_source=source)
         except ValidationError as error:
             told = describe_validation_error(error, cls, origins, scope.spellings(cls))
             raise ConfigurationError(told) from error
@@ -232,6 +234,10 @@ class ProcessSettings(BaseSettings):
 _BESIDE: Final[ContextVar[tuple[type[ProcessSettings] | None, Mapping[str, Any], Mapping[str, Any]]]] = ContextVar(
     "beside", default=(None, {}, {})
 )
+
+
+# Guards what `_command_line` returns: it keeps the arguments until the settings are made of them.
+_READING: Final = threading.RLock()
 
 
 @functools.cache

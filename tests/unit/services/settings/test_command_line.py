@@ -1,11 +1,29 @@
 """The command line, and its errors."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import Field
 
+from rollcast.services.settings.help_text import HelpScope
+from rollcast.services.settings.origins import Origins
+from rollcast.services.settings.settings import ProcessSettings
 from rollcast.services.settings.suggestions import did_you_mean
-from tests.unit.services.settings.example_settings import Positional, Settings, read, refused
+from tests.unit.services.settings.example_settings import Network, Positional, Settings, read, refused
+
+
+class Choosing(ProcessSettings):
+    """Uses one of its groups."""
+
+    algorithm: Literal["dqn", "sac"] = Field("dqn", description="Which.")
+    dqn: Network = Field(default_factory=Network, description="Of the one.")
+    sac: Network = Field(default_factory=Network, description="Of the other.")
+
+    @classmethod
+    def help_scope(cls, origins: Origins) -> HelpScope:
+        return HelpScope(hidden=("sac",) if origins.value_of("algorithm") != "sac" else ("dqn",))
 
 
 class TestCommandLine:
@@ -41,10 +59,18 @@ class TestCommandLine:
         (tmp_path / "run.yaml").write_text("n_actors: 7\n")
         first = read("--config", str(tmp_path / "run.yaml"), "--seed=3", "--deterministic", "--network.activation=relu")
         assert (first.n_actors, first.seed, first.deterministic, first.network.activation) == (7, 3, True, "relu")
+        assert Settings().n_actors == 2
         assert read("--sizes=3") == Settings(sizes=(3,))
         refused("--seed=x", "--n-actors=9")
         assert read() == Settings()
         assert "rollcast try RUN_DIR" in refused(settings=Positional)
+        for chosen in ("sac", "dqn", "sac"):
+            told = refused("--algorithm", chosen, "--learnig-rate", "1", settings=Choosing)
+            assert told.endswith(f"did you mean --{chosen}.learning-rate?")
+
+    def test_leaves_nothing_to_another_thread(self):
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(lambda seed: read(f"--seed={seed}").seed, range(80))) == list(range(80))
 
     def test_names_every_option_that_does_not_exist(self):
         assert refused("--n-actor", "1", "--foo").count("there is no such option") == 2
