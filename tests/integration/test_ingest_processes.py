@@ -1,6 +1,7 @@
 """A learner's ingest processes, killed and frozen in the middle of training."""
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -59,7 +61,9 @@ def ways(client: LearnerClient) -> dict[str, tuple[str, ...]]:
     return {info.actor_id: info.via for info in client.actors() if info.rollouts}
 
 
-def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: Path):
+def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     with contextlib.ExitStack() as stack:
         with short_temporary_paths():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollcast-"))
@@ -93,6 +97,14 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: P
         all_go_on("all actors to be heard")
         infos = {info.actor_id: info for info in serving.actors.actor_infos}
         assert sorted(infos[one.actor_id].via for one in actors) == [("ingest-1",)] * 2 + [("ingest-2",)] * 2
+        refusals, start = [OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))], BaseProcess.start
+
+        def start_or_refuse(process: BaseProcess) -> None:
+            if refusals:
+                raise refusals.pop()
+            start(process)
+
+        monkeypatch.setattr(BaseProcess, "start", start_or_refuse)
         # Both at last: then no other takes their actors.
         for number, which in ((signal.SIGKILL, slice(0, 1)), (signal.SIGSTOP, slice(1, 2)), (signal.SIGKILL, slice(2))):
             hit = set(processes.pids[which])
@@ -102,6 +114,7 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(tmp_path: P
             all_go_on(f"all actors to go on after {number!r} for {hit}")
             wait_until(lambda: len(processes.pids) == 2, "another in its place")
             processes.wait_until_served()
+        assert caplog.text.count("Resource temporarily unavailable); starting it again") == 1
         for one in actors:
             assert one.close(), one.log.read_text()
         acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}

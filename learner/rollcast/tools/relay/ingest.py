@@ -113,6 +113,8 @@ class _IngestProcess:
         # The error with which it has ended last, until it serves again.
         self.error: RollcastError | None = None
         self.has_finished = False
+        # The reason for which it could not be started; None: it could.
+        self._not_started: OSError | None = None
 
     @property
     def pid(self) -> int | None:
@@ -126,18 +128,26 @@ class _IngestProcess:
         return self._reports
 
     def launch(self) -> None:
-        """Starts it."""
+        """Starts it, or keeps the reason against it for `take_end`: memory, say, or processes are short for a while."""
+        try:
+            self._launch()
+        except OSError as error:
+            self._not_started = error
+
+    def _launch(self) -> None:
         own, its = self._context.Pipe()
         process = self._context.Process(
             target=_relay_until_stopped, args=(self._plan, its), name=f"rollcast-{self.actor_id}", daemon=True
         )
-        with interrupts_held_back():
+        with its, interrupts_held_back():
             process.start()
-        its.close()
         self._process, self._reports, self._heard_at = process, own, time.monotonic()
 
     def take_end(self) -> ActorEnd | None:
         """Reads its reports; see `SupervisedActor`."""
+        if self._not_started is not None:
+            report, self._not_started = f"it cannot be started ({self._not_started})", None
+            return ActorEnd(report)
         process, reports = self._process, self._reports
         if process is None or reports is None or self.has_finished:
             return None
@@ -152,7 +162,7 @@ class _IngestProcess:
         self.has_finished = process.exitcode == 0
         self._process = self._reports = None
         reports.close()
-        process.close()
+        _free(process)
         # It ends with 0 once its learner has told it that training has ended.
         return None if self.has_finished else ActorEnd(report)
 
@@ -193,7 +203,7 @@ class _IngestProcess:
                 logger.warning("%s did not end within %.1f s; killing it", self.actor_id, timeout_s)
             self._process.kill()
             self._process.join(_KILL_TIMEOUT_S)
-        self._process.close()
+        _free(self._process)
         self._process = None
 
     def _read(self, reports: Connection) -> bool:
@@ -219,6 +229,12 @@ class _IngestProcess:
         if self.error is not None:
             return str(self.error)
         return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+
+
+def _free(process: BaseProcess) -> None:
+    """Frees what this process has of another; not yet, if even SIGKILL has not ended that."""
+    if process.exitcode is not None:
+        process.close()
 
 
 class IngestProcesses:
