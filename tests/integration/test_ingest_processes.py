@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,6 +21,7 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.process.socket_paths import short_temporary_paths
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 from rollcast.tools.certificates import make_certificates
+from rollcast.tools.relay import ingest
 from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.learners import QueueLearner
@@ -48,6 +50,18 @@ def learner(address: str, run_dir: Path, *options: object) -> tuple[object, ...]
 
 def actor(address: str, name: str, *options: object) -> tuple[object, ...]:
     return ("actor", "--learner-address", address, "--envs-per-actor", 8, "--actor-id", name, *options)
+
+
+class JumpingClock:
+    """A clock that jumps as if the process had been paused, and counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.n_reads = 0
+
+    def monotonic(self) -> float:
+        self.n_reads += 1
+        return time.monotonic() + self.ahead_s
 
 
 @contextlib.contextmanager
@@ -79,6 +93,8 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
             )
             for number in (1, 2)
         ]
+        clock = JumpingClock()
+        monkeypatch.setattr(ingest, "time", clock)
         processes = IngestProcesses(plans, silence_s=3.0)
         stack.callback(processes.close)
         processes.start()
@@ -114,6 +130,16 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
             all_go_on(f"all actors to go on after {number!r} for {hit}")
             wait_until(lambda: len(processes.pids) == 2, "another in its place")
             processes.wait_until_served()
+        paused = set(processes.pids)
+        for pid in paused:
+            os.kill(pid, signal.SIGSTOP)
+        clock.ahead_s += 100.0
+        reads = clock.n_reads
+        wait_until(lambda: clock.n_reads > reads + 20, "looks after a pause of all processes")
+        for pid in paused:
+            os.kill(pid, signal.SIGCONT)
+        all_go_on("all actors to go on after the pause")
+        assert set(processes.pids) == paused
         assert caplog.text.count("Resource temporarily unavailable); starting it again") == 1
         for one in actors:
             assert one.close(), one.log.read_text()

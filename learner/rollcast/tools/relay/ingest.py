@@ -59,8 +59,10 @@ _PATIENCE_S: Final = 10.0
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _KILL_TIMEOUT_S: Final = 3.0
-# Seconds between two looks at the processes, while none reports.
+# Seconds between two looks at the processes, while none reports. After a longer pause, such as Ctrl-Z, the processes
+# may have been paused, too.
 _LOOK_S: Final = 0.25
+_PAUSE_S: Final = 2.0
 # Rollouts that come at the same time share a message; see `BundleLink`.
 _BUNDLE_WAIT_S: Final = 0.02
 
@@ -165,6 +167,10 @@ class _IngestProcess:
         _free(process)
         # It ends with 0 once its learner has told it that training has ended.
         return None if self.has_finished else ActorEnd(report)
+
+    def excuse(self, now: float) -> None:
+        """Takes its silence so far for a pause of the whole machine, or of all its learner's processes."""
+        self._heard_at = now
 
     def load(self, now: float) -> int:
         """Returns how many actors it has, those included that are on their way."""
@@ -356,9 +362,15 @@ class IngestProcesses:
             process.kill()
 
     def _watch(self) -> None:
+        looked_at = time.monotonic()
         while not self._stop.is_set():
             wait([process.reports for process in self._processes if process.reports is not None], _LOOK_S)
+            now = time.monotonic()
+            if now - looked_at > _PAUSE_S:
+                for process in self._processes:
+                    process.excuse(now)
             self._supervision.look_after()
+            looked_at = time.monotonic()
             with self._lock:
                 if any(process.may_serve(time.monotonic()) for process in self._processes):
                     self._none_since = None
