@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from rollcast.learner.history.run_history import RunHistory
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # The time that a new stream waits for the actor's old one, which checks at least once a second whether it is replaced.
 _TAKE_OVER_S = 10.0
+# Actors that were sent elsewhere lately, and may come back at once because they reach nobody there.
+_N_SENT = 256
 
 
 class RolloutIntake:
@@ -81,6 +84,9 @@ class RolloutIntake:
         self._seeds = seeds
         self._policy = policy
         self._max_rollout_bytes = max_rollout_bytes
+        # The processes of actors that were sent elsewhere, with the address; and whether one of them has come back.
+        self._sent: deque[tuple[int, str]] = deque(maxlen=_N_SENT)
+        self._one_came_back = False
         # By this number, actors that come back tell whether the learner is still the same; 0 would say nothing.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._evaluations = evaluations
@@ -141,8 +147,11 @@ class RolloutIntake:
             and not offer.via
             and (elsewhere := self._assignment.elsewhere(offer, parts.registry.n_taken()))
         ):
-            logger.info("%s is sent to the learner at %s", _actor(offer), elsewhere)
+            logger.info("%s is sent to %s", _actor(offer), elsewhere)
+            self._sent.append((offer.process_nonce, elsewhere))
             return self._redirect(offer, elsewhere)
+        if self._sent and not (self._one_came_back or offer.follows_redirect or offer.via):
+            self._note_return(offer)
         if offer.role is ActorRole.EVALUATE:
             return self._join_evaluator(offer, parts.rollout_shape.spaces if has_own_order else None)
         offer = dataclasses.replace(
@@ -180,6 +189,20 @@ class RolloutIntake:
             activity_interval_s=parts.activity_interval_s(record),
             report_with_rollout=True,
             spaces=parts.rollout_shape.spaces if has_own_order else None,
+        )
+
+    def _note_return(self, offer: JoinOffer) -> None:
+        """Warns, once, of an actor that stays here though it was sent elsewhere."""
+        address = dict(list(self._sent)).get(offer.process_nonce)
+        if address is None:
+            return
+        self._one_came_back = True
+        logger.warning(
+            "%s was sent to %s, does not reach it, and stays here; no other such actor is logged; open that port; if "
+            "actors know another name of this machine, give it as --advertised-host; with TLS, the certificate has to "
+            "have the name",
+            _actor(offer),
+            address,
         )
 
     def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from rollcast.learner.history.events import forget_event
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
@@ -38,6 +39,7 @@ class Intake:
         network: str = "auto",
         run_history: RunHistory | None = None,
         max_actors: int = 4,
+        assignment: ActorAssignment = ONE_LEARNER,
     ) -> None:
         self.queue = RolloutQueue(capacity)
         self.registry = ActorRegistry(
@@ -51,6 +53,7 @@ class Intake:
             policy=PolicySpec(network=network),
             rule=rule,
             run_history=run_history,
+            assignment=assignment,
         )
 
     def join_and_open(self, cancel: Callable[[], None] | None = None, **changes: object) -> IntakeStream:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.assignment import OneLearner
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
@@ -19,6 +20,7 @@ from rollcast.services.errors import (
     ProtocolMismatchError,
     SpacesMismatchError,
 )
+from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
@@ -52,6 +54,26 @@ def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
     assert intake.intake.join(offer(n_envs=3)).n_envs == 3
     assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).joined.rollout_shape.n_envs == 4
     assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
+
+
+class AlwaysElsewhere(OneLearner):
+    def elsewhere(self, offer: JoinOffer, n_taken: int) -> str:
+        return "node7:50052"
+
+
+def test_the_first_actor_that_reaches_nobody_where_it_was_sent_is_logged_with_what_helps(
+    caplog: pytest.LogCaptureFixture,
+):
+    intake = Intake(assignment=AlwaysElsewhere()).intake
+    intake.join(offer(actor_id="of-no-redirects", process_nonce=7))
+    for nonce, name in enumerate("ab", 1):
+        assert intake.join(offer(actor_id=name, process_nonce=nonce, follows_redirect=True)).learner_address
+    assert not caplog.records
+    for nonce, name in enumerate("ab", 1):
+        intake.join(offer(actor_id=name, process_nonce=nonce))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("actor 'a' was sent to node7:50052, does not reach it, and stays here; ")
+    assert "--advertised-host" in record.getMessage()
 
 
 def test_every_learner_is_another():
