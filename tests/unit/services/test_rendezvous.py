@@ -127,6 +127,10 @@ def test_every_server_announces_itself_in_a_file(kind: type[ServingSettings], tm
     assert settings.announcement() == Announcement(file, "node7", "learner")
 
 
+def test_a_host_for_redirected_actors_needs_no_file():
+    assert ServingSettings(advertised_host="node7", ingest_processes=1).announcement() is None
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

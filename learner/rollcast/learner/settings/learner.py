@@ -57,7 +57,8 @@ class ServingSettings(LearnerSettings):
     ingest_processes: Annotated[int, Field(ge=0, le=32)] = setting(
         0,
         "Processes of the learner that hold the connections of actors and check rollouts. The learner redirects actors "
-        "to them. They listen at the ports after that of --address. 0: the learner does this itself.",
+        "to them, at the ports after that of --address; --advertised-host names another host. 0: the learner does this "
+        "itself.",
         FREE,
     )
     when_finished: Literal["exit", "serve"] = setting(
@@ -69,3 +70,8 @@ class ServingSettings(LearnerSettings):
     ranks: RankSettings = Field(
         default_factory=RankSettings, description="Several learners of one run, started by torchrun."
     )
+
+    @property
+    def advertises_host(self) -> bool:
+        """True: actors are redirected to ingest processes at that host."""
+        return self.ingest_processes > 0

@@ -28,6 +28,11 @@ class AnnouncementSettings(ProcessSettings):
         FREE,
     )
 
+    @property
+    def advertises_host(self) -> bool:
+        """True if `--advertised-host` has an effect without `--address-file`; a subclass may override it."""
+        return False
+
     def announcement(self) -> Announcement | None:
         """Returns the file, and what to write there; None: no file is written.
 
@@ -39,7 +44,7 @@ class AnnouncementSettings(ProcessSettings):
                 ("--advertised-host", self.advertised_host),
                 ("--tls-server-name", self.tls_server_name),
             ):
-                if value:
+                if value and not (option == "--advertised-host" and self.advertises_host):
                     raise ConfigurationError(
                         f"{option}: {value!r} is given without --address-file, in which it is written; expected both; "
                         f"give --address-file, or leave {option} out"
