@@ -96,7 +96,7 @@ class _Served(ABC):
     @property
     def port(self) -> int:
         """Its TCP port, on 127.0.0.1."""
-        return int(self.actors.addresses[-1].rpartition(":")[2])
+        return int(self.actors.addresses[0].rpartition(":")[2])
 
     def _train(self) -> None:
         broadcast_at = _BROADCAST_EVERY

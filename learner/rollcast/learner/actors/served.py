@@ -116,8 +116,9 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses it listens at, once started, with the ports that were found for port 0."""
-        return self._server.addresses if self._server is not None else ()
+        """The addresses it listens at, once started, with the ports that were found for port 0; not `local_address`."""
+        served = self._server.addresses if self._server is not None else ()
+        return tuple(address for address in served if address != self._serving.local_address)
 
     def start(self) -> None:
         """Publishes the first policy and begins to serve.
