@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.errors import RollcastError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.process.socket_paths import short_temporary_paths
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
@@ -75,6 +76,17 @@ def ways(client: LearnerClient) -> dict[str, tuple[str, ...]]:
     return {info.actor_id: info.via for info in client.actors() if info.rollouts}
 
 
+def plan_of(number: int, learner_address: str) -> IngestPlan:
+    return IngestPlan(
+        name=f"ingest-{number}",
+        address="127.0.0.1:0",
+        learner_address=learner_address,
+        security={},
+        limits=Limits(),
+        log_level="INFO",
+    )
+
+
 def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -82,17 +94,7 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
         with short_temporary_paths():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollcast-"))
         address = f"unix:{folder}/learner.sock"
-        plans = [
-            IngestPlan(
-                name=f"ingest-{number}",
-                address="127.0.0.1:0",
-                learner_address=address,
-                security={},
-                limits=Limits(),
-                log_level="INFO",
-            )
-            for number in (1, 2)
-        ]
+        plans = [plan_of(number, address) for number in (1, 2)]
         clock = JumpingClock()
         monkeypatch.setattr(ingest, "time", clock)
         processes = IngestProcesses(plans, silence_s=3.0)
@@ -213,7 +215,24 @@ def test_a_port_that_another_process_has_is_refused_before_anything_is_made(tmp_
         before = taken.getsockname()[1] - 1
         options = ("--address", f"127.0.0.1:{before}", "--ingest-processes", 1, "--run-dir", tmp_path / "run")
         assert f"'127.0.0.1:{before + 1}' is in use" in refused_here("learner", *options, code=1)[1]
+        metrics = ("--metrics-address", f"127.0.0.1:{before + 1}")
+        told = f"--metrics-address: '127.0.0.1:{before + 1}' is where ingest process 1 listens"
+        assert told in refused_here("learner", *options, *metrics)[1]
     assert not (tmp_path / "run").exists()
+
+
+def test_those_that_do_not_serve_in_time_are_named_unless_they_are_closed(monkeypatch: pytest.MonkeyPatch):
+    class Hurrying(JumpingClock):
+        def monotonic(self) -> float:
+            self.ahead_s += 50.0
+            return super().monotonic()
+
+    monkeypatch.setattr(ingest, "time", Hurrying())
+    processes = IngestProcesses([plan_of(number, "unix:/nowhere") for number in (1, 2)])
+    with pytest.raises(RollcastError, match=r"^not serving after 60 s: ingest-1, ingest-2; expected a few seconds"):
+        processes.wait_until_served()
+    processes.close()
+    assert processes.wait_until_served() == ()
 
 
 # The first wait of `close` is for a thread.

@@ -12,6 +12,9 @@ from rollcast.services.errors import ConfigurationError
 # sun_path of Linux holds 108 bytes, the last of them 0.
 MAX_SOCKET_PATH_BYTES: Final = 107
 
+# Servers at these hosts listen at every address of the machine.
+EVERY_HOST: Final = ("0.0.0.0", "::", "*")
+
 _HOST_AND_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
 
@@ -47,6 +50,14 @@ class Address:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def exclude_one_another(one: Address, other: Address) -> bool:
+    """Returns whether two servers of one machine cannot listen at these addresses, as far as their texts tell."""
+    if one.path is not None or other.path is not None:
+        return one.path == other.path
+    every = one.host in EVERY_HOST or other.host in EVERY_HOST
+    return one.port == other.port != 0 and (every or one.host == other.host)
 
 
 def parse_address(text: str) -> Address:

@@ -11,12 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from rollcast.services.address import parse_address
+from rollcast.services.address import EVERY_HOST, parse_address
 from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
-
-_EVERY_HOST: Final = ("0.0.0.0", "::", "*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ def advertised_address(listening: str, host: str) -> str:
     where = parse_address(listening)
     if where.path is not None:
         return listening
-    name = host or (socket.gethostname() if where.host in _EVERY_HOST else where.host)
+    name = host or (socket.gethostname() if where.host in EVERY_HOST else where.host)
     return f"[{name}]:{where.port}" if ":" in name else f"{name}:{where.port}"
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rollcast.services.address import following_address, parse_address, shown_peer
+from rollcast.services.address import exclude_one_another, following_address, parse_address, shown_peer
 from rollcast.services.errors import ConfigurationError
 
 
@@ -53,6 +53,23 @@ def test_callers_are_shown_as_people_write_addresses(peer, shown):
 def test_further_servers_of_a_learner_follow_its_address(address: str, second_after: str):
     assert following_address(address, 0, "rank 0") == address
     assert following_address(address, 2, "rank 2") == second_after
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "excluded"),
+    [
+        ("127.0.0.1:5", "127.0.0.1:5", True),
+        ("127.0.0.1:5", "127.0.0.1:6", False),
+        ("127.0.0.1:5", "127.0.0.2:5", False),
+        ("0.0.0.0:5", "127.0.0.2:5", True),
+        ("0.0.0.0:0", "0.0.0.0:0", False),
+        ("unix:/a", "unix:/a", True),
+        ("unix:/a", "127.0.0.1:5", False),
+    ],
+)
+def test_servers_of_a_machine_exclude_one_another_at_one_port(one: str, other: str, excluded: bool):
+    assert exclude_one_another(parse_address(one), parse_address(other)) is excluded
+    assert exclude_one_another(parse_address(other), parse_address(one)) is excluded
 
 
 def test_a_port_that_there_is_not_is_refused():

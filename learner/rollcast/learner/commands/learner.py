@@ -33,7 +33,7 @@ class Ingest(NamedTuple):
     Attributes:
         address: The unix socket to serve for them.
         assignment: Sends actors to them.
-        wait_until_served: Waits until the ingest processes serve, and returns their addresses.
+        wait_until_served: Waits until the ingest processes serve, and returns their addresses; none: they are closed.
         tell: Has their ends noted among the run's events.
     """
 
@@ -130,8 +130,8 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: In
         )
 
     with training_run(settings, spaces, make_actors, n_local_actors=0, announce=announce, ranks=ranks) as run:
-        if ingest is not None:
-            announce(f"ingest processes serve actors at {', '.join(ingest.wait_until_served())}")
+        if ingest is not None and (addresses := ingest.wait_until_served()):
+            announce(f"ingest processes serve actors at {', '.join(addresses)}")
         return run_and_report(
             run,
             settings,

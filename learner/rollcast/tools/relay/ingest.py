@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.learner.history.events import NoteEvent, forget_event
-from rollcast.services.address import following_address, parse_listening_address
+from rollcast.services.address import (
+    exclude_one_another,
+    following_address,
+    parse_listening_address,
+    parse_web_address,
+)
 from rollcast.services.errors import (
     AddressInUseError,
     ConfigurationError,
@@ -282,7 +287,7 @@ class IngestProcesses:
         self._thread.start()
 
     def wait_until_served(self) -> tuple[str, ...]:
-        """Waits until all processes serve; returns their addresses.
+        """Waits until all processes serve; returns their addresses, none if the processes are closed meanwhile.
 
         Raises:
             AddressInUseError: Another process has an address.
@@ -290,14 +295,16 @@ class IngestProcesses:
             RollcastError: A process cannot serve.
         """
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not all(process.address for process in self._processes):
+        while late := [process for process in self._processes if not process.address]:
             for process in self._processes:
                 if process.error is not None:
                     raise process.error
-            if time.monotonic() > deadline or self._stop.wait(_LOOK_S / 5):
+            if self._stop.wait(_LOOK_S / 5):
+                return ()
+            if time.monotonic() > deadline:
                 raise RollcastError(
-                    f"{self._processes[0].actor_id} does not serve after {_START_TIMEOUT_S:.0f} s; expected a few "
-                    "seconds; its messages are above; train without --ingest-processes"
+                    f"not serving after {_START_TIMEOUT_S:.0f} s: {', '.join(process.actor_id for process in late)}; "
+                    "expected a few seconds; the log has their messages; train without --ingest-processes"
                 )
         return tuple(process.address for process in self._processes)
 
@@ -394,8 +401,14 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
         following_address(settings.address, number, f"ingest process {number}")
         for number in range(1, settings.ingest_processes + 1)
     ]
-    for address in addresses:
-        check_bindable(parse_listening_address(address))
+    for number, address in enumerate(addresses, 1):
+        where, metrics = parse_listening_address(address), settings.metrics_address
+        if metrics is not None and exclude_one_another(where, parse_web_address(metrics)):
+            raise ConfigurationError(
+                f"--metrics-address: {metrics!r} is where ingest process {number} listens, as the ports after that of "
+                "--address are theirs; expected another port; choose one"
+            )
+        check_bindable(where)
     with short_temporary_paths():
         sockets = tempfile.TemporaryDirectory(prefix="rollcast-")
     with sockets as folder:
