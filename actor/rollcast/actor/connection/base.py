@@ -144,7 +144,7 @@ class Connection(ABC):
                 delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
                 logger.warning(
                     "lost the learner at %s: %s; reconnecting %s (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it",
-                    self._address,
+                    self._joining.place,
                     error,
                     limit(self._reconnect_timeout_s),
                 )

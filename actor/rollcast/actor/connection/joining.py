@@ -52,6 +52,12 @@ class Joining:
         self._agreement: JoinAgreement | None = None
 
     @property
+    def place(self) -> str:
+        """The learner for messages: its address and, if it has sent this actor elsewhere, that."""
+        elsewhere = self._attempts.rank_address
+        return f"{self._address}, which has sent this actor to {elsewhere}" if elsewhere else self._address
+
+    @property
     def agreement(self) -> JoinAgreement:
         """The newest agreement. Call `join` first."""
         assert self._agreement is not None

@@ -24,8 +24,8 @@ class ServingOptions:
     Attributes:
         addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and
             containers have one more of their own; these are for the control API and for actors from elsewhere.
-        local_address: A further address, `unix:/path`, for a process that is started here, such as a dashboard; None:
-            none.
+        local_address: A further address, `unix:/path`, for processes that are started here: a dashboard, or ingest
+            processes; None: none.
         max_actors: The actors that may be alive at once. Actors that are started here count, and always have room.
         max_policy_lag: Trajectories that are more versions old are dropped and counted, and the log warns of them;
             None drops none.
@@ -54,7 +54,7 @@ class ServingOptions:
             only.
         evaluations: Sends work to evaluators and takes their reports. Local processes then include an evaluator. None:
             the learner evaluates no policy, and refuses evaluators.
-        assignment: Assigns actors to the learners of the run, if it has several.
+        assignment: Assigns actors to the learners of the run, if it has several, or to ingest processes.
     """
 
     addresses: tuple[str, ...] = ()

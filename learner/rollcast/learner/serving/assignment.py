@@ -1,4 +1,4 @@
-"""Says which learner of a run takes an actor, where a run has several."""
+"""Says which process takes an actor, where a run has several learners, or a learner has ingest processes."""
 
 from typing import Final, Protocol
 
@@ -6,7 +6,7 @@ from rollcast.services.joining.join import JoinOffer
 
 
 class ActorAssignment(Protocol):
-    """The division of a run's actors among its learners, as one of them knows it. Any thread may call."""
+    """The division of a run's actors among its learners, or a learner's ingest processes. Any thread may call."""
 
     @property
     def rank(self) -> int:
@@ -17,14 +17,14 @@ class ActorAssignment(Protocol):
         """The number of learners."""
 
     def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
-        """Returns the address of the learner that takes an actor; None: this one does.
+        """Returns the address of the learner or ingest process that takes an actor; None: this learner does itself.
 
         Args:
             offer: The actor's offer.
             n_taken: The actors that are here already.
 
         Raises:
-            NotReadyError: That learner does not serve yet.
+            NotReadyError: Whoever takes it does not serve yet, or not at this moment.
         """
 
     def took(self, name: str) -> None:

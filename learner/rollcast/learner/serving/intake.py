@@ -54,7 +54,7 @@ class RolloutIntake:
         evaluations: Takes evaluators in; None: none may join.
         max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
         run_history: Records what the actors do; None: nothing is recorded.
-        assignment: Says which actors another learner of the run takes.
+        assignment: Says which actors another learner of the run, or an ingest process, takes.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RolloutIntake:
             SpacesMismatchError: Its spaces are not the learner's.
             LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
             RefusedError: It is an evaluator, and this run evaluates no policies.
-            NotReadyError: Another rank takes it, and does not serve yet.
+            NotReadyError: Another rank, or an ingest process, takes it, and does not serve yet.
         """
         parts = self._parts
         if parts.ended.is_set():
@@ -206,7 +206,7 @@ class RolloutIntake:
         )
 
     def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:
-        """Returns the answer to an actor that another learner of this run wants; nothing is agreed."""
+        """Returns the answer to an actor that another learner or an ingest process takes; nothing is agreed."""
         return JoinAgreement(
             actor_id=offer.actor_id or "elsewhere",
             slot=0,
