@@ -24,7 +24,8 @@ class StallWatchdog:
     """A watchdog that logs a stalled trainer: after 10 s that it stalls, after 60 s the stacks of all threads.
 
     A wait that names its reason in `WaitMonitor` is logged elsewhere; after 60 s its stacks are logged here, too,
-    unless it is meant to last.
+    unless it is meant to last. The thread that enters it is the trainer's, whose stack comes last: events keep the end
+    of a long text.
 
     Args:
         progress: Returns a number that grows while training continues; called from the watchdog's thread.
@@ -51,9 +52,11 @@ class StallWatchdog:
         self._meant_to_last = meant_to_last
         self._notice_s, self._stacks_s = notice_s, stacks_s
         self._last, self._since, self._due_s = -1, time.monotonic(), notice_s
+        self._trainer = 0
         self._watch = PeriodicThread(self._look, min(_LOOK_S, notice_s / 4), name="stall-watchdog")
 
     def __enter__(self) -> Self:
+        self._trainer = threading.get_ident()
         self._watch.start()
         return self
 
@@ -83,17 +86,17 @@ class StallWatchdog:
         else:
             self._due_s = float("inf")
             what = f"waits for {reason}" if reason else "waits for nothing"
-            stacks = all_stacks()
+            stacks = all_stacks(last=self._trainer)
             logger.warning("training has made no progress for %.0f s, and %s:\n%s", stalled_s, what, stacks)
             self._note(
                 EventSeverity.WARNING, f"training has made no progress for {stalled_s:.0f} s, and {what}", detail=stacks
             )
 
 
-def all_stacks() -> str:
-    """Returns the stacks of all threads of this process, by name."""
+def all_stacks(*, last: int) -> str:
+    """Returns the stacks of all threads of this process, by name, that of one thread after the others."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sorted(sys._current_frames().items(), key=lambda item: item[0] == last)
     return "\n".join(
-        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}" for ident, frame in frames
     )

@@ -1,15 +1,18 @@
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.training.stall_watchdog import StallWatchdog
-from tests.processes import wait_until
+from rollcast.services.history.history import EventSeverity
+from tests.processes import DEADLINE_S
 
 
 def stuck_here(released: threading.Event) -> None:
-    released.wait(20)
+    assert released.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -21,18 +24,19 @@ def stuck_here(released: threading.Event) -> None:
 )
 def test_a_stall_is_told_and_then_shown(reason, expected, caplog):
     caplog.set_level(logging.WARNING)
-    released = threading.Event()
-    trainer = threading.Thread(target=stuck_here, args=(released,), name="the trainer")
-    trainer.start()
-    try:
-        memory = RunHistory()
-        with StallWatchdog(
-            lambda: 7, lambda: (reason, 1.0), lambda: False, notice_s=0.04, stacks_s=0.2, note=memory.note
-        ):
-            wait_until(lambda: len(memory.news(None).events) == 2, "both notes")
-    finally:
-        released.set()
-        trainer.join()
+    released, memory = threading.Event(), RunHistory()
+
+    def note(severity: EventSeverity, text: str, **more: str) -> None:
+        memory.note(severity, text, **more)
+        if len(memory.news(None).events) == 2:
+            released.set()
+
+    with (
+        # As many as a learner of many actors has: their stacks are longer than the text of an event.
+        waiting_threads(100),
+        StallWatchdog(lambda: 7, lambda: (reason, 1.0), lambda: False, notice_s=0.04, stacks_s=0.2, note=note),
+    ):
+        stuck_here(released)
     assert "in stuck_here" in caplog.text
     assert len(caplog.records) == len(expected), "each is said once"
     first, second = memory.news(None).events
@@ -41,6 +45,20 @@ def test_a_stall_is_told_and_then_shown(reason, expected, caplog):
     assert "in stuck_here" in second.detail
     for record, text in zip(caplog.records, expected, strict=True):
         assert text in record.message
+
+
+@contextlib.contextmanager
+def waiting_threads(n: int) -> Iterator[None]:
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_training_that_goes_on_and_waits_that_are_meant_to_last_are_not(caplog):
