@@ -115,6 +115,7 @@ def test_follows_the_learner_that_sends_it_to_another_of_its_run(learner: FakeLe
         assert not learner.sink.joined
         assert list(other.sink.joined) == ["a"]
         assert not other.sink.offers[-1].follows_redirect, "it is not sent on"
+        assert joining.place == f"{learner.address}, which has sent this actor to {other.address}"
         # it comes back there, and need not ask the first again
         join(joining)
         assert len(learner.sink.offers) == 1
