@@ -42,6 +42,8 @@ LOCAL_PROCESS_LAUNCHER = {
     # an environment that starts a process of its own; an actor process that ends
     "tests/wrong_environments.py",
     "tests/unit/learner/actors/test_local_processes.py",
+    # has the start of a process refused
+    "tests/integration/test_ingest_processes.py",
     # each combination runs in a process that may hang or die; it is handed a combination, and returns texts
     "tests/matrix/program.py",
     # sees to it that tests leave no process behind
