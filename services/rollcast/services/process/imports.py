@@ -3,6 +3,10 @@
 import contextlib
 import gc
 from collections.abc import Iterator
+from typing import Final
+
+# What a process has begun with: Python 3.12 exempts objects of its own.
+_EXEMPTED_AT_START: Final = gc.get_freeze_count()
 
 
 def keep_imports() -> None:
@@ -27,6 +31,6 @@ def uncollected_imports() -> Iterator[None]:
     try:
         yield
     finally:
-        if gc.get_freeze_count():
+        if gc.get_freeze_count() > _EXEMPTED_AT_START:
             gc.freeze()
         gc.enable()
