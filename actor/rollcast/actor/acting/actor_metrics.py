@@ -78,7 +78,7 @@ class ActorMetrics:
         )
 
     def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:
-        """Counts a rollout that was passed to the connection, and sets the number of dropped episodes."""
+        """Counts a rollout that is passed to the connection, and sets the number of dropped episodes."""
         self._dropped_episodes = dropped_episodes
         self._env_steps += rollout.n_env_steps
         self._rollouts += 1

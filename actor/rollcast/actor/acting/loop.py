@@ -188,8 +188,9 @@ def _collect_and_send(
         if rollout is None:
             break
         metrics.clock.enter(ActingState.SENDING)
-        connection.send(rollout)
+        # First: the learner may count it before `send` returns.
         metrics.sent(rollout, dropped_episodes=worker.dropped_episodes)
+        connection.send(rollout)
         sequence += 1
         waiting_since = time.monotonic()
         next_report = waiting_since + _REPORT_EVERY_S
