@@ -3,7 +3,7 @@
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -139,6 +139,20 @@ class QueueLearner(_Served):
     def _take_all(self) -> None:
         while (piece := self.actors.poll_slice(ENVS_PER_ACTOR)) is not None:
             self.ledger.enter(piece.rollout)
+
+    def check_whole(self, acknowledged: Mapping[str, Mapping[int, int]], *, more_than: int) -> None:
+        """Asserts that it has all that was acknowledged, once and in order, and refused nothing.
+
+        Args:
+            acknowledged: Of each actor; see `read_acknowledgements`.
+            more_than: Each has sent more rollouts than this.
+        """
+        for name, sequences in acknowledged.items():
+            assert sum(sequences.values()) > more_than
+            self.ledger.check_acknowledged(name, sequences)
+        assert self.ledger.entries.all() == []
+        assert self.failure is None
+        assert self.actors.rejected_rollouts == 0
 
 
 class PromptLearner(QueueLearner):

@@ -148,12 +148,7 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
         acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
         assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
         stack.pop_all().close()
-    for name, sequences in acknowledged.items():
-        assert sum(sequences.values()) > 24
-        serving.ledger.check_acknowledged(name, sequences)
-    assert serving.ledger.entries.all() == []
-    assert serving.failure is None
-    assert serving.actors.rejected_rollouts == 0
+    serving.check_whole(acknowledged, more_than=24)
 
 
 def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere(tmp_path: Path):

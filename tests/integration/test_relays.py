@@ -100,12 +100,7 @@ def test_killed_relays_lose_nothing_and_repeat_nothing(tmp_path: Path):
         acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
         assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
         stack.pop_all().close()
-    for name, sequences in acknowledged.items():
-        assert sum(sequences.values()) > 24
-        serving.ledger.check_acknowledged(name, sequences)
-    assert serving.ledger.entries.all() == []
-    assert serving.failure is None
-    assert serving.actors.rejected_rollouts == 0
+    serving.check_whole(acknowledged, more_than=24)
 
 
 def test_a_relay_that_is_told_to_stop_ends_in_time_and_its_actors_go_on(tmp_path: Path):

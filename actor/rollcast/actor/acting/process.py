@@ -91,7 +91,7 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
             sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
         reason = f": {error}"
-    # The log has the signal before the end.
+    # The log has the signal before the end. They wait for stderr at most, as the line below does.
     for teller in tellers:
         teller.join()
     logger.info("stopped%s" if stop.is_set() else "training has ended%s", reason)

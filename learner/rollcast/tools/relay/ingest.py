@@ -352,7 +352,7 @@ class IngestProcesses:
         try:
             if self._thread.ident is not None:
                 self._thread.join()
-        finally:  # a second Ctrl-C may come; then they end by themselves
+        finally:  # a second Ctrl-C may interrupt the wait; then they end by themselves
             for process in self._processes:
                 process.close()
         deadline = time.monotonic() + (0.0 if at_once else _STOP_TIMEOUT_S)
@@ -497,7 +497,7 @@ def _report(plan: IngestPlan, relay: RollcastRelay, parent: Connection) -> None:
         # A learner that was killed could not remove its socket.
         socket = _socket_of(plan)
         socket.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the last process to end removes it
             socket.parent.rmdir()
     if not relay.policies.ended:
         relay.stop()
